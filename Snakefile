@@ -1,0 +1,36 @@
+# joulecast: measure a few training runs, forecast the joules and seconds of the others.
+from snakemake.utils import min_version
+
+min_version("9.10")
+
+
+configfile: "config/config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/energy.smk"
+
+
+localrules:
+    all,
+    measure,
+    energy_tables,
+
+
+rule all:
+    default_target: True
+    input:
+        rules.tables.output,
+        rules.figures.output,
+        rules.check.output,
+
+
+rule measure:
+    input:
+        records(),
+
+
+rule energy_tables:
+    input:
+        rules.tables.output,

@@ -1,0 +1,1 @@
+"""Forecast the joules and seconds of distributed training from a few measured runs."""

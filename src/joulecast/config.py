@@ -1,0 +1,320 @@
+"""The configuration: one typed model, from which the schema and the documented defaults are made.
+
+``joulecast config default`` prints ``config/config.yaml``, ``joulecast config schema`` prints
+``config/schema.json``; a test holds both files to the model.
+"""
+
+import json
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from joulecast.errors import JoulecastError
+from joulecast.power.meters import METER_NAMES
+from joulecast.spec import Algorithm, Emulation, Precision
+from joulecast.workloads.networks import check_size, network_info
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class Download(_Section):
+    """One file of external data."""
+
+    url: str = Field(pattern=r"^(https?|file)://")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class WorkloadSection(_Section):
+    """What is trained."""
+
+    networks: list[str] = Field(
+        ["vgg16", "resnet50", "vit_s"], min_length=1, description="Networks by name."
+    )
+    dataset: Literal["digits", "cifar10", "cifar100", "imagenet", "synthetic"] = Field(
+        "digits", description="digits, cifar10, cifar100, imagenet or synthetic."
+    )
+    data_root: str | None = Field(
+        None, description="Folder of the images (cifar10, cifar100, imagenet)."
+    )
+    image_size: int = Field(32, ge=8, description="Images are enlarged or cropped to this side.")
+    patch_size: int = Field(16, ge=1, description="Patch of the vision transformers.")
+    classes: int = Field(10, ge=2, description="Classes of the networks' last layer.")
+
+    @field_validator("networks")
+    @classmethod
+    def _known(cls, networks: list[str]) -> list[str]:
+        for name in networks:
+            try:
+                network_info(name)
+            except JoulecastError as error:
+                raise ValueError(str(error)) from None
+        return networks
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "WorkloadSection":
+        for name in self.networks:
+            try:
+                check_size(name, self.image_size, self.patch_size)
+            except JoulecastError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+
+class ScaleSection(_Section):
+    """On how many nodes, and how often."""
+
+    nodes: list[int] = Field([1, 2, 4], min_length=1, description="Node counts.")
+    ranks_per_node: int = Field(1, ge=1, description="MPI ranks on a node (or GPU count).")
+    threads_per_rank: int = Field(1, ge=1, description="Compute threads of a rank.")
+    repeats: int = Field(3, ge=1, description="Repeats of every setting, in randomised order.")
+    batch_size: int = Field(
+        4, ge=1, description="Samples a step: of one node (weak) or of all nodes (strong)."
+    )
+    scaling: Literal["weak", "strong"] = Field(
+        "weak", description="weak: batch_size is a node's; strong: it is divided over the nodes."
+    )
+    seed: int = Field(1, ge=0, description="Seeds the order of the runs, the weights and batches.")
+
+    @field_validator("nodes")
+    @classmethod
+    def _positive(cls, nodes: list[int]) -> list[int]:
+        for count in nodes:
+            if count < 1:
+                raise ValueError(f"node count {count} is below 1")
+        if len(set(nodes)) != len(nodes):
+            raise ValueError(f"a node count is given twice: {nodes}")
+        return sorted(nodes)
+
+
+class TrainingSection(_Section):
+    """How it is trained."""
+
+    steps: int | dict[str, int] = Field(
+        {"vgg16": 2, "resnet50": 5, "vit_s": 8},
+        description="Measured steps of a run; one number, or one for each network.",
+    )
+    warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, left out.")
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="Stop when the test split reaches this; steps is the limit."
+    )
+    evaluate_every: int = Field(50, ge=1, description="Steps between tests of the accuracy.")
+    learning_rate: float = Field(0.01, gt=0, description="Of SGD.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD.")
+    precision: Precision = Field("fp32", description="fp32, bf16 (autocast) or fp64.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
+    algorithm: Algorithm = Field(
+        "two_level",
+        description="Gradient all-reduce: mpi, shared (one host) or two_level (shared in a host).",
+    )
+    bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
+    overlap: bool = Field(False, description="All-reduce buckets while backward goes on.")
+    cuda_aware_mpi: bool = Field(False, description="Hand GPU memory to MPI (it must be able to).")
+    loader_workers: int = Field(0, ge=0, description="Loader processes; 0: a thread of the rank.")
+    prefetch_batches: int = Field(2, ge=0, description="Batches prepared ahead; 0: none.")
+
+    @field_validator("steps")
+    @classmethod
+    def _some(cls, steps: int | dict[str, int]) -> int | dict[str, int]:
+        for count in steps.values() if isinstance(steps, dict) else [steps]:
+            if count < 1:
+                raise ValueError("at least one step is needed")
+        return steps
+
+
+class PowerSection(_Section):
+    """What is sampled."""
+
+    meters: list[str] = Field(
+        ["nvml", "rapl", "estimated"],
+        description="Meters to try. estimated is a formula over utilisation and the platform's "
+        "watts; its figures are labelled so everywhere and never judge a model.",
+    )
+    sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
+
+    @field_validator("meters")
+    @classmethod
+    def _known(cls, meters: list[str]) -> list[str]:
+        for name in meters:
+            if name not in METER_NAMES:
+                raise ValueError(f"unknown meter `{name}` (known: {', '.join(METER_NAMES)})")
+        return meters
+
+
+class CalibrationSection(_Section):
+    """What MC2 measures beside training."""
+
+    batch_sizes: list[int] = Field(
+        [2, 4, 8], min_length=1, description="Batches of one node, at N = 1, for the compute time."
+    )
+    idle_s: float = Field(60, gt=0, description="Seconds of idling with the process loaded.")
+    sleeping_rank_s: float = Field(3, gt=0, description="Seconds that ranks wait for one.")
+    allreduce_bytes: list[int] = Field(
+        [16384, 262144, 4194304, 16777216, 67108864, 268435456],
+        min_length=1,
+        description="Sizes of the all-reduce loop.",
+    )
+    allreduce_repeats: int = Field(15, ge=1, description="Repeats of every size.")
+
+
+class EvaluationSection(_Section):
+    """How the models are judged."""
+
+    bootstrap: int = Field(200, ge=10, description="Resamples behind a fit's 90 % intervals.")
+    series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
+
+
+class Config(_Section):
+    """The configuration of a campaign."""
+
+    campaign: str = Field("default", pattern=_NAME, description="Name that the records carry.")
+    results: str = Field("results", min_length=1, description="Folder of everything generated.")
+    platform: str = Field(
+        "this-machine", pattern=_NAME, description="A file of config/platforms, without .yaml."
+    )
+    external_data: str | dict[str, Download] | None = Field(
+        None,
+        description="Public data that is not shipped: a folder, or for each file url and sha256.",
+    )
+    workload: WorkloadSection = WorkloadSection()
+    scale: ScaleSection = ScaleSection()
+    training: TrainingSection = TrainingSection()
+    power: PowerSection = PowerSection()
+    emulation: Emulation | None = Field(
+        Emulation(nodes_per_core=3),
+        description="Pad compute to nodes this many times slower than a core, so that node counts "
+        "above the cores can be measured; null refuses them.",
+    )
+    calibration: CalibrationSection = CalibrationSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
+
+    @field_validator("external_data")
+    @classmethod
+    def _relative_names(cls, source: Any) -> Any:
+        for name in source if isinstance(source, dict) else ():
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"`{name}` must be a relative path without `..`")
+        return source
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> "Config":
+        ranks = max(self.scale.nodes) * self.scale.ranks_per_node
+        smallest = self.scale.batch_size
+        if self.scale.scaling == "weak":
+            ranks = self.scale.ranks_per_node
+        if smallest < ranks:
+            raise ValueError(f"scale.batch_size {smallest} is smaller than the {ranks} ranks")
+        for size in self.calibration.batch_sizes:
+            if size < self.scale.ranks_per_node:
+                raise ValueError(
+                    f"calibration.batch_sizes: {size} is smaller than the "
+                    f"{self.scale.ranks_per_node} ranks of a node"
+                )
+        steps = self.training.steps
+        missing = [n for n in self.workload.networks if isinstance(steps, dict) and n not in steps]
+        if missing:
+            raise ValueError(f"training.steps: no number for {', '.join(missing)}")
+        return self
+
+
+def _known_keys(location: tuple[Any, ...]) -> list[str]:
+    model: Any = Config
+    for part in location[:-1]:
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return []
+        model = field.annotation
+        if not hasattr(model, "model_fields"):  # Emulation | None
+            members = getattr(model, "__args__", ())
+            model = next((m for m in members if hasattr(m, "model_fields")), None)
+    return list(getattr(model, "model_fields", {}))
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        location = problem["loc"]
+        key = ".".join(str(part) for part in location) or "the configuration"
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(location)
+            near = get_close_matches(str(location[-1]), known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+            lines.append(f"{key}: unknown key; {hint}")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{key}: {message} (given: {problem['input']!r:.80})")
+    return "; ".join(lines)
+
+
+def parse_config(content: Any, origin: str = "configuration") -> Config:
+    """Check a configuration.
+
+    Raises:
+        JoulecastError: names every wrong key, what was given, and the nearest right one.
+    """
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        raise JoulecastError(f"{origin}: {_explain(error)}") from None
+
+
+def read_config(path: Path) -> Config:
+    """Read a configuration file; keys it leaves out keep their defaults.
+
+    Raises:
+        JoulecastError: missing, no YAML, or wrong keys.
+    """
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such configuration") from None
+    except yaml.YAMLError as error:
+        raise JoulecastError(f"{path}: is not YAML: {error}") from None
+    return parse_config(content, str(path))
+
+
+def json_schema() -> str:
+    """The JSON schema of the configuration."""
+    return json.dumps(Config.model_json_schema(), indent=1) + "\n"
+
+
+def _inline(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000).strip()
+    return text.removesuffix("...").strip()
+
+
+def _section_lines(section: BaseModel, indent: str) -> list[str]:
+    lines = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, _Section):
+            lines += ["", f"{indent}# {(type(value).__doc__ or '').strip()}", f"{indent}{name}:"]
+            lines += _section_lines(value, indent + "  ")
+            continue
+        if isinstance(value, BaseModel):
+            value = value.model_dump()
+        lines += [f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))]
+        lines.append(f"{indent}{name}: {_inline(value)}")
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width)
+
+
+def documented_defaults() -> str:
+    """``config/config.yaml``: every key with its default and what it means."""
+    head = [
+        "# The embedded default, generated from src/joulecast/config.py by `joulecast config default`.",
+        "# Override single keys in a file of your own: snakemake --configfile mine.yaml",
+    ]
+    return "\n".join(head + _section_lines(Config(), "")) + "\n"

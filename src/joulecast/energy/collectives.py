@@ -1,0 +1,56 @@
+"""What an all-reduce costs by its algorithm: seconds = latency terms x alpha + byte terms x per-byte.
+
+The reduction cost gamma of a byte has the same dependence on N and G as its transfer cost 1/beta in each
+of these forms, so that the two cannot be told apart by timing and are fitted as one number.
+Sources: Thakur, Rabenseifner and Gropp 2005 (ring, tree, recursive doubling, Rabenseifner).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+Floats = NDArray[np.float64]
+
+
+def _log2(ranks: Floats) -> Floats:
+    doublings: Floats = np.ceil(np.log2(np.maximum(ranks, 1)))
+    return doublings
+
+
+FORMS: dict[str, Callable[[Floats, Floats], tuple[Floats, Floats]]] = {
+    "ring": lambda n, g: (2 * (n - 1), 2 * (n - 1) / n * g),
+    "tree": lambda n, g: (2 * _log2(n), 2 * _log2(n) * g),
+    "recursive_doubling": lambda n, g: (_log2(n), _log2(n) * g),
+    "rabenseifner": lambda n, g: (2 * _log2(n), 2 * (n - 1) / n * g),
+    # Slices of a shared window: every rank reads and writes G bytes in all; while each has a core of
+    # its own they do so side by side, and once memory is saturated one after the other.
+    "shared_parallel": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * g),
+    "shared_saturated": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * n / 2 * g),
+}
+"""Latency and byte terms of ranks (n,) and message bytes (n,); both 0 for one rank."""
+
+_PRIOR = {"mpi": "rabenseifner", "shared": "shared_saturated", "two_level": "shared_saturated"}
+
+
+def choose_form(points: pd.DataFrame) -> str:
+    """The form that fits an all-reduce benchmark best, by relative error.
+
+    One rank count cannot tell the forms' dependence on it; then the form of the algorithm that was
+    recorded is taken (MPICH's choice for long messages is Rabenseifner's).
+    """
+    algorithm = str(points["algorithm"].iloc[0]).split(":")[0] if len(points) else "mpi"
+    prior = _PRIOR.get(algorithm, "ring")
+    if points["ranks"].nunique() < 2:
+        return prior
+    ranks, size = points["ranks"].to_numpy(float), points["bytes"].to_numpy(float)
+    weight = 1 / points["copy_s"].to_numpy(float)
+    residual = {}
+    for name, terms in FORMS.items():
+        system = np.column_stack(terms(ranks, size)) * weight[:, None]
+        residual[name] = nnls(system, np.ones(len(points)))[1]
+    best = min(residual, key=lambda name: residual[name])
+    # The prior keeps its place unless another is clearly better.
+    return best if residual[best] < 0.95 * residual[prior] else prior

@@ -1,0 +1,135 @@
+"""The time-series rivals: forecasts of a run's own power trace from its first part.
+
+They need a prefix of the very run and cannot see an unseen node count, so they have a table of their
+own. AR by AIC with p <= 20 and unstable roots rejected, SES, ARIMA by AIC with p <= 3, d <= 1, q <= 2,
+all by statsmodels; MEAN and LAST are what the papers leave out and any of them must beat.
+"""
+
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joulecast.records import RunRecord
+
+Floats = NDArray[np.float64]
+
+_SHORTEST_PREFIX = 8
+
+
+def resampled_power(record: RunRecord, period_s: float) -> Floats:
+    """Mean watts of all nodes in bins of ``period_s`` from start to stop, gaps interpolated.
+
+    Empty when the run has no energy.
+    """
+    info = record.info
+    used = {m.meter for m in info.meters if m.available and m.source == info.energy_source}
+    power = record.power[record.power["meter"].isin(used)]
+    if power.empty:
+        return np.empty(0)
+    edges = np.arange(info.outcome.start_s, info.outcome.stop_s, period_s)
+    total = np.zeros(max(len(edges) - 1, 0))
+    for _, of_meter in power.groupby(["node", "meter"]):
+        ordered = of_meter.sort_values("t_s")
+        t_s = ordered["t_s"].to_numpy()
+        if ordered["joules"].notna().all():
+            counted = np.interp(edges, t_s, ordered["joules"].to_numpy())
+            total += np.diff(counted) / period_s
+        else:
+            total += np.interp(edges[:-1] + period_s / 2, t_s, ordered["watts"].to_numpy())
+    return total
+
+
+def _mean(prefix: Floats, steps: int) -> Floats:
+    return np.full(steps, prefix.mean())
+
+
+def _last(prefix: Floats, steps: int) -> Floats:
+    return np.full(steps, prefix[-1])
+
+
+def _ses(prefix: Floats, steps: int) -> Floats:
+    from statsmodels.tsa.holtwinters import SimpleExpSmoothing
+
+    return np.asarray(SimpleExpSmoothing(prefix, initialization_method="estimated").fit().forecast(steps))
+
+
+def _ar(prefix: Floats, steps: int) -> Floats:
+    from statsmodels.tsa.ar_model import AutoReg, ar_select_order
+
+    longest = min(20, (len(prefix) - 2) // 3)
+    lags = ar_select_order(prefix, longest, ic="aic").ar_lags or [1]
+    for p in range(max(lags), 0, -1):
+        fitted = AutoReg(prefix, p).fit()
+        if np.all(np.abs(fitted.roots) > 1):
+            return np.asarray(fitted.forecast(steps))
+    return _mean(prefix, steps)
+
+
+class _Arima:
+    """ARIMA whose order is chosen by AIC on the first prefix of a trace and kept for the longer
+    ones: choosing anew costs 24 fits each time and looks no further ahead."""
+
+    def __init__(self) -> None:
+        self._order: tuple[int, int, int] | None = None
+
+    def __call__(self, prefix: Floats, steps: int) -> Floats:
+        orders = [self._order] if self._order else _ORDERS
+        best = None
+        for order in orders:
+            fitted = _fit_arima(prefix, order)
+            if fitted is not None and (best is None or fitted.aic < best.aic):
+                best, self._order = fitted, order
+        return _mean(prefix, steps) if best is None else np.asarray(best.forecast(steps))
+
+
+_ORDERS = list(itertools.product(range(4), range(2), range(3)))
+
+
+def _fit_arima(prefix: Floats, order: tuple[int, int, int]) -> Any:
+    from statsmodels.tsa.arima.model import ARIMA
+
+    try:
+        fitted = ARIMA(prefix, order=order).fit(method_kwargs={"maxiter": 30})
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+    return fitted if np.isfinite(fitted.aic) else None
+
+
+def series_models() -> dict[str, Callable[[Floats, int], Floats]]:
+    """Forecasters of one trace by name: (prefix of the power trace, steps to forecast) -> watts."""
+    return {"AR": _ar, "SES": _ses, "ARIMA": _Arima(), "MEAN": _mean, "LAST": _last}
+
+
+def forecast_errors(watts: Floats, splits: int) -> pd.DataFrame:
+    """Forecast the rest of a trace from several prefixes.
+
+    Args:
+        watts: equally spaced powers (n,).
+        splits: split points, evenly between 40 and 80 % of the trace.
+
+    Returns:
+        ``model, split, measured, predicted, difference_percent``: sums of power over the rest. Empty for traces too short to split.
+    """
+    rows = []
+    models = series_models()
+    for at in np.linspace(0.4, 0.8, splits):
+        cut = int(len(watts) * at)
+        if cut < _SHORTEST_PREFIX or cut == len(watts):
+            continue
+        prefix, rest = watts[:cut], watts[cut:]
+        for name, forecast in models.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                if np.ptp(prefix) == 0:
+                    predicted = _mean(prefix, len(rest))
+                else:
+                    predicted = forecast(prefix, len(rest))
+            rows.append((name, float(at), rest.sum(), predicted.sum()))
+    frame = pd.DataFrame(rows, columns=["model", "split", "measured", "predicted"])
+    frame["difference_percent"] = 100 * (frame["predicted"] / frame["measured"] - 1)
+    return frame

@@ -1,0 +1,10 @@
+"""The one family of errors that is meant for the person at the keyboard.
+
+A :class:`JoulecastError` says what is wrong, where (file, key or run) and what to do about it. The
+command line prints it as one line and exits with 2; anything else that escapes is a bug and keeps
+its traceback.
+"""
+
+
+class JoulecastError(Exception):
+    """What is wrong, where, and the way out, in one message."""

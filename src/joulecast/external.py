@@ -1,0 +1,62 @@
+"""Public data that is not ours to ship: taken from a local folder, or fetched by address and checksum."""
+
+import hashlib
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from joulecast.config import Config, Download
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fetch(name: str, download: Download, target: Path) -> None:
+    try:
+        with urllib.request.urlopen(download.url, timeout=60) as answer, written_aside(target) as aside:
+            aside.write_bytes(answer.read())
+            found = sha256_of(aside)
+            if found != download.sha256:
+                raise JoulecastError(
+                    f"external_data {name}: {download.url} has sha256 {found}, the configuration "
+                    f"says {download.sha256}; nothing was kept"
+                )
+    except urllib.error.URLError as error:
+        raise JoulecastError(
+            f"external_data {name}: {download.url} cannot be fetched ({error.reason}); set "
+            "`external_data` to a folder that holds the file"
+        ) from None
+
+
+def locate(config: Config, name: str) -> Path:
+    """The local path of external data ``name`` (a path below the folder, as ``zeus_trace/x.csv``).
+
+    Raises:
+        JoulecastError: nothing is configured, the file is absent, cannot be fetched, or has another
+            checksum than the configuration says (names both).
+    """
+    source = config.external_data
+    if source is None:
+        raise JoulecastError(
+            f"external data {name}: the configuration key `external_data` is null; set it to a "
+            "folder that holds the file, or to its address and sha256"
+        )
+    if isinstance(source, str):
+        path = Path(source) / name
+        if not path.exists():
+            raise JoulecastError(f"external data {name}: {path} is not there (`external_data`)")
+        return path
+    if name not in source:
+        raise JoulecastError(
+            f"external data {name}: `external_data` names no download of it (it has: "
+            f"{', '.join(source)})"
+        )
+    target = Path(config.results) / "external" / name
+    if not target.is_file() or sha256_of(target) != source[name].sha256:
+        _fetch(name, source[name], target)
+    return target

@@ -1,0 +1,59 @@
+"""Files that are either whole or absent: everything is written aside and renamed."""
+
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from joulecast.errors import JoulecastError
+
+
+def _aside(target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
+
+
+@contextmanager
+def explained_disk_errors(target: Path) -> Iterator[None]:
+    """Turn a full or forbidden disk into a :class:`JoulecastError` that names ``target``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise JoulecastError(
+                f"{target}: the disk is full; nothing was left half-written. Free some space, or "
+                "point the configuration key `results` elsewhere, and start again"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise JoulecastError(f"{target}: may not be written ({error.strerror})") from error
+        raise
+
+
+@contextmanager
+def written_aside(target: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``target``; rename it to ``target`` if the block succeeds."""
+    with explained_disk_errors(target):
+        partial = _aside(target)
+        try:
+            yield partial
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def directory_written_aside(target: Path) -> Iterator[Path]:
+    """The same for a directory; an older ``target`` is replaced only when the block succeeds."""
+    with explained_disk_errors(target):
+        partial = _aside(target)
+        partial.mkdir()
+        try:
+            yield partial
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,186 @@
+"""Energy of stages: exact overlap of readings and stage intervals on one clock.
+
+A counter is interpolated between its readings; watts are integrated as straight lines between
+theirs. Nothing is spread evenly over a period that a stage edge cuts, beyond what that interpolation
+says, and what it cannot know comes out as an uncertainty.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EnergyCurve:
+    """Energy of one meter since its first reading, as a function of time.
+
+    ``t_s`` (readings,) strictly increasing, ``joules`` (readings,), ``watts`` the same or ``None``
+    for a counter.
+    """
+
+    t_s: Floats
+    joules: Floats
+    watts: Floats | None
+
+    @classmethod
+    def of(cls, readings: pd.DataFrame) -> "EnergyCurve":
+        """Curve of one meter's readings (columns ``t_s``, ``watts``, ``joules``), counter first.
+
+        Raises:
+            ValueError: fewer than two good readings.
+        """
+        ordered = readings.sort_values("t_s").drop_duplicates("t_s")
+        counted = ordered[ordered["joules"].notna()]
+        if len(counted) >= 2:
+            return cls(counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float), None)
+        powered = ordered[ordered["watts"].notna()]
+        if len(powered) < 2:
+            raise ValueError(f"{len(powered)} good readings; two are needed")
+        t_s, watts = powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float)
+        steps = np.diff(t_s) * (watts[1:] + watts[:-1]) / 2
+        return cls(t_s, np.concatenate([[0.0], np.cumsum(steps)]), watts)
+
+    def at(self, times: Floats) -> Floats:
+        """Joules at ``times`` (any shape); outside the readings the end powers are carried on."""
+        times = np.asarray(times, dtype=float)
+        index = np.clip(np.searchsorted(self.t_s, times, side="right") - 1, 0, len(self.t_s) - 2)
+        t0, t1 = self.t_s[index], self.t_s[index + 1]
+        if self.watts is None:
+            slope = (self.joules[index + 1] - self.joules[index]) / (t1 - t0)
+            energy: Floats = self.joules[index] + slope * (times - t0)
+            return energy
+        w0, w1 = self.watts[index], self.watts[index + 1]
+        since = np.clip(times, t0, t1) - t0
+        inside = self.joules[index] + w0 * since + (w1 - w0) / (t1 - t0) * since**2 / 2
+        energy = inside + np.where(times > t1, (times - t1) * w1, 0.0)
+        return np.where(times < t0, (times - t0) * w0 + energy, energy)
+
+    def between(self, start_s: Floats, stop_s: Floats) -> Floats:
+        """Joules from ``start_s`` to ``stop_s``."""
+        return self.at(stop_s) - self.at(start_s)
+
+    def edge_uncertainty(self, edges: Floats) -> Floats:
+        """Joules that an edge inside a reading interval may be off by: ``e f (1-f)`` with ``e`` the
+        interval's energy and ``f`` the share of it before the edge; 0 on a reading."""
+        index = np.clip(np.searchsorted(self.t_s, edges, side="right") - 1, 0, len(self.t_s) - 2)
+        t0, t1 = self.t_s[index], self.t_s[index + 1]
+        share = np.clip((edges - t0) / (t1 - t0), 0, 1)
+        uncertainty: Floats = np.abs(self.joules[index + 1] - self.joules[index])
+        return uncertainty * share * (1 - share)
+
+
+def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
+    """Cut communication that ran under computing or update down to what was exposed.
+
+    ``stages`` as in ``stages.parquet``. Per rank the result overlaps nowhere, which is what an
+    energy split needs; without overlap it is ``stages`` itself.
+    """
+    pieces = []
+    for _, of_rank in stages.groupby("rank", sort=True):
+        busy = of_rank[of_rank["stage"].isin(("computing", "update"))].sort_values("start_s")
+        communication = of_rank["stage"].str.startswith("communicating")
+        begins, ends = busy["start_s"].to_numpy(), busy["stop_s"].to_numpy()
+        pieces.append(of_rank[~communication])
+        moved = of_rank[communication]
+        first = np.searchsorted(ends, moved["start_s"].to_numpy(), side="right")
+        last = np.searchsorted(begins, moved["stop_s"].to_numpy(), side="left")
+        untouched = first >= last
+        pieces.append(moved[untouched])
+        cut = []
+        for row, lo, hi in zip(
+            moved[~untouched].itertuples(index=False),
+            first[~untouched],
+            last[~untouched],
+            strict=True,
+        ):
+            edge = row.start_s
+            for begin, end in zip(begins[lo:hi], ends[lo:hi], strict=True):
+                if begin > edge:
+                    cut.append(row._replace(start_s=edge, stop_s=begin))
+                edge = max(edge, end)
+            if row.stop_s > edge:
+                cut.append(row._replace(start_s=edge))
+        if cut:
+            pieces.append(pd.DataFrame(cut))
+    if not pieces:
+        return stages
+    return pd.concat(pieces, ignore_index=True).sort_values(["rank", "start_s"], ignore_index=True)
+
+
+def stage_energy(
+    stages: pd.DataFrame, power: pd.DataFrame, node_of_rank: list[str], start_s: float, stop_s: float
+) -> pd.DataFrame:
+    """Split every node's energy over the stages of its ranks.
+
+    Ranks that share a node share its power equally at every moment. What no stage covers between
+    ``start_s`` and ``stop_s`` is ``other``, so that the stages add up to the meter.
+
+    Returns:
+        One row a node and stage: ``node``, ``stage``, ``energy_j``, ``uncertainty_j``. Nodes
+        without a meter have no rows.
+    """
+    exposed = exposed_intervals(stages)
+    exposed = exposed.assign(
+        start_s=exposed["start_s"].clip(start_s, stop_s),
+        stop_s=exposed["stop_s"].clip(start_s, stop_s),
+    )
+    exposed = exposed[exposed["stop_s"] > exposed["start_s"]]
+    metered = set(power["node"])
+    rows = []
+    for node, readings in power.groupby("node", sort=True):
+        # A meter of the host serves all of its (emulated) nodes when they have none of their own.
+        own = [r for r, name in enumerate(node_of_rank) if name == node]
+        ranks = own or [
+            r
+            for r, name in enumerate(node_of_rank)
+            if name.startswith(f"{node}/") and name not in metered
+        ]
+        if not ranks:
+            continue
+        share = 1 / len(ranks)
+        of_node = exposed[exposed["rank"].isin(ranks)]
+        energy: dict[str, float] = {}
+        variance: dict[str, float] = {}
+        for _, of_meter in readings.groupby("meter"):
+            curve = EnergyCurve.of(of_meter)
+            total = float(curve.between(np.array(start_s), np.array(stop_s)))
+            covered = 0.0
+            for stage, intervals in of_node.groupby("stage"):
+                begin, end = intervals["start_s"].to_numpy(), intervals["stop_s"].to_numpy()
+                joules = float(curve.between(begin, end).sum()) * share
+                edges = np.concatenate([begin, end])
+                name = str(stage)
+                energy[name] = energy.get(name, 0.0) + joules
+                variance[name] = variance.get(name, 0.0) + float(
+                    ((curve.edge_uncertainty(edges) * share) ** 2).sum()
+                )
+                covered += joules
+            energy["other"] = energy.get("other", 0.0) + total - covered
+        rows += [(node, s, j, variance.get(s, 0.0) ** 0.5) for s, j in energy.items()]
+    return pd.DataFrame(rows, columns=["node", "stage", "energy_j", "uncertainty_j"])
+
+
+def reading_quality(
+    t_s: Floats, start_s: float, stop_s: float, period_s: float
+) -> tuple[float, float]:
+    """Coverage and longest gap (s) of readings at ``t_s`` over a run from ``start_s`` to ``stop_s``.
+
+    Coverage is the share of the run that lies in no gap longer than three periods; the time before
+    the first and after the last reading counts as a gap.
+    """
+    inside = np.sort(t_s[(t_s >= start_s) & (t_s <= stop_s)])
+    before, after = t_s[t_s < start_s], t_s[t_s > stop_s]
+    left = before.max() if len(before) else start_s
+    right = after.min() if len(after) else stop_s
+    edges = np.concatenate([[left], inside, [right]])
+    gaps = np.diff(edges)
+    longest = float(gaps.max())
+    lost = 0.0
+    for a, b in zip(edges[:-1], edges[1:], strict=True):
+        if b - a > 3 * period_s:
+            lost += min(b, stop_s) - max(a, start_s)
+    return max(0.0, 1 - lost / (stop_s - start_s)), longest

@@ -1,0 +1,90 @@
+"""NVIDIA GPUs through NVML: the energy counter where the device has one, else instant power.
+
+The plain power call is a one-second average on most GPUs since Ampere, so the instant value is asked
+for by its field (157) and the plain call is the last resort, named so in the meter.
+"""
+
+from typing import Any
+
+from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
+
+_FIELD_POWER_INSTANT = 157  # NVML_FI_DEV_POWER_INSTANT, milliwatts
+
+
+def _instant_watts(nvml: Any, device: Any) -> float:
+    value = nvml.nvmlDeviceGetFieldValues(device, [_FIELD_POWER_INSTANT])[0]
+    if value.nvmlReturn != nvml.NVML_SUCCESS:
+        raise ReadFailed(f"power field: NVML code {value.nvmlReturn}")
+    return float(value.value.uiVal) / 1e3
+
+
+class NvmlMeter:
+    """One GPU."""
+
+    source = "measured"
+
+    def __init__(self, nvml: Any, device: Any, index: int, node: str) -> None:
+        self._nvml, self._device = nvml, device
+        self.node = node
+        self.counter = True
+        try:
+            self._first_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+        except nvml.NVMLError:
+            self.counter = False
+        self.instant = True
+        try:
+            _instant_watts(nvml, device)
+        except (nvml.NVMLError, ReadFailed, AttributeError):
+            self.instant = False
+        self.name = f"nvml:{index}" + ("" if self.counter or self.instant else ":average")
+
+    def read(self) -> Reading:
+        nvml = self._nvml
+        try:
+            joules = None
+            if self.counter:
+                counted = nvml.nvmlDeviceGetTotalEnergyConsumption(self._device)
+                joules = (counted - self._first_mj) / 1e3
+            if self.instant:
+                watts = _instant_watts(nvml, self._device)
+            else:
+                watts = nvml.nvmlDeviceGetPowerUsage(self._device) / 1e3
+        except nvml.NVMLError as error:
+            raise ReadFailed(str(error)) from error
+        return Reading(watts, joules)
+
+
+def open_meters(nodes: MeteredNodes) -> list[Meter]:
+    """One meter for each GPU of this host.
+
+    Raises:
+        MeterUnavailable: no driver or no GPU.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        raise MeterUnavailable(
+            f"NVML: {error}",
+            "needs an NVIDIA GPU and its driver (in a container: run it with the GPU passed in)",
+        ) from None
+    if count == 0:
+        raise MeterUnavailable("NVML: the driver sees no GPU", "check nvidia-smi on this host")
+    return [
+        NvmlMeter(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index), index, nodes.host_node)
+        for index in range(count)
+    ]
+
+
+def mean_utilisation() -> float | None:
+    """Mean share of time that this host's GPUs were busy; ``None`` if NVML does not say."""
+    import pynvml
+
+    try:
+        devices = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        shares = [pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100 for device in devices]
+    except pynvml.NVMLError:
+        return None
+    return sum(shares) / len(shares) if shares else None

@@ -1,0 +1,185 @@
+"""The sampler: one process per host that reads its meters at absolute deadlines.
+
+Rank 0 of a host starts it as ``python -m joulecast.power.sampler``, hands it its order as one JSON
+line, and ends it by closing its standard input, so that it also ends when the rank dies. It holds
+everything in memory and writes one JSON answer to standard output when it ends: nothing is written
+while the ranks train. Times are those of the host's monotonic clock.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+
+from joulecast.power import nvml
+from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, openers
+
+
+@dataclass(frozen=True)
+class SamplerOrder:
+    """What to sample: meter kinds by name, the period, and the nodes of this host."""
+
+    meters: tuple[str, ...]
+    period_s: float
+    nodes: MeteredNodes
+
+
+class _Activity:
+    """Utilisation, memory and network traffic of every node of this host."""
+
+    def __init__(self, nodes: MeteredNodes, has_gpu: bool) -> None:
+        self._nodes, self._has_gpu = nodes, has_gpu
+        self._processes = {n: [psutil.Process(p) for p in pids] for n, pids in nodes.pids.items()}
+        self._last_s = time.monotonic()
+        self._last_work = self._work()
+        self._last_network = self._network_bytes()
+
+    def _work(self) -> dict[str, float]:
+        if not self._processes:
+            times = psutil.cpu_times()
+            idle = times.idle + getattr(times, "iowait", 0.0)
+            return {self._nodes.host_node: sum(times[:8]) - idle}
+        return {n: sum(sum(p.cpu_times()[:2]) for p in ps) for n, ps in self._processes.items()}
+
+    def _memory(self) -> dict[str, int]:
+        if not self._processes:
+            return {self._nodes.host_node: psutil.virtual_memory().used}
+        return {n: sum(p.memory_info().rss for p in ps) for n, ps in self._processes.items()}
+
+    @staticmethod
+    def _network_bytes() -> int:
+        counters = psutil.net_io_counters()
+        return 0 if counters is None else counters.bytes_sent + counters.bytes_recv
+
+    def rows(self) -> list[list[Any]]:
+        """``[node, t_s, cpu, gpu, memory bytes, network bytes/s]`` since the last call; utilisations
+        are shares of 1, ``None`` for the GPU where there is none."""
+        try:
+            now_s, work, memory = time.monotonic(), self._work(), self._memory()
+        except psutil.Error:
+            return []
+        elapsed = max(now_s - self._last_s, 1e-9)
+        network = self._network_bytes()
+        rate = (network - self._last_network) / elapsed
+        capacity = self._nodes.core_seconds_per_s
+        gpu = nvml.mean_utilisation() if self._has_gpu else None
+        rows = [
+            [n, now_s, (work[n] - self._last_work[n]) / elapsed / capacity, gpu, memory[n], rate]
+            for n in work
+        ]
+        self._last_s, self._last_work, self._last_network = now_s, work, network
+        return rows
+
+
+def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
+    """Open the meters of an order; those that are not there come back with reason and remedy."""
+    opened: list[Meter] = []
+    absent = []
+    for name in order.meters:
+        try:
+            opened += openers()[name](order.nodes)
+        except MeterUnavailable as missing:
+            absent.append({"meter": name, "reason": missing.reason, "remedy": missing.remedy})
+    return opened, absent
+
+
+def sample(order: SamplerOrder, stop: threading.Event) -> dict[str, Any]:
+    """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
+
+    A deadline that was missed is counted and skipped, never made up for by a pair of reads.
+    """
+    meters, absent = open_all(order)
+    activity = _Activity(order.nodes, any(meter.name.startswith("nvml") for meter in meters))
+    power: list[list[Any]] = []
+    activity_rows: list[list[Any]] = []
+    failed = [0] * len(meters)
+    missed = 0
+
+    def read_everything() -> None:
+        for index, meter in enumerate(meters):
+            before = time.monotonic()
+            try:
+                reading = meter.read()
+            except ReadFailed:
+                failed[index] += 1
+                continue
+            read_s = (before + time.monotonic()) / 2
+            power.append([meter.node, meter.name, read_s, reading.watts, reading.joules])
+        activity_rows.extend(activity.rows())
+
+    first = time.monotonic()
+    k = 0
+    while True:
+        k += 1
+        behind = int((time.monotonic() - first) / order.period_s)
+        if behind >= k:
+            missed += behind - k + 1
+            k = behind + 1
+        if stop.wait(max(0.0, first + k * order.period_s - time.monotonic())):
+            break
+        read_everything()
+    read_everything()
+    return {
+        "power": power,
+        "activity": activity_rows,
+        "absent": absent,
+        "missed_deadlines": missed,
+        "meters": [
+            {"node": m.node, "meter": m.name, "source": m.source, "counter": m.counter, "failed": f}
+            for m, f in zip(meters, failed, strict=True)
+        ],
+    }
+
+
+class Sampler:
+    """Handle on the sampler process of this host."""
+
+    def __init__(self, order: SamplerOrder) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "joulecast.power.sampler"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(order)) + "\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> dict[str, Any]:
+        """End the sampler and return what it read.
+
+        Raises:
+            RuntimeError: the sampler had died.
+        """
+        answer, _ = self._process.communicate()
+        if self._process.returncode != 0 or not answer:
+            raise RuntimeError(f"the power sampler ended with code {self._process.returncode}")
+        read: dict[str, Any] = json.loads(answer)
+        return read
+
+
+def main() -> None:
+    """Sample as ordered on standard input until it closes."""
+    order = json.loads(sys.stdin.readline())
+    stop = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    nodes = MeteredNodes(**order["nodes"])
+    answer = sample(SamplerOrder(tuple(order["meters"]), order["period_s"], nodes), stop)
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

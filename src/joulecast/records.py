@@ -1,0 +1,264 @@
+"""The run record: the folder that one run leaves behind, whoever produced it.
+
+``run.json`` says what was run, where, and how it went; ``stages.parquet`` which rank did what when;
+``power.parquet`` and ``activity.parquet`` what the meters and the kernel said meanwhile. All times
+are seconds of one run clock, the same for all ranks. A record is written aside, validated and then
+renamed, so a folder that is there is complete.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from joulecast.errors import JoulecastError
+from joulecast.files import directory_written_aside
+from joulecast.spec import NodesAre, RunSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1
+
+STAGES = (
+    "materials",
+    "computing",
+    "communicating_wait",
+    "communicating_copy",
+    "update",
+    "other",
+)
+"""Stages of a rank. MC2's third stage is both ``communicating_*`` and ``update``."""
+
+EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
+
+STAGE_COLUMNS = ("rank", "step", "stage", "start_s", "stop_s")
+POWER_COLUMNS = ("node", "meter", "t_s", "watts", "joules")
+ACTIVITY_COLUMNS = (
+    "node",
+    "t_s",
+    "cpu_utilisation",
+    "gpu_utilisation",
+    "memory_bytes",
+    "network_bytes_per_s",
+)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class MeterInfo(_Part):
+    """One meter of one node: what it is and how well it was read.
+
+    ``coverage`` is the share of the run between its first and last good reading that has no gap
+    longer than three periods; a meter that is absent has ``available`` false and a reason.
+    """
+
+    node: str
+    meter: str
+    available: bool
+    source: EnergySource | None = None
+    counter: bool = False
+    reason: str | None = None
+    readings: int = 0
+    failed_reads: int = 0
+    missed_deadlines: int = 0
+    longest_gap_s: float | None = None
+    coverage: float | None = None
+
+
+class Checks(_Part):
+    """What was verified about the run itself."""
+
+    ranks: int
+    distinct_hosts: int
+    replicas_equal: bool | None = None
+    weights_sha256: str | None = None
+    overrun_fraction: float | None = None
+
+
+class Outcome(_Part):
+    """What the run did. Times in seconds of the run clock; warm-up steps lie before ``start_s``."""
+
+    start_s: float
+    stop_s: float
+    steps: int = 0
+    samples: int = 0
+    final_loss: float | None = None
+    accuracy: float | None = None
+    reached_target: bool | None = None
+    peak_rss_bytes: int | None = None
+
+
+class RunInfo(_Part):
+    """``run.json``."""
+
+    format: int = FORMAT
+    spec: RunSpec
+    spec_sha256: str
+    started_utc: str
+    nodes: list[str]
+    node_of_rank: list[str]
+    nodes_are: NodesAre
+    algorithm_used: str | None = None
+    parameters: int | None = None
+    outcome: Outcome
+    checks: Checks
+    meters: list[MeterInfo]
+    clock: dict[str, dict[str, float]]
+    hosts: list[dict[str, Any]]
+    versions: dict[str, str | None]
+    mpi_library: str
+    oversubscribed: bool
+    source: dict[str, Any]
+    load_before: dict[str, float]
+    polluted: list[str] = []
+    step_bytes: list[int] | None = None
+    reference_step_s: dict[str, float] | None = None
+
+    @property
+    def energy_source(self) -> EnergySource | None:
+        """Source of the energy figures: a measurement, where there is one, else the estimate."""
+        sources = {m.source for m in self.meters if m.available and m.source}
+        for source in ("measured", "recorded", "imported", "simulated", "estimated"):
+            if source in sources:
+                return source  # type: ignore[return-value]
+        return None
+
+    @property
+    def no_energy_reason(self) -> str | None:
+        """Why there is no energy figure, where there is none."""
+        if self.energy_source is not None:
+            return None
+        reasons = sorted({f"{m.meter}: {m.reason}" for m in self.meters if not m.available})
+        return "; ".join(reasons) or "no meter was asked for"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One record in memory; the frames have the columns named above, one row an interval or
+    reading."""
+
+    info: RunInfo
+    stages: "pd.DataFrame"
+    power: "pd.DataFrame"
+    activity: "pd.DataFrame"
+
+
+def _require_columns(frame: "pd.DataFrame", columns: tuple[str, ...], what: str, run: str) -> None:
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise JoulecastError(f"run {run}: {what} lacks the columns {', '.join(missing)}")
+
+
+def validate(record: RunRecord) -> None:
+    """Prove that a record answers its specification.
+
+    Raises:
+        JoulecastError: naming the run and what is wrong with it.
+    """
+    info, spec = record.info, record.info.spec
+    run = spec.run
+    if info.spec_sha256 != spec.digest():
+        raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
+    _require_columns(record.stages, STAGE_COLUMNS, "stages.parquet", run)
+    _require_columns(record.power, POWER_COLUMNS, "power.parquet", run)
+    _require_columns(record.activity, ACTIVITY_COLUMNS, "activity.parquet", run)
+    if info.checks.ranks != spec.ranks:
+        raise JoulecastError(
+            f"run {run}: {info.checks.ranks} ranks took part, {spec.ranks} were asked for; is the "
+            "launcher starting one MPI job or several singletons?"
+        )
+    if info.checks.distinct_hosts != spec.hosts:
+        raise JoulecastError(
+            f"run {run}: the ranks ran on {info.checks.distinct_hosts} hosts, {spec.hosts} were "
+            "asked for; check the launcher and the key `hosts` of the platform file"
+        )
+    if info.checks.replicas_equal is False:
+        raise JoulecastError(f"run {run}: the replicas' weights differ at the end")
+    if info.outcome.stop_s <= info.outcome.start_s:
+        raise JoulecastError(f"run {run}: stops before it starts")
+    if spec.kind == "training":
+        seen = set(record.stages["rank"].unique())
+        if seen != set(range(spec.ranks)):
+            raise JoulecastError(f"run {run}: stages of ranks {sorted(seen)} only")
+        if info.outcome.samples <= 0:
+            raise JoulecastError(f"run {run}: no sample was trained")
+    if (record.stages["stop_s"] < record.stages["start_s"]).any():
+        raise JoulecastError(f"run {run}: a stage stops before it starts")
+    if record.power["joules"].lt(0).any() or record.power["watts"].lt(0).any():
+        raise JoulecastError(f"run {run}: negative power or energy")
+
+
+def write_record(target: Path, record: RunRecord) -> None:
+    """Validate ``record`` and write it to the folder ``target``, whole or not at all."""
+    validate(record)
+    with directory_written_aside(target) as partial:
+        record.stages.to_parquet(partial / "stages.parquet", index=False)
+        record.power.to_parquet(partial / "power.parquet", index=False)
+        record.activity.to_parquet(partial / "activity.parquet", index=False)
+        (partial / "run.json").write_text(record.info.model_dump_json(indent=1) + "\n")
+
+
+def read_info(folder: Path) -> RunInfo:
+    """Read ``run.json`` alone.
+
+    Raises:
+        JoulecastError: missing, broken, or of another format.
+    """
+    path = folder / "run.json"
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: missing; this folder is no run record") from None
+    except json.JSONDecodeError as error:
+        raise JoulecastError(f"{path}: is not JSON ({error}); delete the folder to repeat the run")
+    if content.get("format") != FORMAT:
+        raise JoulecastError(
+            f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}"
+        )
+    try:
+        return RunInfo.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read and validate one record.
+
+    Raises:
+        JoulecastError: naming the file that is missing or broken.
+    """
+    # Loaded here, so that programs that only ask for `run.json` start in half the time.
+    import pandas as pd
+
+    info = read_info(folder)
+    frames = {}
+    for name in ("stages", "power", "activity"):
+        path = folder / f"{name}.parquet"
+        try:
+            frames[name] = pd.read_parquet(path)
+        except (OSError, ValueError) as error:
+            raise JoulecastError(
+                f"{path}: cannot be read ({error}); delete {folder} to repeat the run"
+            ) from None
+    record = RunRecord(info, frames["stages"], frames["power"], frames["activity"])
+    validate(record)
+    return record
+
+
+def answers(folder: Path, spec: RunSpec) -> bool:
+    """Whether ``folder`` holds a valid record of exactly this specification."""
+    try:
+        # The text of run.json first: reading all of a record is only worth it for the right one.
+        if read_info(folder).spec_sha256 != spec.digest():
+            return False
+        read_record(folder)
+    except JoulecastError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""What one run is to do: the contract between a campaign and the program that measures.
+
+A :class:`RunSpec` holds the science of a run and nothing of how it is launched, so that its digest
+tells whether a record on disk answers the question that is asked now.
+"""
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from joulecast.platforms import Platform
+
+Kind = Literal["training", "idle", "allreduce", "sleeping_rank"]
+Algorithm = Literal["mpi", "shared", "two_level"]
+NodesAre = Literal["hosts", "ranks of one host", "emulated"]
+Precision = Literal["fp32", "bf16", "fp64"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Emulation(_Frozen):
+    """Nodes that are slower than a core, so that several of them fit on one."""
+
+    nodes_per_core: int = Field(
+        ge=2,
+        description="Compute of every rank is padded to this multiple of its time on a free core.",
+    )
+
+
+class Workload(_Frozen):
+    """Network and data of a training."""
+
+    network: str
+    dataset: str = "digits"
+    data_root: str | None = None
+    image_size: int = Field(64, ge=8)
+    patch_size: int = Field(16, ge=1)
+    classes: int = Field(10, ge=2)
+
+
+class Training(_Frozen):
+    """How to train."""
+
+    global_batch_size: int = Field(ge=1)
+    steps: int = Field(10, ge=1)
+    warmup_steps: int = Field(1, ge=0)
+    target_accuracy: float | None = Field(None, gt=0, le=1)
+    evaluate_every: int = Field(50, ge=1)
+    learning_rate: float = Field(0.01, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    precision: Precision = "fp32"
+    device: Literal["cpu", "cuda"] = "cpu"
+    algorithm: Algorithm = "two_level"
+    bucket_mb: float = Field(64, gt=0)
+    overlap: bool = False
+    cuda_aware_mpi: bool = False
+    loader_workers: int = Field(0, ge=0)
+    prefetch_batches: int = Field(2, ge=0)
+
+
+class Calibration(_Frozen):
+    """What the calibration kinds need: ``idle`` and ``sleeping_rank`` last ``seconds``,
+    ``allreduce`` repeats every size."""
+
+    seconds: float = Field(60, gt=0)
+    sizes_bytes: tuple[int, ...] = ()
+    repeats: int = Field(5, ge=1)
+    algorithm: Algorithm = "two_level"
+
+
+class RunSpec(_Frozen):
+    """One run of a campaign."""
+
+    run: str
+    campaign: str
+    kind: Kind = "training"
+    platform: Platform
+    nodes: int = Field(ge=1)
+    ranks_per_node: int = Field(1, ge=1)
+    threads_per_rank: int = Field(1, ge=1)
+    repeat: int = 1
+    seed: int = 1
+    emulation: Emulation | None = None
+    workload: Workload | None = None
+    training: Training | None = None
+    calibration: Calibration | None = None
+    meters: tuple[str, ...] = ("nvml", "rapl")
+    sample_period_s: float = Field(0.1, gt=0)
+
+    @model_validator(mode="after")
+    def _kind_has_its_parts(self) -> "RunSpec":
+        needed = ("workload", "training") if self.kind == "training" else ("calibration",)
+        for part in needed:
+            if getattr(self, part) is None:
+                raise ValueError(f"a run of kind {self.kind} needs the part `{part}`")
+        if self.training is not None and self.training.global_batch_size < self.ranks:
+            raise ValueError(
+                f"batch size {self.training.global_batch_size} is smaller than the "
+                f"{self.ranks} ranks ({self.nodes} nodes x {self.ranks_per_node})"
+            )
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """MPI ranks of the run."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def hosts(self) -> int:
+        """Physical hosts that the ranks must be found on."""
+        return self.nodes if self.platform.hosts is None else min(self.nodes, self.platform.hosts)
+
+    @property
+    def nodes_are(self) -> NodesAre:
+        """What a node of this run is in reality."""
+        if self.emulation is not None:
+            return "emulated"
+        return "hosts" if self.hosts == self.nodes else "ranks of one host"
+
+    def digest(self) -> str:
+        """SHA-256 over everything that decides what is measured; the names are left out."""
+        science = self.model_dump(mode="json", exclude={"run", "campaign"})
+        return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()

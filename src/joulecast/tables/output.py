@@ -1,0 +1,35 @@
+"""Writing one table as CSV for programs and as Markdown for people."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.files import written_aside
+
+
+def write_table(stem: Path, title: str, notes: list[str], table: pd.DataFrame) -> None:
+    """Write ``stem.csv`` and ``stem.md``, numbers rounded to what they can carry.
+
+    Args:
+        stem: path without its suffix.
+        notes: sentences between title and table; what the reader must know before reading it.
+    """
+    rounded = table.copy()
+    for column in rounded.select_dtypes("number").columns:
+        rounded[column] = rounded[column].map(_significant, na_action="ignore")
+    with written_aside(stem.with_suffix(".csv")) as partial:
+        rounded.to_csv(partial, index=False)
+    text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
+    if rounded.empty:
+        text.append("No rows.")
+    else:
+        shown = rounded.astype(object).where(rounded.notna(), "—")
+        text.append(shown.to_markdown(index=False, disable_numparse=True))
+    with written_aside(stem.with_suffix(".md")) as partial:
+        partial.write_text("\n".join(text) + "\n")
+
+
+def _significant(value: float) -> float:
+    if isinstance(value, int) or float(value).is_integer():
+        return value
+    return float(f"{value:.4g}")

@@ -1,0 +1,39 @@
+"""Published numbers: data files with paper, place and setting, never constants in code."""
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from joulecast.errors import JoulecastError
+
+
+class PublishedErrors(BaseModel):
+    """Errors of several models as one paper gives them, in percent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    paper: str
+    where: str
+    metric: str
+    setting: str
+    comparable: bool
+    not_comparable_because: str = ""
+    error_percent: dict[str, float]
+    percentage_points_over_mc2: dict[str, float] = {}
+
+
+def read_published(path: Path) -> PublishedErrors:
+    """Read one file of ``config/published``.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys.
+    """
+    try:
+        return PublishedErrors.model_validate(yaml.safe_load(path.read_text()))
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such file of published numbers") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None

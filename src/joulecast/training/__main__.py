@@ -1,0 +1,52 @@
+"""One rank of one run: ``{mpi} -n {ranks} python -m joulecast.training --spec FILE --out FOLDER``."""
+
+import argparse
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from mpi4py import MPI
+from pydantic import ValidationError
+
+from joulecast.errors import JoulecastError
+from joulecast.spec import RunSpec
+from joulecast.training.run import measure_this_run
+
+_LET_RANK_0_SPEAK_S = 0.5
+
+
+def _read_spec(path: Path) -> RunSpec:
+    try:
+        return RunSpec.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such specification") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the specification"
+        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+
+
+def main() -> None:
+    """Parse, measure, and take the whole job down if this rank fails."""
+    parser = argparse.ArgumentParser(prog="python -m joulecast.training", description=__doc__)
+    parser.add_argument("--spec", type=Path, required=True, help="RunSpec as JSON")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run record")
+    arguments = parser.parse_args()
+    comm = MPI.COMM_WORLD
+    try:
+        measure_this_run(_read_spec(arguments.spec), arguments.out, comm)
+    except BaseException as error:
+        if comm.rank > 0:
+            # What all ranks find wrong, rank 0 says, and its abort ends the others meanwhile.
+            time.sleep(_LET_RANK_0_SPEAK_S)
+        if isinstance(error, JoulecastError):
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        else:
+            traceback.print_exc()
+            sys.stderr.flush()
+        comm.Abort(2 if isinstance(error, JoulecastError) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The record of a run, put together by rank 0 from what all ranks hand over."""
+
+import math
+from typing import Any
+
+import pandas as pd
+from mpi4py import MPI
+
+from joulecast import provenance
+from joulecast.power.integration import reading_quality
+from joulecast.records import (
+    ACTIVITY_COLUMNS,
+    POWER_COLUMNS,
+    STAGE_COLUMNS,
+    Checks,
+    MeterInfo,
+    Outcome,
+    RunInfo,
+    RunRecord,
+)
+from joulecast.spec import RunSpec
+from joulecast.training.hosts import ClockOffset
+from joulecast.training.run import FromRank, Measured
+
+_BUSY_CORES_ALLOWED = 0.5
+
+def _meter_infos(
+    spec: RunSpec, samplers: list[FromRank], power: pd.DataFrame, outcome: Outcome
+) -> list[MeterInfo]:
+    infos = []
+    for rank in samplers:
+        assert rank.sampled is not None
+        host_node, answer = rank.host.split(":")[0], rank.sampled
+        for absent in answer["absent"]:
+            reason = f"{absent['reason']}; {absent['remedy']}"
+            infos.append(
+                MeterInfo(node=host_node, meter=absent["meter"], available=False, reason=reason)
+            )
+        for meter in answer["meters"]:
+            of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
+            coverage, gap = reading_quality(
+                of_meter["t_s"].to_numpy(float),
+                outcome.start_s,
+                outcome.stop_s,
+                spec.sample_period_s,
+            )
+            infos.append(
+                MeterInfo(
+                    node=meter["node"],
+                    meter=meter["meter"],
+                    available=True,
+                    source=meter["source"],
+                    counter=meter["counter"],
+                    readings=len(of_meter),
+                    failed_reads=meter["failed"],
+                    missed_deadlines=answer["missed_deadlines"],
+                    longest_gap_s=gap,
+                    coverage=coverage,
+                )
+            )
+    return infos
+
+
+def _frames(samplers: list[FromRank]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Power and activity of all hosts on the run clock."""
+    power: list[list[Any]] = []
+    activity: list[list[Any]] = []
+    for rank in samplers:
+        assert rank.sampled is not None
+        shift = rank.shift_s
+        power += [[n, m, t + shift, w, j] for n, m, t, w, j in rank.sampled["power"]]
+        activity += [
+            [node, t + shift, cpu, gpu, memory, network]
+            for node, t, cpu, gpu, memory, network in rank.sampled["activity"]
+        ]
+    numbers = dict.fromkeys(POWER_COLUMNS[2:], float)
+    return (
+        pd.DataFrame(power, columns=list(POWER_COLUMNS)).astype(numbers),
+        pd.DataFrame(activity, columns=list(ACTIVITY_COLUMNS)).astype(
+            dict.fromkeys(ACTIVITY_COLUMNS[1:], float)
+        ),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def assemble(
+    spec: RunSpec, measured: Measured, ranks: list[FromRank], offsets: dict[str, ClockOffset]
+) -> RunRecord:
+    """The record of a run.
+
+    Args:
+        ranks: what each rank handed over, in the order of the ranks.
+        offsets: each host's clock against rank 0's.
+    """
+    samplers = [rank for rank in ranks if rank.sampled is not None]
+    power, activity = _frames(samplers)
+    shift = ranks[0].shift_s
+    outcome = Outcome(
+        start_s=measured.start + shift,
+        stop_s=measured.stop + shift,
+        peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
+        **{key: _finite(value) for key, value in measured.outcome.items()},
+    )
+    busy = measured.info["load_before"]["busy_cores"]
+    polluted = []
+    if busy > _BUSY_CORES_ALLOWED:
+        polluted.append(f"other programs kept {busy:.1f} cores busy before the run")
+    stages = pd.DataFrame(
+        [row for rank in ranks for row in rank.stages], columns=list(STAGE_COLUMNS)
+    ).astype({"rank": int, "step": int, "start_s": float, "stop_s": float})
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        nodes=list(dict.fromkeys(rank.node for rank in ranks)),
+        node_of_rank=[rank.node for rank in ranks],
+        nodes_are=spec.nodes_are,
+        outcome=outcome,
+        checks=Checks(ranks=len(ranks), distinct_hosts=len(samplers), **measured.checks),
+        meters=_meter_infos(spec, samplers, power, outcome),
+        clock={
+            name: {"offset_s": o.offset_s, "uncertainty_s": o.uncertainty_s}
+            for name, o in offsets.items()
+        },
+        hosts=[rank.fingerprint for rank in samplers],
+        versions=provenance.versions(),
+        mpi_library=MPI.Get_library_version().splitlines()[0].strip("\x00 "),
+        oversubscribed=any(rank.oversubscribed for rank in ranks),
+        source=provenance.source_state(),
+        polluted=polluted,
+        **measured.info,
+    )
+    return RunRecord(info, stages, power, activity)

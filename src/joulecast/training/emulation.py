@@ -1,0 +1,70 @@
+"""Slower nodes on fast cores: padding that gives every node count the same node speed.
+
+Ranks that share cores would make a node slower the more nodes there are. So one rank of the host first
+measures compute and update alone on a free machine, and then every rank stretches each of its own to
+``nodes_per_core`` times that. A stage that took longer all the same (the cores were not enough) is
+an overrun, and its share is kept in the record.
+"""
+
+import time
+
+from joulecast.errors import JoulecastError
+from joulecast.provenance import usable_cores
+from joulecast.spec import RunSpec
+
+
+def check_cores(spec: RunSpec, ranks_here: int) -> bool:
+    """Check that the ranks of this host have cores enough; return whether they share cores.
+
+    Raises:
+        JoulecastError: more ranks than cores without emulation, or more than the emulation holds.
+    """
+    cores = usable_cores()
+    if ranks_here <= cores:
+        return False
+    if spec.emulation is None:
+        raise JoulecastError(
+            f"run {spec.run}: {ranks_here} ranks on a host with {cores} usable cores would measure "
+            "time sharing, not training; ask for fewer nodes, or emulate slower ones with the "
+            f"configuration key `emulation: {{nodes_per_core: {-(-ranks_here // cores)}}}` or more"
+        )
+    holds = cores * spec.emulation.nodes_per_core
+    if ranks_here > holds:
+        raise JoulecastError(
+            f"run {spec.run}: {ranks_here} emulated nodes do not fit on {cores} cores with "
+            f"nodes_per_core {spec.emulation.nodes_per_core} (at most {holds})"
+        )
+    return True
+
+
+class NodeSpeed:
+    """How long the stages of an emulated node last; without emulation it pads nothing."""
+
+    def __init__(self, nodes_per_core: int = 1) -> None:
+        self.nodes_per_core = nodes_per_core
+        self.reference_s: dict[str, float] = {}
+        self._padded = self._overran = 0
+
+    def pad(self, stage: str, started: float, share: float = 1.0) -> None:
+        """Sleep until ``stage``, begun at ``started``, has lasted as long as on an emulated node.
+
+        Args:
+            share: this rank's work in units of the reference's (batches that differ by a sample).
+        """
+        if stage not in self.reference_s:
+            return
+        due = started + self.reference_s[stage] * share * self.nodes_per_core
+        now = time.monotonic()
+        self._padded += 1
+        # A millisecond is what the sleep itself is off by.
+        self._overran += now > due + 1e-3
+        time.sleep(max(0.0, due - now))
+
+    def restart_count(self) -> None:
+        """Forget the overruns so far (those of the warm-up)."""
+        self._padded = self._overran = 0
+
+    @property
+    def overrun_fraction(self) -> float | None:
+        """Share of the padded stages that took longer than they should; ``None`` if none was padded."""
+        return self._overran / self._padded if self._padded else None

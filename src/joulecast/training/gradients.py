@@ -1,0 +1,220 @@
+"""Gradients: flat buckets that are summed over the ranks, under the backward pass or after it.
+
+Autograd hands over one gradient a parameter; it is copied once, into the flat buffer of the reducer,
+and let go. Buckets are runs of that buffer in the order in which backward finishes, and all ranks
+reduce them in that order. On a GPU the flat buffer has a twin there, and a bucket moves once each way.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor, nn
+
+from joulecast.training.allreduce import AllReduce, open_allreduce
+from joulecast.training.hosts import Hosts
+from joulecast.training.stages import StageClock
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class _Bucket:
+    def __init__(self, start: int, stop: int, missing: set[int]) -> None:
+        self.start, self.stop, self.members = start, stop, frozenset(missing)
+        self.missing = set(missing)
+        self.ready: torch.cuda.Event | None = None
+
+
+class GradientBuckets:
+    """The gradients of some parameters in a flat buffer shared with a reducer.
+
+    Args:
+        parameters: all of one floating dtype; those without ``requires_grad`` are left alone.
+        bucket_bytes: least size of a bucket (the last may be smaller).
+        overlap: reduce a bucket in a thread of its own as soon as it is full.
+        yields: waiting ranks give their core away.
+        cuda_aware: hand GPU memory to MPI instead of staging through the host.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        hosts: Hosts,
+        clock: StageClock,
+        *,
+        algorithm: str = "two_level",
+        bucket_bytes: float = 64e6,
+        overlap: bool = False,
+        yields: bool = False,
+        cuda_aware: bool = False,
+    ) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self._clock = clock
+        dtype = self.parameters[0].dtype
+        elements = sum(p.numel() for p in self.parameters)
+        self._cuda_aware = cuda_aware
+        self._comm = hosts.comm
+        self.reducer: AllReduce = open_allreduce(
+            "mpi" if cuda_aware else algorithm, hosts, elements, _NUMPY[dtype], yields
+        )
+        self._host = torch.from_numpy(self.reducer.buffer)
+        device = self.parameters[0].device
+        on_gpu = device.type != "cpu"
+        self._flat = torch.zeros(elements, dtype=dtype, device=device) if on_gpu else self._host
+        self._side = torch.cuda.Stream(device) if on_gpu else None
+        self._lay_out(bucket_bytes)
+        self._next = 0
+        self._launched: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
+        self._done = threading.Semaphore(0)
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._receiver(index))
+            for index, parameter in enumerate(self.parameters)
+        ]
+        self.overlap = overlap
+        if overlap:
+            self._thread = threading.Thread(target=self._reduce_as_they_come, daemon=True)
+            self._thread.start()
+
+    @property
+    def algorithm(self) -> str:
+        """What really reduces: the reducer's name, with ``cuda-aware`` where MPI reads the GPU."""
+        return f"{self.reducer.name}:cuda-aware" if self._cuda_aware else self.reducer.name
+
+    def _lay_out(self, bucket_bytes: float) -> None:
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: list[_Bucket | None] = [None] * len(self.parameters)
+        self._views: list[Tensor] = [torch.empty(0)] * len(self.parameters)
+        start = stop = 0
+        members: set[int] = set()
+        # Backward finishes the last layers first.
+        for index in reversed(range(len(self.parameters))):
+            parameter = self.parameters[index]
+            self._views[index] = self._flat[stop : stop + parameter.numel()].view_as(parameter)
+            stop += parameter.numel()
+            members.add(index)
+            if (stop - start) * parameter.element_size() >= bucket_bytes or index == 0:
+                bucket = _Bucket(start, stop, members)
+                self._buckets.append(bucket)
+                for member in members:
+                    self._bucket_of[member] = bucket
+                start, members = stop, set()
+
+    @torch.no_grad()
+    def broadcast_parameters(self) -> None:
+        """Give the parameters of every rank the values of rank 0's, by way of the buffer."""
+        root = self._comm.rank == 0
+        if root:
+            for parameter, view in zip(self.parameters, self._views, strict=True):
+                view.copy_(parameter)
+            self._host.copy_(self._flat)
+        self.reducer.broadcast()
+        if not root:
+            self._flat.copy_(self._host)
+            for parameter, view in zip(self.parameters, self._views, strict=True):
+                parameter.copy_(view)
+
+    def _receiver(self, index: int) -> Any:
+        def receive(parameter: Tensor) -> None:
+            bucket = self._bucket_of[index]
+            assert bucket is not None and parameter.grad is not None
+            self._views[index].copy_(parameter.grad)
+            parameter.grad = None
+            bucket.missing.discard(index)
+            if self._side is not None and not bucket.missing:
+                bucket.ready = torch.cuda.current_stream(self._flat.device).record_event()
+            if self.overlap:
+                self._launch_full_buckets()
+
+        return receive
+
+    def _launch_full_buckets(self) -> None:
+        while self._next < len(self._buckets) and not self._buckets[self._next].missing:
+            self._launched.put(self._buckets[self._next])
+            self._next += 1
+
+    def _reduce_as_they_come(self) -> None:
+        while (bucket := self._launched.get()) is not None:
+            try:
+                if self._failure is None:
+                    self._reduce(bucket)
+            except BaseException as error:
+                self._failure = error
+            self._done.release()
+
+    def _reduce(self, bucket: _Bucket) -> None:
+        part = slice(bucket.start, bucket.stop)
+        begin = time.monotonic()
+        if bucket.ready is not None:
+            # Backward goes on in its own stream; only this bucket has to be there.
+            bucket.ready.synchronize()
+        ready = time.monotonic()
+        if self._side is not None and not self._cuda_aware:
+            with torch.cuda.stream(self._side):
+                self._host[part].copy_(self._flat[part])
+        staged = time.monotonic()
+        self.reducer.arrive()
+        together = time.monotonic()
+        if self._cuda_aware:
+            self._comm.Allreduce(MPI.IN_PLACE, self._flat[part])
+        else:
+            self.reducer.sum(bucket.start, bucket.stop)
+            if self._side is not None:
+                with torch.cuda.stream(self._side):
+                    self._flat[part].copy_(self._host[part])
+                self._side.synchronize()
+        end = time.monotonic()
+        if self._side is not None:
+            self._clock.record("communicating_wait", begin, ready)
+            self._clock.record("communicating_copy", ready, staged)
+        self._clock.record("communicating_wait", staged, together)
+        self._clock.record("communicating_copy", together, end)
+
+    def finish(self) -> list[Tensor]:
+        """After backward: reduce what is left and return the summed gradients.
+
+        Returns:
+            One view into the flat buffer for each of :attr:`parameters`, valid until the next
+            backward. A parameter that backward did not reach counts as zero on this rank.
+        """
+        for bucket in self._buckets:
+            for index in bucket.missing:
+                self._views[index].zero_()
+            if bucket.missing and self._side is not None:
+                bucket.ready = torch.cuda.current_stream(self._flat.device).record_event()
+            bucket.missing = set()
+        if self._thread is None:
+            for bucket in self._buckets:
+                self._reduce(bucket)
+        else:
+            self._launch_full_buckets()
+            for _ in self._buckets:
+                self._done.acquire()
+            if self._failure is not None:
+                raise self._failure
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.members)
+        self._next = 0
+        return self._views
+
+    def discard(self) -> None:
+        """Forget the gradients of a backward pass that ran with :attr:`overlap` off."""
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.members)
+        self._next = 0
+
+    def close(self) -> None:
+        """Stop the thread, remove the hooks and give the buffer back (collective)."""
+        if self._thread is not None:
+            self._launched.put(None)
+            self._thread.join()
+        for hook in self._hooks:
+            hook.remove()
+        self._views, self._flat, self._host = [], torch.empty(0), torch.empty(0)
+        self.reducer.close()

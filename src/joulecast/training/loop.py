@@ -1,0 +1,310 @@
+"""Synchronous SGD with momentum over replicas: the training loop of one rank."""
+
+import ctypes
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
+
+from joulecast.errors import JoulecastError
+from joulecast.spec import RunSpec
+from joulecast.training.emulation import NodeSpeed
+from joulecast.training.gradients import GradientBuckets
+from joulecast.training.hosts import Hosts, arrive, arrive_slowly
+from joulecast.training.loader import Batch, Loader, batch_indices, rank_share
+from joulecast.training.stages import StageClock
+from joulecast.workloads.datasets import open_dataset
+from joulecast.workloads.networks import build_network
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_REFERENCE_STEPS = 2
+_INCEPTION_AUXILIARY_WEIGHT = 0.4  # Szegedy et al. 2016, section 4
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that torch frees, instead of returning it to the kernel.
+
+    Every backward frees and takes its gradients anew; when each of them is mapped and faulted in
+    again, VGG16 spends a fifth of its step on page faults. Peak memory stays the same.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)
+    except (OSError, AttributeError):
+        pass  # not glibc: slower, nothing else
+
+
+def loss_sum(outputs: Any, labels: Tensor) -> Tensor:
+    """Cross entropy summed over the batch, with Inception's auxiliary classifier where there is one."""
+    if isinstance(outputs, Tensor):
+        return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+    main = nn.functional.cross_entropy(outputs.logits, labels, reduction="sum")
+    extra = nn.functional.cross_entropy(outputs.aux_logits, labels, reduction="sum")
+    return main + _INCEPTION_AUXILIARY_WEIGHT * extra
+
+
+def broadcast_replica(network: nn.Module, buckets: GradientBuckets, comm: MPI.Intracomm) -> None:
+    """Give every rank the parameters and buffers of rank 0."""
+    buckets.broadcast_parameters()
+    for buffer in network.buffers():
+        on_host = buffer.detach().cpu().contiguous()
+        comm.Bcast(on_host.view(-1).numpy())
+        buffer.copy_(on_host)
+
+
+def weights_sha256(network: nn.Module) -> str:
+    """Hash of all parameters; buffers (batch statistics) are each rank's own and left out."""
+    digest = hashlib.sha256()
+    for parameter in network.parameters():
+        digest.update(parameter.detach().cpu().contiguous().view(-1).numpy().data)
+    return digest.hexdigest()
+
+
+def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
+    """The device of this rank; ranks of a host take its GPUs in turn.
+
+    Raises:
+        JoulecastError: a GPU is asked for and there is none.
+    """
+    assert spec.training is not None
+    if spec.training.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise JoulecastError(
+            f"run {spec.run}: training.device is cuda, but torch sees no GPU on {hosts.own}"
+        )
+    device = torch.device("cuda", hosts.local.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+@dataclass
+class Trained:
+    """What the loop leaves: run-clock-free times are this host's monotonic clock."""
+
+    start: float
+    stop: float
+    steps: int
+    samples: int
+    loss: float
+    accuracy: float | None
+    reached_target: bool | None
+
+
+class Trainer:
+    """One rank's replica, optimiser state, loader and gradient buckets."""
+
+    def __init__(self, spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> None:
+        assert spec.training is not None and spec.workload is not None
+        self.spec, self.training, self.workload = spec, spec.training, spec.workload
+        self.hosts, self.clock, self.yields = hosts, clock, yields
+        comm = hosts.comm
+        torch.set_num_threads(spec.threads_per_rank)
+        keep_freed_memory()
+        self.device = device_of(spec, hosts)
+        w = self.workload
+        images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes)
+        torch.manual_seed(spec.seed)
+        self.network = self._build().to(self.device)
+        torch.manual_seed(spec.seed * 100_003 + comm.rank)  # dropout differs between ranks
+        self.network.train()
+        self.buckets = GradientBuckets(
+            self.network.parameters(),
+            hosts,
+            clock,
+            algorithm=self.training.algorithm,
+            bucket_bytes=self.training.bucket_mb * 1e6,
+            overlap=self.training.overlap,
+            yields=yields,
+            cuda_aware=self.training.cuda_aware_mpi,
+        )
+        self.parameters = self.buckets.parameters
+        arrive_slowly(comm)
+        broadcast_replica(self.network, self.buckets, comm)
+        self._momenta: list[Tensor | None] = [torch.zeros_like(p) for p in self.parameters]
+        self.speed = NodeSpeed(spec.emulation.nodes_per_core if spec.emulation else 1)
+        first, last = rank_share(self.training.global_batch_size, comm.size, comm.rank)
+        self.batch_size = last - first
+        self.loader = Loader(
+            images,
+            batch_indices(
+                len(images), self.training.global_batch_size, comm.size, comm.rank, spec.seed
+            ),
+            workers=self.training.loader_workers,
+            prefetch=self.training.prefetch_batches,
+            slow_down=float(self.speed.nodes_per_core),
+        )
+
+    def _build(self) -> nn.Module:
+        w = self.workload
+        if self.hosts.comm.rank == 0:
+            network = build_network(w.network, w.image_size, w.patch_size, w.classes)
+        else:
+            # Rank 0's weights will replace these, so the seconds of drawing them are saved.
+            with _NoInitialisation():
+                network = build_network(w.network, w.image_size, w.patch_size, w.classes)
+        return network.double() if self.training.precision == "fp64" else network
+
+    def forward_backward(self, batch: Batch) -> float:
+        """Computing: the gradients of this rank's part of the batch's mean loss; its loss sum."""
+        images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+        if self.training.precision == "fp64":
+            images = images.double()
+        autocast = (
+            torch.autocast(self.device.type, dtype=torch.bfloat16)
+            if self.training.precision == "bf16"
+            else nullcontext()
+        )
+        with autocast:
+            loss = loss_sum(self.network(images), labels)
+        # Divided by the global batch, the plain sum over ranks is the gradient of the global mean.
+        (loss / self.training.global_batch_size).backward()  # type: ignore[no-untyped-call]
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def update(self, gradients: list[Tensor]) -> None:
+        """One fused step of SGD with momentum."""
+        sgd(
+            list(self.parameters),
+            gradients,
+            self._momenta,
+            fused=True,
+            foreach=False,
+            has_sparse_grad=False,
+            weight_decay=0.0,
+            momentum=self.training.momentum,
+            lr=self.training.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def measure_reference(self) -> None:
+        """For emulation: one rank of the host times compute and update while the others rest."""
+        if self.speed.nodes_per_core == 1:
+            return
+        times: dict[str, float] | None = None
+        if self.hosts.is_leader:
+            times = self._time_alone()
+        arrive_slowly(self.hosts.local)
+        self.speed.reference_s = self.hosts.local.bcast(times)
+
+    def _time_alone(self) -> dict[str, float]:
+        buffers = [(b, b.detach().clone()) for b in self.network.buffers()]
+        batch = next(self.loader)
+        nothing = [torch.zeros_like(p) for p in self.parameters]
+        overlap, self.buckets.overlap = self.buckets.overlap, False
+        best = {"computing": math.inf, "update": math.inf}
+        for step in range(1 + _REFERENCE_STEPS):
+            begin = time.monotonic()
+            self.forward_backward(batch)
+            computed = time.monotonic()
+            # Zero gradients on zero momentum: the time of an update that changes nothing.
+            self.update(nothing)
+            updated = time.monotonic()
+            self.buckets.discard()
+            if step:
+                best["computing"] = min(best["computing"], computed - begin)
+                best["update"] = min(best["update"], updated - computed)
+        self.buckets.overlap = overlap
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return best
+
+    def step(self) -> float:
+        """One training step with its stages booked; this rank's loss sum."""
+        clock = self.clock
+        with clock.stage("materials"):
+            batch = next(self.loader)
+        begin = time.monotonic()
+        loss = self.forward_backward(batch)
+        self.speed.pad("computing", begin)
+        clock.record("computing", begin, time.monotonic())
+        gradients = self.buckets.finish()
+        begin = time.monotonic()
+        self.update(gradients)
+        self.speed.pad("update", begin)
+        clock.record("update", begin, time.monotonic())
+        return loss
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """Share of the test split that is classified right, each rank taking a part of it."""
+        w, comm = self.workload, self.hosts.comm
+        images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
+        self.network.eval()
+        right = np.zeros(1)
+        mine = range(comm.rank, len(images), comm.size)
+        for begin in range(0, len(mine), 64):
+            pictures, labels = images.batch(mine[begin : begin + 64])
+            scores = self.network(pictures.to(self.device, self.parameters[0].dtype))
+            right += float((scores.argmax(1).cpu() == labels).sum())
+        self.network.train()
+        comm.Allreduce(MPI.IN_PLACE, right)
+        return float(right[0]) / len(images)
+
+    def train(self, progress: Callable[[int, float], None]) -> Trained:
+        """Warm up, then train to the given steps or to the target accuracy.
+
+        Args:
+            progress: called with the steps done and this rank's mean loss.
+        """
+        training, comm, clock = self.training, self.hosts.comm, self.clock
+        self.measure_reference()
+        for step in range(training.warmup_steps):
+            clock.step = step - training.warmup_steps
+            self.step()
+        self.speed.restart_count()
+        arrive(comm, self.yields)
+        start = time.monotonic()
+        accuracy: float | None = None
+        reached: bool | None = None if training.target_accuracy is None else False
+        loss, done = math.nan, 0
+        for step in range(training.steps):
+            clock.step = step
+            loss = self.step()
+            done = step + 1
+            progress(done, loss / max(self.batch_size, 1))
+            last = done == training.steps
+            if training.target_accuracy and (last or done % training.evaluate_every == 0):
+                with clock.stage("other"):
+                    accuracy = self.accuracy()
+                if accuracy >= training.target_accuracy:
+                    reached = True
+                    break
+        arrive(comm, self.yields)
+        stop = time.monotonic()
+        total = comm.allreduce(loss) / training.global_batch_size
+        samples = done * training.global_batch_size
+        return Trained(start, stop, done, samples, total, accuracy, reached)
+
+    def close(self) -> None:
+        """Stop threads and give shared memory back (collective)."""
+        self.loader.close()
+        self.buckets.close()
+
+
+class _NoInitialisation(torch.overrides.TorchFunctionMode):
+    """Under it the functions of ``torch.nn.init`` leave their tensor as it is."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)

@@ -1,0 +1,177 @@
+"""One run from the inside: set up, sample power meanwhile, and train or calibrate.
+
+Ranks load neither pandas nor, for a calibration, torch: seconds that every rank of every run would
+pay. Rank 0 writes the record when all is over (:mod:`joulecast.training.assemble`).
+"""
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from joulecast import provenance
+from joulecast.errors import JoulecastError
+from joulecast.power.meters import MeteredNodes
+from joulecast.power.sampler import Sampler, SamplerOrder
+from joulecast.spec import RunSpec
+from joulecast.training import calibration
+from joulecast.training.emulation import check_cores
+from joulecast.training.hosts import Hosts, arrive_slowly, clock_offsets
+from joulecast.training.progress import shown_progress
+from joulecast.training.stages import StageClock
+
+_SETTLE_S = 0.3
+
+
+@dataclass
+class Measured:
+    """What a run did, on this host's clock; the fields of the record that it decides."""
+
+    start: float
+    stop: float
+    outcome: dict[str, Any]
+    checks: dict[str, Any]
+    info: dict[str, Any]
+
+
+@dataclass
+class FromRank:
+    """What one rank hands to rank 0; ``sampled`` comes from one rank a host."""
+
+    node: str
+    host: str
+    shift_s: float
+    stages: list[tuple[int, int, str, float, float]]
+    peak_rss_bytes: int
+    oversubscribed: bool
+    sampled: dict[str, Any] | None
+    fingerprint: dict[str, Any]
+
+
+def _node_name(spec: RunSpec, hosts: Hosts) -> str:
+    host = hosts.own.split(":")[0]
+    if spec.nodes_are == "hosts":
+        return host
+    return f"{host}/{hosts.comm.rank // spec.ranks_per_node}"
+
+
+def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
+    """What this host's sampler reads; to be called by all ranks of the host."""
+    processes = hosts.local.allgather((node, os.getpid()))
+    pids: dict[str, list[int]] = {}
+    slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
+    if spec.nodes_are != "hosts":
+        for name, pid in processes:
+            pids.setdefault(name, []).append(pid)
+        capacity = spec.threads_per_rank * spec.ranks_per_node / slow_down
+    else:
+        capacity = float(os.cpu_count() or 1)
+    idle_w = full_w = None
+    if "estimated" in spec.meters:
+        idle_w, full_w = spec.platform.require_watts()
+    host_node = hosts.own.split(":")[0]
+    metered = MeteredNodes(host_node, pids, capacity, idle_w, full_w)
+    return SamplerOrder(spec.meters, spec.sample_period_s, metered)
+
+
+def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
+    size = hosts.comm.size
+    if size != spec.ranks:
+        raise JoulecastError(
+            f"run {spec.run}: the MPI job has {size} ranks, the specification {spec.ranks}; start "
+            f"it with -n {spec.ranks}, and check that launcher and mpi4py use the same MPI library"
+        )
+    if hosts.count != spec.hosts:
+        raise JoulecastError(
+            f"run {spec.run}: the ranks are on {hosts.count} hosts, {spec.hosts} were asked for "
+            f"({', '.join(n.split(':')[0] for n in hosts.names)}); check the launcher and the key "
+            "`hosts` of the platform file"
+        )
+
+
+def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
+    """Do this rank's part of a run; rank 0 writes the record to ``out``.
+
+    Raises:
+        JoulecastError: the job is not what the specification asks for, or cannot be measured here.
+    """
+    # Ranks that wait for slower ones in their set-up give their cores away, and so they do while
+    # rank 0 looks at what else keeps the machine busy.
+    arrive_slowly(comm)
+    busy = provenance.load_before() if comm.rank == 0 else {}
+    arrive_slowly(comm)
+    hosts = Hosts.of(comm)
+    _verify_ranks(spec, hosts)
+    yields = check_cores(spec, hosts.local.size)
+    started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    origin: float = comm.bcast(time.monotonic())
+    offsets = clock_offsets(hosts)
+    shift = offsets[hosts.own].offset_s - origin
+    node = _node_name(spec, hosts)
+    order = _sampler_order(spec, hosts, node)
+    sampler = Sampler(order) if hosts.is_leader else None
+    clock = StageClock()
+    if spec.kind == "training":
+        measured = _train(spec, hosts, clock, yields)
+    else:
+        start, stop, step_bytes, used = calibration.run(spec, hosts, clock, yields)
+        info = {"step_bytes": step_bytes, "algorithm_used": used}
+        measured = Measured(start, stop, {}, {}, info)
+    time.sleep(2 * spec.sample_period_s)
+    mine = FromRank(
+        node=node,
+        host=hosts.own,
+        shift_s=shift,
+        stages=clock.rows(comm.rank, shift),
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        oversubscribed=hosts.local.size * spec.threads_per_rank > provenance.usable_cores(),
+        sampled=sampler.stop() if sampler is not None else None,
+        fingerprint=provenance.host_fingerprint(),
+    )
+    arrive_slowly(comm)
+    ranks = comm.gather(mine)
+    if ranks is None:
+        return
+    from joulecast.training.assemble import assemble
+    from joulecast.records import write_record
+
+    measured.info |= {"started_utc": started_utc, "load_before": busy}
+    write_record(out, assemble(spec, measured, ranks, offsets))
+
+
+def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:
+    from joulecast.training.loop import Trainer, weights_sha256
+
+    assert spec.training is not None
+    comm = hosts.comm
+    trainer = Trainer(spec, hosts, clock, yields)
+    time.sleep(_SETTLE_S)
+    with shown_progress(spec.run, spec.training.steps, comm.rank == 0) as progress:
+        trained = trainer.train(progress)
+    arrive_slowly(comm)
+    hashes = comm.allgather(weights_sha256(trainer.network))
+    overruns = [o for o in comm.allgather(trainer.speed.overrun_fraction) if o is not None]
+    checks = {
+        "weights_sha256": hashes[0],
+        "replicas_equal": len(set(hashes)) == 1,
+        "overrun_fraction": sum(overruns) / len(overruns) if overruns else None,
+    }
+    info = {
+        "algorithm_used": trainer.buckets.algorithm,
+        "parameters": sum(p.numel() for p in trainer.parameters),
+        "reference_step_s": trainer.speed.reference_s or None,
+    }
+    trainer.close()
+    outcome = {
+        "steps": trained.steps,
+        "samples": trained.samples,
+        "final_loss": trained.loss,
+        "accuracy": trained.accuracy,
+        "reached_target": trained.reached_target,
+    }
+    return Measured(trained.start, trained.stop, outcome, checks, info)

@@ -1,0 +1,37 @@
+"""The stage clock: which stage a rank was in, from when to when."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class StageClock:
+    """Collects stage intervals on this host's monotonic clock.
+
+    Intervals may come from the training thread and from the thread that communicates; those of one
+    thread do not overlap. ``step`` is the current step, warm-up steps being negative.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._rows: list[tuple[int, str, float, float]] = []
+
+    def record(self, stage: str, start: float, stop: float) -> None:
+        """Book ``stage`` from ``start`` to ``stop``."""
+        self._rows.append((self.step, stage, start, stop))
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Book the block as stage ``name``."""
+        start = time.monotonic()
+        yield
+        self._rows.append((self.step, name, start, time.monotonic()))
+
+    def rows(self, rank: int, shift_s: float) -> list[tuple[int, int, str, float, float]]:
+        """The intervals as rows of ``stages.parquet``, moved by ``shift_s`` onto the run clock;
+        warm-up is left out."""
+        return [
+            (rank, step, stage, start + shift_s, stop + shift_s)
+            for step, stage, start, stop in self._rows
+            if step >= 0
+        ]

@@ -1,0 +1,136 @@
+"""What the tests share: a synthetic run record, and a private copy of the checkout's workflow."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from joulecast.platforms import Platform
+from joulecast.records import (
+    ACTIVITY_COLUMNS,
+    POWER_COLUMNS,
+    STAGE_COLUMNS,
+    Checks,
+    MeterInfo,
+    Outcome,
+    RunInfo,
+    RunRecord,
+)
+from joulecast.spec import RunSpec, Training, Workload
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def make_spec(run: str = "r", nodes: int = 1, **changes: object) -> RunSpec:
+    """A small training on one machine."""
+    training = {"global_batch_size": 4 * nodes, "steps": 3}
+    training |= changes.pop("training", {})
+    workload = {"network": "vit_ti", "image_size": 32} | changes.pop("workload", {})
+    return RunSpec(
+        run=run,
+        campaign="test",
+        platform=Platform(name="test", hosts=1, idle_w=10, full_w=30),
+        nodes=nodes,
+        workload=Workload(**workload),
+        training=Training(**training),
+        **{"meters": ("estimated",)} | changes,
+    )
+
+
+def make_record(spec: RunSpec, step_s: dict[str, float] | None = None) -> RunRecord:
+    """A record of ``spec`` whose stages last exactly ``step_s`` and whose nodes draw 20 W."""
+    lasting = step_s or {"materials": 0.1, "computing": 0.6, "update": 0.3}
+    rows, clock = [], 0.0
+    for step in range(spec.training.steps):
+        clock = step * sum(lasting.values())
+        for stage, seconds in lasting.items():
+            rows += [(rank, step, stage, clock, clock + seconds) for rank in range(spec.ranks)]
+            clock += seconds
+    nodes = [f"host/{n}" for n in range(spec.nodes)]
+    power = [(n, "estimated", k / 10, 20.0, 2.0 * k) for n in nodes for k in range(-2, 60)]
+    power = [row if row[4] >= 0 else (*row[:4], 0.0) for row in power]
+    activity = [(n, k / 10, 0.5, None, 1e9, 0.0) for n in nodes for k in range(60)]
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        started_utc="2026-01-01T00:00:00+00:00",
+        nodes=nodes,
+        node_of_rank=nodes,
+        nodes_are="ranks of one host",
+        algorithm_used="shared",
+        parameters=1000,
+        outcome=Outcome(
+            start_s=0.0,
+            stop_s=clock,
+            steps=spec.training.steps,
+            samples=spec.training.steps * spec.training.global_batch_size,
+        ),
+        checks=Checks(ranks=spec.ranks, distinct_hosts=1, replicas_equal=True),
+        meters=[
+            MeterInfo(node=n, meter="estimated", available=True, source="estimated", counter=True)
+            for n in nodes
+        ],
+        clock={},
+        hosts=[],
+        versions={},
+        mpi_library="test",
+        oversubscribed=False,
+        source={},
+        load_before={},
+    )
+    return RunRecord(
+        info,
+        pd.DataFrame(rows, columns=list(STAGE_COLUMNS)),
+        pd.DataFrame(power, columns=list(POWER_COLUMNS)),
+        pd.DataFrame(activity, columns=list(ACTIVITY_COLUMNS)).astype({"gpu_utilisation": float}),
+    )
+
+
+@pytest.fixture
+def mpi() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a program of tests/mpi under mpiexec; fails the test unless it ends well."""
+
+    def run(program: str, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["mpiexec", "-n", str(ranks), sys.executable, str(ROOT / "tests/mpi" / program)]
+        done = subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def workflow_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the workflow and nothing of results, as a fresh clone has it."""
+    target = tmp_path_factory.mktemp("clone")
+    copy_workflow(target)
+    return target
+
+
+def copy_workflow(target: Path) -> None:
+    """Copy what Snakemake needs of the checkout to ``target``."""
+    for name in ("workflow", "config", "profiles"):
+        shutil.copytree(ROOT / name, target / name)
+    shutil.copy(ROOT / "Snakefile", target / "Snakefile")
+
+
+def snakemake(folder: Path, *arguments: str, timeout: float = 500) -> subprocess.CompletedProcess[str]:
+    """Run snakemake in ``folder`` and return what it said."""
+    return subprocess.run(
+        ["snakemake", "--cores", "all", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )

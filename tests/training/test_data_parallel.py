@@ -1,0 +1,21 @@
+"""Data-parallel correctness, by programs under a real mpiexec."""
+
+import pytest
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_allreduce_sums(mpi, ranks):
+    mpi("allreduce_program.py", ranks)
+
+
+@pytest.mark.parametrize(
+    ("network", "algorithm", "overlap", "hosts", "ranks"),
+    [
+        ("vit_ti", "mpi", "0", "1", 2),
+        ("vit_ti", "shared", "1", "1", 3),
+        ("vit_ti", "two_level", "1", "2", 3),
+        ("squeezenet1_0", "shared", "0", "1", 2),
+    ],
+)
+def test_ranks_together_have_the_gradients_of_one(mpi, network, algorithm, overlap, hosts, ranks):
+    mpi("gradients_program.py", ranks, network, algorithm, overlap, hosts)

@@ -1,0 +1,54 @@
+# What the rules share: the checked configuration, the runs it asks for, and where results lie.
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "src"))
+
+from snakemake.exceptions import WorkflowError
+
+from joulecast.campaign import campaign_runs, run_table
+from joulecast.config import parse_config
+from joulecast.errors import JoulecastError
+
+try:
+    CONFIG = parse_config(config, "configuration")
+    SPECS = {
+        spec.run: spec
+        for spec in campaign_runs(CONFIG, Path(workflow.basedir) / "config" / "platforms")
+    }
+except JoulecastError as error:
+    raise WorkflowError(str(error)) from None
+
+RUNS = run_table(list(SPECS.values()))
+RESULTS = CONFIG.results
+PUBLISHED = Path(workflow.basedir) / "config" / "published"
+# Ranks that need a launcher are told from single ones by their node count.
+ONE_RANK = r"[a-z0-9_]+-n1-b\d+-r\d+"
+SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
+if CONFIG.scale.ranks_per_node > 1:
+    ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
+
+
+wildcard_constraints:
+    run=r"[a-z0-9_-]+",
+
+
+def records(query="index == index"):
+    """Folders of the records of the runs that a query on the run table selects."""
+    return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
+
+
+def specification(wildcards):
+    """What a run is to do, as JSON: a change of it, and of nothing else, repeats the run."""
+    return SPECS[wildcards.run].model_dump_json()
+
+
+def place_in_order(wildcards):
+    """Earlier runs of the shuffled order come first; they stand before everything else."""
+    return len(RUNS) - int(RUNS.at[wildcards.run, "order"])
+
+
+def rank_count(wildcards):
+    """MPI tasks of a run."""
+    return int(RUNS.at[wildcards.run, "ranks"])

@@ -1,0 +1,64 @@
+# Energy and time models: fits to the records, error tables, figures, and checks of all that.
+
+
+rule fit:
+    input:
+        records=records(),
+    output:
+        fits=directory(f"{RESULTS}/fits"),
+    log:
+        f"{RESULTS}/logs/fit.log",
+    params:
+        bootstrap=CONFIG.evaluation.bootstrap,
+        series_splits=CONFIG.evaluation.series_splits,
+        series_period_s=CONFIG.power.sample_period_s,
+    threads: 1
+    script:
+        "../scripts/fit.py"
+
+
+rule tables:
+    input:
+        fits=rules.fit.output.fits,
+        published=str(PUBLISHED / "mc2.yaml"),
+    output:
+        expand(
+            f"{RESULTS}/tables/{{table}}.{{suffix}}",
+            table=["time_error", "energy_error", "energy_summary", "scaling"],
+            suffix=["csv", "md"],
+        ),
+    log:
+        f"{RESULTS}/logs/tables.log",
+    threads: 1
+    script:
+        "../scripts/tables.py"
+
+
+rule figures:
+    input:
+        fits=rules.fit.output.fits,
+        record=records("kind == 'training' and nodes == nodes.max() and repeat == 1")[0],
+    output:
+        expand(
+            f"{RESULTS}/figures/{{figure}}.{{suffix}}",
+            figure=["stage_times", "power_trace", "predicted_against_measured"],
+            suffix=["svg", "pdf"],
+        ),
+    log:
+        f"{RESULTS}/logs/figures.log",
+    threads: 1
+    script:
+        "../scripts/figures.py"
+
+
+rule check:
+    input:
+        records=records(),
+        fits=rules.fit.output.fits,
+    output:
+        checks=f"{RESULTS}/checks.csv",
+    log:
+        f"{RESULTS}/logs/check.log",
+    threads: 1
+    script:
+        "../scripts/check.py"

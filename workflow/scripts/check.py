@@ -1,0 +1,32 @@
+"""Check the records and what was made of them; an error fails the workflow."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.energy.fitting import CampaignFit
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+from joulecast.tables.checks import check_results
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(records: list[str], fits: str, checks: Path) -> None:
+    findings = check_results([Path(r) for r in records], CampaignFit.load(Path(fits)))
+    print(findings.to_string(index=False))
+    errors = findings[findings["verdict"] == "error"]
+    if len(errors):
+        raise JoulecastError("; ".join(f"{e.check}: {e.found}" for e in errors.itertuples()))
+    with written_aside(checks) as partial:
+        findings.to_csv(partial, index=False)
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        main(
+            records=snakemake.input.records,
+            fits=snakemake.input.fits,
+            checks=Path(snakemake.output.checks),
+        )

@@ -1,0 +1,33 @@
+"""Measure one run and leave its record."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.errors import JoulecastError
+from joulecast.spec import RunSpec
+from joulecast.training.launch import measure
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(specification: str, record: Path, log: Path, launcher: str | None, timeout_s: float) -> None:
+    failures = record.parent.parent / "failed"
+    spec = RunSpec.model_validate_json(specification)
+    try:
+        measure(spec, record, log, launcher=launcher, failures=failures, timeout_s=timeout_s)
+    except JoulecastError as error:
+        logging.error("%s; its log is %s", error, log)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(
+        specification=snakemake.params.specification,
+        record=Path(snakemake.output.record),
+        log=Path(snakemake.log[0]),
+        launcher=snakemake.resources.get("mpi"),
+        timeout_s=snakemake.config["run_timeout_s"],
+    )

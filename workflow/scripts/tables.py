@@ -1,0 +1,27 @@
+"""Write the error tables of the campaign."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.energy.fitting import CampaignFit
+from joulecast.tables.errors import write_tables
+from joulecast.tables.published import read_published
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(fits: str, published: str, folder: Path) -> None:
+    fit = CampaignFit.load(Path(fits))
+    numbers = read_published(Path(published))
+    write_tables(folder, fit.observations, fit.times, fit.energies, fit.series, numbers)
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        main(
+            fits=snakemake.input.fits,
+            published=snakemake.input.published,
+            folder=Path(snakemake.output[0]).parent,
+        )
