@@ -125,7 +125,9 @@ def copy_workflow(target: Path) -> None:
     shutil.copy(ROOT / "Snakefile", target / "Snakefile")
 
 
-def snakemake(folder: Path, *arguments: str, timeout: float = 500) -> subprocess.CompletedProcess[str]:
+def snakemake(
+    folder: Path, *arguments: str, timeout: float = 500
+) -> subprocess.CompletedProcess[str]:
     """Run snakemake in ``folder`` and return what it said."""
     return subprocess.run(
         ["snakemake", "--cores", "all", *arguments],

@@ -46,9 +46,9 @@ def config_check(file: Path) -> None:
 
 @app.command()
 def meters(
-    platform: Annotated[Path, typer.Option(help="Platform file with the watts to estimate from.")] = (
-        Path("config/platforms/this-machine.yaml")
-    ),
+    platform: Annotated[
+        Path, typer.Option(help="Platform file with the watts to estimate from.")
+    ] = (Path("config/platforms/this-machine.yaml")),
 ) -> None:
     """Show which meters this machine has, what is missing, and how to get it."""
     idle_w = full_w = source = None

@@ -97,7 +97,7 @@ class TrainingSection(_Section):
     """How it is trained."""
 
     steps: int | dict[str, int] = Field(
-        {"vgg16": 2, "resnet50": 5, "vit_s": 8},
+        {"vgg16": 2, "resnet50": 4, "vit_s": 6},
         description="Measured steps of a run; one number, or one for each network.",
     )
     warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, left out.")
@@ -156,9 +156,10 @@ class CalibrationSection(_Section):
     idle_s: float = Field(60, gt=0, description="Seconds of idling with the process loaded.")
     sleeping_rank_s: float = Field(3, gt=0, description="Seconds that ranks wait for one.")
     allreduce_bytes: list[int] = Field(
-        [16384, 262144, 4194304, 16777216, 67108864, 268435456],
+        [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],
         min_length=1,
-        description="Sizes of the all-reduce loop.",
+        description="Sizes of the all-reduce loop; cover the buckets that training sends, since "
+        "what fits a cache moves faster.",
     )
     allreduce_repeats: int = Field(15, ge=1, description="Repeats of every size.")
 
@@ -187,7 +188,7 @@ class Config(_Section):
     training: TrainingSection = TrainingSection()
     power: PowerSection = PowerSection()
     emulation: Emulation | None = Field(
-        Emulation(nodes_per_core=3),
+        Emulation(nodes_per_core=4),
         description="Pad compute to nodes this many times slower than a core, so that node counts "
         "above the cores can be measured; null refuses them.",
     )
@@ -300,7 +301,9 @@ def _section_lines(section: BaseModel, indent: str) -> list[str]:
             continue
         if isinstance(value, BaseModel):
             value = value.model_dump()
-        lines += [f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))]
+        lines += [
+            f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))
+        ]
         lines.append(f"{indent}{name}: {_inline(value)}")
     return lines
 

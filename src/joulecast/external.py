@@ -18,7 +18,10 @@ def sha256_of(path: Path) -> str:
 
 def _fetch(name: str, download: Download, target: Path) -> None:
     try:
-        with urllib.request.urlopen(download.url, timeout=60) as answer, written_aside(target) as aside:
+        with (
+            urllib.request.urlopen(download.url, timeout=60) as answer,
+            written_aside(target) as aside,
+        ):
             aside.write_bytes(answer.read())
             found = sha256_of(aside)
             if found != download.sha256:

@@ -125,7 +125,7 @@ class RunInfo(_Part):
         sources = {m.source for m in self.meters if m.available and m.source}
         for source in ("measured", "recorded", "imported", "simulated", "estimated"):
             if source in sources:
-                return source  # type: ignore[return-value]
+                return source
         return None
 
     @property
@@ -215,7 +215,9 @@ def read_info(folder: Path) -> RunInfo:
     except FileNotFoundError:
         raise JoulecastError(f"{path}: missing; this folder is no run record") from None
     except json.JSONDecodeError as error:
-        raise JoulecastError(f"{path}: is not JSON ({error}); delete the folder to repeat the run")
+        raise JoulecastError(
+            f"{path}: is not JSON ({error}); delete the folder to repeat the run"
+        ) from None
     if content.get("format") != FORMAT:
         raise JoulecastError(
             f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}"

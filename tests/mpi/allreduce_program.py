@@ -18,7 +18,9 @@ for layout, names in layouts.items():
     assert hosts.count == len(set(names)), layout
     offsets = clock_offsets(hosts)
     assert set(offsets) == set(names)
-    assert all(abs(o.offset_s) <= max(10 * o.uncertainty_s, 1e-3) for o in offsets.values()), offsets
+    assert all(abs(o.offset_s) <= max(10 * o.uncertainty_s, 1e-3) for o in offsets.values()), (
+        offsets
+    )
     for algorithm in ("mpi", "shared", "two_level"):
         if algorithm == "shared" and hosts.count > 1:
             try:
@@ -39,7 +41,10 @@ for layout, names in layouts.items():
                 reducer.sum(first, last)
                 expected = everyone[comm.rank].copy()
                 expected[first:last] = np.sum(everyone, axis=0)[first:last]
-                assert np.allclose(reducer.buffer, expected, rtol=0, atol=1e-12), (layout, algorithm)
+                assert np.allclose(reducer.buffer, expected, rtol=0, atol=1e-12), (
+                    layout,
+                    algorithm,
+                )
                 same = comm.allgather(reducer.buffer[first:last].tobytes())
                 assert len(set(same)) == 1, "ranks differ in their bits"
             reducer.buffer[:] = comm.rank + 5

@@ -90,7 +90,9 @@ def test_stages_add_up_to_the_meter(stages, period, seed):
     watts = np.random.default_rng(seed).uniform(10, 100, len(t))
     power = pd.concat([readings(t, watts=watts), readings(t, watts=watts / 2).assign(meter="b")])
     split = stage_energy(stages, power, ["n", "n"], 0.0, stop)
-    total = 1.5 * float(EnergyCurve.of(readings(t, watts=watts)).between(np.array(0.0), np.array(stop)))
+    total = 1.5 * float(
+        EnergyCurve.of(readings(t, watts=watts)).between(np.array(0.0), np.array(stop))
+    )
     assert split["energy_j"].sum() == pytest.approx(total)
     assert (split["uncertainty_j"] >= 0).all()
 

@@ -119,9 +119,7 @@ class FlakyMeter:
 
 
 def run_sampler(monkeypatch, meter, period, seconds):
-    monkeypatch.setattr(
-        "joulecast.power.sampler.openers", lambda: {"flaky": lambda nodes: [meter]}
-    )
+    monkeypatch.setattr("joulecast.power.sampler.openers", lambda: {"flaky": lambda nodes: [meter]})
     stop = threading.Event()
     threading.Timer(seconds, stop.set).start()
     return sample(SamplerOrder(("flaky",), period, HERE), stop)

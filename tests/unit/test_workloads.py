@@ -56,7 +56,11 @@ def test_leaving_dynamo_out_leaves_torch_whole():
 
 @pytest.mark.parametrize(
     ("name", "size", "said"),
-    [("vgg", 32, "did you mean `vgg"), ("vit_ti", 40, "multiple of patch_size"), ("alexnet", 32, "63")],
+    [
+        ("vgg", 32, "did you mean `vgg"),
+        ("vit_ti", 40, "multiple of patch_size"),
+        ("alexnet", 32, "63"),
+    ],
 )
 def test_wrong_networks_are_refused(name, size, said):
     with pytest.raises(JoulecastError, match=said):
@@ -82,7 +86,7 @@ def test_synthetic_depends_on_the_index_alone():
 def test_a_missing_or_empty_root_says_what_to_put_where(name, tmp_path):
     with pytest.raises(JoulecastError, match=r"workload\.data_root"):
         open_dataset(name, None, 32, 1000)
-    with pytest.raises(JoulecastError, match="holds no images.*(unpack|CLASS)"):
+    with pytest.raises(JoulecastError, match=r"holds no images.*(unpack|CLASS)"):
         open_dataset(name, str(tmp_path), 32, 1000)
 
 
@@ -104,7 +108,8 @@ def test_an_image_folder_is_read_and_preprocessed(tmp_path):
 def test_ranks_together_see_what_one_rank_sees(batch, ranks, length, seed):
     alone = list(itertools.islice(batch_indices(length, batch, 1, 0, seed), 4))
     parts = [
-        list(itertools.islice(batch_indices(length, batch, ranks, r, seed), 4)) for r in range(ranks)
+        list(itertools.islice(batch_indices(length, batch, ranks, r, seed), 4))
+        for r in range(ranks)
     ]
     assert alone == [[i for rank in parts for i in rank[step]] for step in range(4)]
     sizes = [b - a for a, b in (rank_share(batch, ranks, r) for r in range(ranks))]

@@ -15,7 +15,9 @@ try:
     CONFIG = parse_config(config, "configuration")
     SPECS = {
         spec.run: spec
-        for spec in campaign_runs(CONFIG, Path(workflow.basedir) / "config" / "platforms")
+        for spec in campaign_runs(
+            CONFIG, Path(workflow.basedir) / "config" / "platforms"
+        )
     }
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None

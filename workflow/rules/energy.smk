@@ -8,11 +8,11 @@ rule fit:
         fits=directory(f"{RESULTS}/fits"),
     log:
         f"{RESULTS}/logs/fit.log",
+    threads: 1
     params:
         bootstrap=CONFIG.evaluation.bootstrap,
         series_splits=CONFIG.evaluation.series_splits,
         series_period_s=CONFIG.power.sample_period_s,
-    threads: 1
     script:
         "../scripts/fit.py"
 

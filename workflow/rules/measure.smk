@@ -4,18 +4,18 @@
 rule train:
     output:
         record=directory(f"{RESULTS}/records/{{run}}"),
-    wildcard_constraints:
-        run=SEVERAL_RANKS,
     log:
         f"{RESULTS}/logs/{{run}}.log",
-    params:
-        specification=specification,
+    wildcard_constraints:
+        run=SEVERAL_RANKS,
     priority: place_in_order
     threads: 1
     resources:
         machine=1,
         mpi="mpiexec",
         tasks=rank_count,
+    params:
+        specification=specification,
     script:
         "../scripts/measure.py"
 

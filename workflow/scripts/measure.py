@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(specification: str, record: Path, log: Path, launcher: str | None, timeout_s: float) -> None:
+def main(
+    specification: str, record: Path, log: Path, launcher: str | None, timeout_s: float
+) -> None:
     failures = record.parent.parent / "failed"
     spec = RunSpec.model_validate_json(specification)
     try:

@@ -114,6 +114,8 @@ class MC2:
         self.power: Fitted | None = None
         self._sigma: dict[str, float] = {}
         self._phi = 0.0
+        self._short: frozenset[str] = frozenset()
+        self._resampled: list[tuple[dict[str, float], dict[str, float]]] = []
 
     def fit(
         self,
@@ -184,11 +186,11 @@ class MC2:
         self, training: pd.DataFrame, calibration: pd.DataFrame
     ) -> tuple[dict[str, float], float]:
         system = _System()
-        both = [frame for frame in (training, calibration) if len(frame)]
-        for row in pd.concat(both).itertuples() if both else ():
-            if not np.isfinite(row.energy_j):
-                continue
-            system.add(_power_terms(row), float(row.energy_j), float(row.energy_j))
+        runs = pd.concat([frame for frame in (training, calibration) if len(frame)])
+        self._short = _too_short(runs)
+        for row in runs[runs["energy_j"].notna()].itertuples():
+            terms = _power_terms(row, self._short)
+            system.add(terms, float(row.energy_j), float(row.energy_j))
         return system.solve()
 
     def _add_intervals(
@@ -261,17 +263,31 @@ class MC2:
             raise ValueError("the runs of the fit carry no energy")
         merged = settings.drop(columns=[c for c in times.columns if c in settings.columns])
         merged = merged.join(times)
-        energy = [_dot(_power_terms(row), self.power.values) for row in merged.itertuples()]
+        energy = [
+            _dot(_power_terms(row, self._short), self.power.values) for row in merged.itertuples()
+        ]
         return pd.Series(energy, index=settings.index)
 
 
-def _power_terms(row: Any) -> dict[str, float]:
-    """Joules per watt of each power: ``P0`` counts meters, the excess powers count nodes."""
+def _power_terms(row: Any, too_short: frozenset[str]) -> dict[str, float]:
+    """Joules per watt of each power: ``P0`` counts meters, the excess powers count nodes.
+
+    Stages that are ``too_short`` for a power of their own draw that of computing.
+    """
     steps = max(float(row.steps), 1.0)
     terms = {"P0": float(row.metered_units) * float(row.total_s)}
     for stage in TIMED:
-        terms[f"dP:{stage}"] = float(row.nodes) * steps * float(getattr(row, f"t_{stage}_s"))
+        name = "dP:computing" if stage in too_short else f"dP:{stage}"
+        node_seconds = float(row.nodes) * steps * float(getattr(row, f"t_{stage}_s"))
+        terms[name] = terms.get(name, 0.0) + node_seconds
     return terms
+
+
+def _too_short(runs: pd.DataFrame) -> frozenset[str]:
+    """Stages that take up less than a hundredth of every run: no power can be read off them."""
+    steps = runs["steps"].clip(lower=1)
+    shares = {stage: (runs[f"t_{stage}_s"] * steps / runs["total_s"]).max() for stage in TIMED}
+    return frozenset(stage for stage, share in shares.items() if share < _LEAST_SHARE)
 
 
 def _intervals(samples: list[dict[str, float]]) -> dict[str, tuple[float, float]]:

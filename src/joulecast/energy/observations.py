@@ -46,9 +46,7 @@ def _energy(record: RunRecord) -> dict[str, Any]:
     used = {m.meter for m in info.meters if m.available and m.source == info.energy_source}
     power = record.power[record.power["meter"].isin(used)]
     outcome = info.outcome
-    split = stage_energy(
-        record.stages, power, info.node_of_rank, outcome.start_s, outcome.stop_s
-    )
+    split = stage_energy(record.stages, power, info.node_of_rank, outcome.start_s, outcome.stop_s)
     by_stage = split.groupby("stage")["energy_j"].sum()
     row |= {f"e_{stage}_j": float(by_stage.get(stage, 0.0)) for stage in STAGES}
     row["energy_j"] = float(split["energy_j"].sum())

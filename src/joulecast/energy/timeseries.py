@@ -55,7 +55,9 @@ def _last(prefix: Floats, steps: int) -> Floats:
 def _ses(prefix: Floats, steps: int) -> Floats:
     from statsmodels.tsa.holtwinters import SimpleExpSmoothing
 
-    return np.asarray(SimpleExpSmoothing(prefix, initialization_method="estimated").fit().forecast(steps))
+    return np.asarray(
+        SimpleExpSmoothing(prefix, initialization_method="estimated").fit().forecast(steps)
+    )
 
 
 def _ar(prefix: Floats, steps: int) -> Floats:
@@ -113,7 +115,8 @@ def forecast_errors(watts: Floats, splits: int) -> pd.DataFrame:
         splits: split points, evenly between 40 and 80 % of the trace.
 
     Returns:
-        ``model, split, measured, predicted, difference_percent``: sums of power over the rest. Empty for traces too short to split.
+        ``model, split, measured, predicted, difference_percent``: sums of power over the
+        rest. Empty for traces too short to split.
     """
     rows = []
     models = series_models()
@@ -125,10 +128,8 @@ def forecast_errors(watts: Floats, splits: int) -> pd.DataFrame:
         for name, forecast in models.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                if np.ptp(prefix) == 0:
-                    predicted = _mean(prefix, len(rest))
-                else:
-                    predicted = forecast(prefix, len(rest))
+                constant = np.ptp(prefix) == 0
+                predicted = (_mean if constant else forecast)(prefix, len(rest))
             rows.append((name, float(at), rest.sum(), predicted.sum()))
     frame = pd.DataFrame(rows, columns=["model", "split", "measured", "predicted"])
     frame["difference_percent"] = 100 * (frame["predicted"] / frame["measured"] - 1)

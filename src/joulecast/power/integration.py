@@ -6,6 +6,7 @@ says, and what it cannot know comes out as an uncertainty.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -112,7 +113,11 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
 
 
 def stage_energy(
-    stages: pd.DataFrame, power: pd.DataFrame, node_of_rank: list[str], start_s: float, stop_s: float
+    stages: pd.DataFrame,
+    power: pd.DataFrame,
+    node_of_rank: list[str],
+    start_s: float,
+    stop_s: float,
 ) -> pd.DataFrame:
     """Split every node's energy over the stages of its ranks.
 
@@ -180,7 +185,7 @@ def reading_quality(
     gaps = np.diff(edges)
     longest = float(gaps.max())
     lost = 0.0
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in pairwise(edges):
         if b - a > 3 * period_s:
             lost += min(b, stop_s) - max(a, start_s)
     return max(0.0, 1 - lost / (stop_s - start_s)), longest

@@ -183,6 +183,8 @@ def write_tables(
         energy_summary(energies, series, training, published),
     )
     write_table(
-        folder / "scaling", "Scaling: speed, stages and joules by node count", energy_notes,
+        folder / "scaling",
+        "Scaling: speed, stages and joules by node count",
+        energy_notes,
         scaling(training),
     )

@@ -65,7 +65,9 @@ def stage_times(training: pd.DataFrame, stem: Path) -> None:
         axes.set_xlabel("nodes" + _emulated(of_network))
     panels[0][0].set_ylabel("time of a step in s")
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncol=3, bbox_to_anchor=(0.5, -0.2), frameon=False)
+    figure.legend(
+        handles, labels, loc="lower center", ncol=3, bbox_to_anchor=(0.5, -0.2), frameon=False
+    )
     _save(figure, stem)
 
 
@@ -85,7 +87,9 @@ def power_trace(record: RunRecord, stem: Path) -> None:
     for row in record.stages[record.stages["rank"] == 0].itertuples():
         label = None if row.stage in shaded else row.stage.replace("_", ", ")
         shaded.add(row.stage)
-        axes.axvspan(row.start_s, row.stop_s, color=_COLOURS[row.stage], alpha=0.25, lw=0, label=label)
+        axes.axvspan(
+            row.start_s, row.stop_s, color=_COLOURS[row.stage], alpha=0.25, lw=0, label=label
+        )
     if source is None:
         text = f"no power: {info.no_energy_reason}"
         axes.text(0.5, 0.5, text, ha="center", wrap=True, transform=axes.transAxes)
@@ -116,7 +120,9 @@ def _against(axes: Axes, rows: pd.DataFrame, unit: str, what: str) -> None:
             )
     ends = np.array([rows["measured"].min() * 0.9, rows["measured"].max() * 1.1])
     axes.plot(ends, ends, color="black", linewidth=0.8)
-    axes.fill_between(ends, ends * 0.9716, ends * 1.0284, color="black", alpha=0.12, label="± 2.84 %")
+    axes.fill_between(
+        ends, ends * 0.9716, ends * 1.0284, color="black", alpha=0.12, label="± 2.84 %"
+    )
     axes.set_xlabel(f"{what} in {unit}")
     axes.set_ylabel(f"predicted by MC2, in {unit}")
 
@@ -137,5 +143,7 @@ def predicted_against_measured(times: pd.DataFrame, energies: pd.DataFrame, stem
     _against(right, chosen, "J", f"{source} energy")
     figure.suptitle("Node counts that the fit has not seen" + _emulated(times))
     handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="center left", bbox_to_anchor=(0.92, 0.5), frameon=False, fontsize=8)
+    figure.legend(
+        handles, labels, loc="center left", bbox_to_anchor=(0.92, 0.5), frameon=False, fontsize=8
+    )
     _save(figure, stem)

@@ -81,7 +81,7 @@ class SharedAllReduce:
         self._window = MPI.Win.Allocate_shared(elements * itemsize, itemsize, info, local)
         info.Free()
         self._of_rank = [
-            np.frombuffer(self._window.Shared_query(rank)[0], dtype, elements)
+            np.frombuffer(self._window.Shared_query(rank)[0], dtype, elements)  # type: ignore
             for rank in range(local.size)
         ]
         self.buffer = self._of_rank[local.rank]

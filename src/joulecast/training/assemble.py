@@ -24,6 +24,7 @@ from joulecast.training.run import FromRank, Measured
 
 _BUSY_CORES_ALLOWED = 0.5
 
+
 def _meter_infos(
     spec: RunSpec, samplers: list[FromRank], power: pd.DataFrame, outcome: Outcome
 ) -> list[MeterInfo]:
@@ -97,12 +98,13 @@ def assemble(
     """
     samplers = [rank for rank in ranks if rank.sampled is not None]
     power, activity = _frames(samplers)
-    shift = ranks[0].shift_s
+    did: dict[str, Any] = {key: _finite(value) for key, value in measured.outcome.items()}
     outcome = Outcome(
-        start_s=measured.start + shift,
-        stop_s=measured.stop + shift,
+        # Ranks leave the barrier one after the other; the run lasts from the first to the last.
+        start_s=min(rank.start_s for rank in ranks),
+        stop_s=max(rank.stop_s for rank in ranks),
         peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
-        **{key: _finite(value) for key, value in measured.outcome.items()},
+        **did,
     )
     busy = measured.info["load_before"]["busy_cores"]
     polluted = []

@@ -29,11 +29,9 @@ def load_what_training_loads() -> None:
     networks.build_network("resnet18", 32, 16, 10)
 
 
-def run_allreduce(
-    reducer: AllReduce, calibration: Calibration, clock: StageClock
-) -> list[int]:
+def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageClock) -> list[int]:
     """Sum buffers of every size ``repeats`` times; the bytes of each step."""
-    step_bytes = []
+    step_bytes: list[int] = []
     for size in calibration.sizes_bytes:
         elements = _elements(size)
         for _ in range(calibration.repeats):

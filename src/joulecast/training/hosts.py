@@ -7,6 +7,7 @@ that ping-pong measures, the round trip with the least delay being the best witn
 
 import time
 from dataclasses import dataclass
+from typing import cast
 
 from mpi4py import MPI
 
@@ -37,8 +38,8 @@ class Hosts:
         """Group ``comm`` by host; ``name`` takes the place of this host's own (for tests)."""
         of_rank = comm.allgather(physical_host() if name is None else name)
         distinct = tuple(dict.fromkeys(of_rank))
-        local = comm.Split(distinct.index(of_rank[comm.rank]), comm.rank)
-        across = comm.Split(local.rank, comm.rank)
+        local = cast(MPI.Intracomm, comm.Split(distinct.index(of_rank[comm.rank]), comm.rank))
+        across = cast(MPI.Intracomm, comm.Split(local.rank, comm.rank))
         smallest = comm.allreduce(local.size, op=MPI.MIN)
         return cls(comm, local, across, distinct, of_rank[comm.rank], smallest)
 
@@ -53,7 +54,7 @@ class Hosts:
         return self.local.rank == 0
 
 
-def arrive(comm: MPI.Intracomm, yields: bool) -> None:
+def arrive(comm: MPI.Comm, yields: bool) -> None:
     """Wait until all ranks are here. MPI waits busily; with ``yields`` the core is given away
     meanwhile, which ranks that share cores need."""
     if not yields:
@@ -64,7 +65,7 @@ def arrive(comm: MPI.Intracomm, yields: bool) -> None:
         time.sleep(_POLL_S)
 
 
-def arrive_slowly(comm: MPI.Intracomm) -> None:
+def arrive_slowly(comm: MPI.Comm) -> None:
     """Wait for ranks that are still setting up, leaving them all of the machine."""
     request = comm.Ibarrier()
     while not request.Test():

@@ -159,7 +159,7 @@ def measure(
     """
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        log = open(log_file, "a", encoding="utf-8")
+        log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log:
         try:
             with machine_lock(log) as lock:

@@ -80,7 +80,7 @@ class Loader:
                 torch.utils.data.DataLoader(
                     _IndexedBatches(images),
                     batch_size=None,
-                    sampler=indices,  # type: ignore[arg-type]
+                    sampler=indices,
                     num_workers=workers,
                     prefetch_factor=max(1, prefetch),
                     multiprocessing_context="forkserver",

@@ -168,7 +168,7 @@ class Trainer:
         with autocast:
             loss = loss_sum(self.network(images), labels)
         # Divided by the global batch, the plain sum over ranks is the gradient of the global mean.
-        (loss / self.training.global_batch_size).backward()  # type: ignore[no-untyped-call]
+        (loss / self.training.global_batch_size).backward()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return float(loss.detach())
@@ -301,9 +301,7 @@ class Trainer:
 class _NoInitialisation(torch.overrides.TorchFunctionMode):
     """Under it the functions of ``torch.nn.init`` leave their tensor as it is."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]

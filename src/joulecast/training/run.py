@@ -9,7 +9,9 @@ import resource
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from mpi4py import MPI
@@ -24,8 +26,6 @@ from joulecast.training.emulation import check_cores
 from joulecast.training.hosts import Hosts, arrive_slowly, clock_offsets
 from joulecast.training.progress import shown_progress
 from joulecast.training.stages import StageClock
-
-_SETTLE_S = 0.3
 
 
 @dataclass
@@ -46,6 +46,8 @@ class FromRank:
     node: str
     host: str
     shift_s: float
+    start_s: float
+    stop_s: float
     stages: list[tuple[int, int, str, float, float]]
     peak_rss_bytes: int
     oversubscribed: bool
@@ -127,6 +129,8 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
         node=node,
         host=hosts.own,
         shift_s=shift,
+        start_s=measured.start + shift,
+        stop_s=measured.stop + shift,
         stages=clock.rows(comm.rank, shift),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         oversubscribed=hosts.local.size * spec.threads_per_rank > provenance.usable_cores(),
@@ -137,8 +141,8 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     ranks = comm.gather(mine)
     if ranks is None:
         return
-    from joulecast.training.assemble import assemble
     from joulecast.records import write_record
+    from joulecast.training.assemble import assemble
 
     measured.info |= {"started_utc": started_utc, "load_before": busy}
     write_record(out, assemble(spec, measured, ranks, offsets))
@@ -150,10 +154,11 @@ def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Meas
     assert spec.training is not None
     comm = hosts.comm
     trainer = Trainer(spec, hosts, clock, yields)
-    time.sleep(_SETTLE_S)
     with shown_progress(spec.run, spec.training.steps, comm.rank == 0) as progress:
         trained = trainer.train(progress)
-    arrive_slowly(comm)
+    if comm.rank == 0:
+        # What writes the record takes a second to load: that goes on while the weights are hashed.
+        Thread(target=import_module, args=("joulecast.training.assemble",)).start()
     hashes = comm.allgather(weights_sha256(trainer.network))
     overruns = [o for o in comm.allgather(trainer.speed.overrun_fraction) if o is not None]
     checks = {

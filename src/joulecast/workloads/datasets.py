@@ -5,6 +5,7 @@ this data set's preprocessing. CIFAR and ImageNet folders are read by torchvisio
 the user filled; nothing is downloaded. ``synthetic`` is seeded noise, for speed measurements.
 """
 
+import gzip
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +40,8 @@ def _digits_table() -> NDArray[np.float64]:
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
         if file.is_file():
-            return np.loadtxt(file, delimiter=",")
+            text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
+            return np.fromstring(text, sep=",").reshape(-1, 65)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

@@ -1,0 +1,205 @@
+"""Runs from outside: real MPI, and everything that can go wrong with one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from conftest import make_spec
+
+from joulecast.errors import JoulecastError
+from joulecast.provenance import usable_cores
+from joulecast.records import read_record
+from joulecast.spec import Calibration, Emulation
+from joulecast.training.launch import command_line, measure
+
+
+def run(spec, tmp_path, **options):
+    options = {"failures": tmp_path / "failed", "timeout_s": 200.0} | options
+    measure(spec, tmp_path / spec.run, tmp_path / f"{spec.run}.log", **options)
+    return read_record(tmp_path / spec.run)
+
+
+def test_two_ranks_are_equal_after_twenty_steps(tmp_path):
+    training = {"steps": 20, "overlap": True, "bucket_mb": 2, "global_batch_size": 7}
+    record = run(make_spec("twenty", 2, training=training), tmp_path)
+    assert record.info.checks.replicas_equal and record.info.algorithm_used == "shared"
+    assert record.info.outcome.samples == 20 * 7
+    stages = record.stages
+    assert set(stages["stage"]) >= {"materials", "computing", "communicating_copy", "update"}
+    assert set(stages["step"]) == set(range(20))
+    inside = stages["start_s"].min() >= record.info.outcome.start_s - 1e-6
+    assert inside and stages["stop_s"].max() <= record.info.outcome.stop_s + 1e-6
+    assert record.info.energy_source == "estimated"
+    assert all(meter.coverage > 0.9 for meter in record.info.meters)
+
+
+def test_a_run_that_is_there_is_not_repeated(tmp_path):
+    spec = make_spec("once", training={"steps": 1})
+    run(spec, tmp_path, launcher=None)
+    before = (tmp_path / "once/run.json").stat().st_mtime_ns
+    run(spec, tmp_path, launcher=None)
+    assert (tmp_path / "once/run.json").stat().st_mtime_ns == before
+    run(spec.model_copy(update={"seed": 8}), tmp_path, launcher=None)
+    assert (tmp_path / "once/run.json").stat().st_mtime_ns != before
+
+
+def test_training_reaches_a_target_accuracy(tmp_path):
+    spec = make_spec(
+        "target",
+        workload={"network": "resnet18", "image_size": 8},
+        training={
+            "steps": 200,
+            "global_batch_size": 64,
+            "target_accuracy": 0.5,
+            "evaluate_every": 10,
+            "learning_rate": 0.02,
+        },
+    )
+    outcome = run(spec, tmp_path, launcher=None).info.outcome
+    assert outcome.reached_target and outcome.accuracy >= 0.5 and outcome.steps < 200
+
+
+def test_emulated_nodes_have_one_speed_at_every_count(tmp_path):
+    """More ranks than cores: every rank's compute lasts what its reference says."""
+    ranks = usable_cores() + 1
+    spec = make_spec(
+        "emulated", ranks, emulation=Emulation(nodes_per_core=4), training={"steps": 4}
+    )
+    record = run(spec, tmp_path)
+    info = record.info
+    assert info.nodes_are == "emulated" and info.oversubscribed
+    computing = record.stages[record.stages["stage"] == "computing"]
+    lasted = (computing["stop_s"] - computing["start_s"]).to_numpy()
+    due = 4 * info.reference_step_s["computing"]
+    assert np.median(lasted) == pytest.approx(due, rel=0.1) and lasted.min() >= due * 0.99
+    assert len(info.nodes) == ranks
+
+
+def test_more_ranks_than_cores_are_refused_without_emulation(tmp_path):
+    ranks = usable_cores() + 1
+    with pytest.raises(JoulecastError, match="exit code"):
+        run(make_spec("crowd", ranks), tmp_path)
+    failure = json.loads((tmp_path / "failed/crowd.json").read_text())
+    assert "would measure time sharing" in failure["reason"]
+    assert "nodes_per_core" in failure["reason"] and not (tmp_path / "crowd").exists()
+
+
+def test_calibrations(tmp_path):
+    sizes = (1024, 65536, 262144, 1 << 20, 1 << 22, 1 << 24)
+    bare = {"workload": None, "training": None}
+    common = make_spec("c", 2).model_dump() | bare
+    spec = make_spec("c", 2)
+    allreduce = type(spec).model_validate(
+        common | {"kind": "allreduce", "calibration": Calibration(sizes_bytes=sizes, repeats=2)}
+    )
+    record = run(allreduce, tmp_path)
+    assert record.info.step_bytes == [size for size in sizes for _ in range(2)]
+    sleeping = type(spec).model_validate(
+        common | {"run": "s", "kind": "sleeping_rank", "calibration": Calibration(seconds=0.5)}
+    )
+    waits = run(sleeping, tmp_path).stages
+    waits = waits[waits["stage"] == "communicating_wait"]
+    assert (waits["stop_s"] - waits["start_s"]).to_numpy() == pytest.approx([0.5], abs=0.1)
+    assert set(waits["rank"]) == {0}
+
+
+def test_no_launcher(tmp_path):
+    with pytest.raises(JoulecastError, match="no `mpirunner` on the PATH"):
+        run(make_spec("r", 2), tmp_path, launcher="mpirunner --fast")
+    with pytest.raises(JoulecastError, match="2 ranks need an MPI launcher"):
+        run(make_spec("r", 2), tmp_path, launcher=None)
+    assert not (tmp_path / "r").exists()
+
+
+def test_singletons_instead_of_one_job_are_recognised(tmp_path):
+    """What `srun --mpi=none` does: every process believes to be alone."""
+    fake = tmp_path / "singles"
+    fake.write_text('#!/bin/sh\nshift 2\n"$@" && "$@"\n')
+    fake.chmod(0o755)
+    with pytest.raises(JoulecastError):
+        run(make_spec("alone", 2), tmp_path, launcher=str(fake))
+    failure = json.loads((tmp_path / "failed/alone.json").read_text())
+    assert "has 1 ranks, the specification 2" in failure["reason"]
+
+
+def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
+    spec = make_spec("hosts", 2)
+    spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
+    with pytest.raises(JoulecastError):
+        run(spec, tmp_path)
+    assert "on 1 hosts, 2 were asked for" in (tmp_path / "failed/hosts.json").read_text()
+
+
+def _ranks():
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "joulecast.training" in words and "python" in Path(words[0]).name:
+            found.append(process)
+    return found
+
+
+def _kill_a_rank_once_training(log, how):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if log.is_file() and "step " in log.read_text():
+            victim = max(_ranks(), key=lambda p: p.pid)
+            victim.send_signal(how)
+            return
+        time.sleep(0.1)
+
+
+def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
+    long = make_spec("dies", 2, training={"steps": 100_000})
+    log = tmp_path / "dies.log"
+    killer = threading.Thread(target=_kill_a_rank_once_training, args=(log, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(JoulecastError, match="exit code"):
+        run(long, tmp_path)
+    killer.join()
+    failure = json.loads((tmp_path / "failed/dies.json").read_text())
+    assert failure["run"] == "dies" and failure["log"]
+    assert not (tmp_path / "dies").exists() and not list(tmp_path.glob(".dies*"))
+    assert not _ranks(), "no rank is left behind"
+    run(make_spec("dies", 2, training={"steps": 1}), tmp_path)
+    assert not (tmp_path / "failed/dies.json").exists()
+
+
+def test_a_run_that_hangs_is_ended(tmp_path):
+    with pytest.raises(JoulecastError, match=r"not finished after 8 s.*run_timeout_s"):
+        run(make_spec("hangs", training={"steps": 1_000_000}), tmp_path, timeout_s=8, launcher=None)
+    assert not _ranks()
+
+
+def test_one_measurement_at_a_time(tmp_path):
+    """A second measurement waits for the first, even when the first one's starter is killed."""
+    code = (
+        "import sys; from pathlib import Path; from joulecast.spec import RunSpec;"
+        "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
+        "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
+    )
+    spec = make_spec("first", 2, training={"steps": 60})
+    command = [sys.executable, "-c", code, spec.model_dump_json(), str(tmp_path / "first")]
+    starter = subprocess.Popen(command)
+    while not _ranks():
+        time.sleep(0.1)
+    os.kill(starter.pid, signal.SIGKILL)
+    starter.wait()
+    again = run(spec, tmp_path)
+    assert "waiting for its end" in (tmp_path / "first.log").read_text()
+    assert "already answers" in (tmp_path / "first.log").read_text(), "the orphan's record counts"
+    assert again.info.outcome.steps == 60
+
+
+def test_no_shell_sees_a_name(tmp_path):
+    spec = make_spec("x; touch /tmp/owned")
+    command = command_line(spec, tmp_path / "a b.json", tmp_path / "$(id)", "mpiexec -l")
+    assert command[1:4] == ["-l", "-n", "1"] and str(tmp_path / "$(id)") in command

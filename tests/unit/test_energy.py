@@ -1,0 +1,233 @@
+"""MC2 and its rivals on runs whose truth is known."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecast.energy.collectives import FORMS, choose_form
+from joulecast.energy.evaluation import evaluate, splits, summarise, with_errors
+from joulecast.energy.mc2 import MC2
+from joulecast.energy.proportional import MODELS, Context
+from joulecast.energy.timeseries import forecast_errors, series_models
+
+POWERS = {
+    "computing": 80.0,
+    "communicating_wait": 30.0,
+    "communicating_copy": 50.0,
+    "update": 60.0,
+    "materials": 0.0,
+}
+IDLE_W = 100.0
+SIZES = (1e4, 1e6, 1e7, 3e7, 1e8, 3e8)
+
+
+def run_row(network, nodes, batch, repeat, steps=10, **changes):
+    """A run that obeys MC2 exactly: ring all-reduce, two networks, no noise."""
+    tau, c, size = {"big": (0.2, 0.02, 5e8), "small": (0.05, 0.01, 1e8)}[network]
+    copy = 0.0
+    if nodes > 1:
+        copy = 2 * (nodes - 1) * 1e-4 + 2 * (nodes - 1) / nodes * size * 1e-10
+    times = {
+        "materials": 1e-5 * batch,
+        "computing": tau + c * batch,
+        "communicating_wait": 1.5 * 0.01 * np.sqrt(2 * np.log(nodes)),
+        "communicating_copy": copy,
+        "update": 1e-3 + 5 * size * 2e-11,
+        "other": 0.002,
+    }
+    total = steps * sum(times.values())
+    energy = nodes * total * IDLE_W
+    energy += sum(nodes * steps * times[s] * POWERS[s] for s in POWERS)
+    row = {
+        "run": f"{network}-{nodes}-{batch}-{repeat}",
+        "kind": "training",
+        "network": network,
+        "nodes": nodes,
+        "ranks": nodes,
+        "repeat": repeat,
+        "batch": batch * nodes,
+        "batch_per_rank": float(batch),
+        "steps": steps,
+        "samples": steps * batch * nodes,
+        "gradient_bytes": size,
+        "total_s": total,
+        "sigma_computing_s": 0.01,
+        "nodes_are": "hosts",
+        "polluted": "",
+        "overlap": False,
+        "algorithm": "mpi",
+        "energy_source": "measured",
+        "why_no_energy": None,
+        "energy_j": energy,
+        "metered_units": nodes,
+        "u_cpu": 0.8,
+        "memory_bytes": 1e9,
+        "network_bytes_per_s": 1e6,
+    }
+    return row | {f"t_{stage}_s": seconds for stage, seconds in times.items()} | changes
+
+
+def campaign():
+    rows = [
+        run_row(network, nodes, batch, repeat)
+        for network in ("big", "small")
+        for nodes, batch, repeat in [
+            *itertools.product((1, 2, 4, 8), (8,), (1, 2)),
+            (1, 4, 1),
+            (1, 16, 1),
+        ]
+    ]
+    idle = run_row("big", 1, 1, 1) | {"run": "idle", "kind": "idle", "total_s": 60.0, "steps": 0}
+    idle |= {f"t_{s}_s": 0.0 for s in POWERS} | {"energy_j": 60 * IDLE_W, "network": None}
+    points = [
+        {
+            "nodes": n,
+            "ranks": n,
+            "bytes": size,
+            "copy_s": 2 * (n - 1) * 1e-4 + 2 * (n - 1) / n * size * 1e-10,
+            "algorithm": "mpi",
+        }
+        for n in (2, 4, 8)
+        for size in SIZES
+    ]
+    return pd.DataFrame([*rows, idle]), pd.DataFrame(points)
+
+
+def test_mc2_finds_the_truth_back():
+    observations, points = campaign()
+    training = observations[observations["kind"] == "training"]
+    calibration = observations[observations["kind"] == "idle"]
+    model = MC2().fit(training, points, calibration, bootstrap=20)
+    assert model.time.copy_form == "ring"
+    values = model.time.values
+    assert values["c:big"] == pytest.approx(0.02) and values["tau:big"] == pytest.approx(0.2)
+    assert values["alpha"] == pytest.approx(1e-4) and values["k"] == pytest.approx(1e-10)
+    assert values["w"] == pytest.approx(1.5)
+    powers = model.power.values
+    assert powers["P0"] == pytest.approx(IDLE_W, rel=1e-3)
+    assert powers["dP:computing"] == pytest.approx(80, rel=1e-2)
+    low, high = model.time.intervals["c:big"]
+    assert low <= 0.02 + 1e-9 and high >= 0.02 - 1e-9
+    assert np.isfinite(model.time.condition) and model.time.condition > 1
+
+
+def test_unseen_node_counts_are_predicted_and_beat_the_rivals():
+    observations, points = campaign()
+    judged = evaluate(observations, points, {"tdp_w": 400.0, "full_w": 200.0})
+    times = summarise(with_errors(judged.times), ["split", "model"]).set_index(["split", "model"])
+    for split in ("leave-one-node-count-out", "extrapolation"):
+        assert times.loc[(split, "MC2"), "mape_percent"] < 1
+        assert times.loc[(split, "perfect-scaling"), "mape_percent"] > 3
+    energies = summarise(with_errors(judged.energies), ["split", "time", "model"])
+    energies = energies.set_index(["split", "time", "model"])["mape_percent"]
+    held = energies["leave-one-node-count-out"]["predicted"]
+    assert held["MC2"] < 1 and held["MC2"] == held.min()
+
+
+def test_a_split_never_fits_what_it_judges():
+    observations, _ = campaign()
+    training = observations[observations["kind"] == "training"].reset_index(drop=True)
+    seen = {}
+    for split in splits(training):
+        seen.setdefault(split.name, []).append(split)
+        if split.name != "in-sample":
+            assert not (split.fitted & split.judged).any()
+            fitted = set(training.loc[split.fitted, "nodes"])
+            assert fitted.isdisjoint(training.loc[split.judged, "nodes"])
+    assert len(seen["leave-one-node-count-out"]) == 4
+    (extrapolation,) = seen["extrapolation"]
+    assert training.loc[extrapolation.fitted, "nodes"].max() <= 8 / 4
+
+
+def test_the_held_out_calibration_is_not_used():
+    observations, points = campaign()
+    poisoned = points.copy()
+    poisoned.loc[poisoned["nodes"] == 8, "copy_s"] *= 50
+    rows = {}
+    for name, used in (("clean", points), ("poisoned", poisoned)):
+        times = evaluate(observations, used, {}).times
+        held = times[(times.split == "leave-one-node-count-out") & (times.model == "MC2")]
+        rows[name] = held[held["nodes"] == 8]["predicted"].to_numpy()
+    assert rows["clean"] == pytest.approx(rows["poisoned"])
+
+
+def test_one_node_neither_waits_nor_copies():
+    observations, points = campaign()
+    training = observations[observations["kind"] == "training"]
+    model = MC2().fit(training, points, observations[observations["kind"] == "idle"])
+    alone = model.predict_times(training[training["nodes"] == 1])
+    assert (alone[["t_communicating_wait_s", "t_communicating_copy_s"]] == 0).all(axis=None)
+
+
+def test_strong_scaling_keeps_the_energy_of_computing():
+    """With c alone (flat eta) N nodes with b/N samples each compute as many joules as one."""
+    observations, points = campaign()
+    training = observations[observations["kind"] == "training"]
+    model = MC2().fit(training, points, observations[observations["kind"] == "idle"])
+    model.time.values["tau:big"] = 0.0
+    settings_ = pd.DataFrame([run_row("big", n, 16 // n, 1) for n in (1, 2, 4)])
+    computing = settings_["nodes"] * model.predict_times(settings_)["t_computing_s"]
+    assert computing.to_numpy() == pytest.approx(computing[0])
+
+
+def test_energy_is_left_out_where_there_is_none():
+    observations, points = campaign()
+    without = observations.assign(energy_j=np.nan, energy_source=None)
+    judged = evaluate(without, points, {})
+    assert judged.energies.empty and len(judged.times)
+    assert judged.full_fit.power is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(sorted(FORMS)), st.floats(1e-6, 1e-3), st.floats(1e-11, 1e-9))
+def test_the_form_of_an_allreduce_is_recognised_by_its_times(form, alpha, per_byte):
+    ranks = np.repeat([2.0, 4.0, 8.0, 16.0], len(SIZES))
+    size = np.tile(SIZES, 4)
+    latency, moved = FORMS[form](ranks, size)
+    points = pd.DataFrame({"ranks": ranks, "bytes": size, "algorithm": "mpi"})
+    points["copy_s"] = alpha * latency + per_byte * moved
+    best = choose_form(points)
+    latency, moved = FORMS[best](ranks, size)
+    system = np.column_stack([latency, moved]) / points["copy_s"].to_numpy()[:, None]
+    fitted = np.linalg.lstsq(system, np.ones(len(points)), rcond=None)[0]
+    assert system @ fitted == pytest.approx(1, abs=0.06)
+
+
+def test_the_four_linear_models_by_hand():
+    runs = pd.DataFrame([run_row("big", 2, 8, 1, u_cpu=0.5, total_s=10.0)])
+    context = Context(runs.assign(energy_j=2 * 10 * 130.0), 100.0, 200.0, 400.0)
+    got = {
+        name: float(model(context, runs, runs["total_s"]).iloc[0]) for name, model in MODELS.items()
+    }
+    assert got["LP1"] == 2 * 10 * 400
+    assert got["LP2"] == 2 * 10 * 200 * 0.5
+    assert got["LP3"] == 2 * 10 * (100 + 100 * 0.5)
+    assert got["LP4"] == pytest.approx(2 * 10 * 130)
+    assert got["Fan"] == pytest.approx(2 * 10 * (100 + 100 * (1 - 0.5**1.4)))
+    assert got["node-hours"] == pytest.approx(2 * 10 * 130)
+    assert got["work"] == got["mean-J/sample"] == pytest.approx(2 * 10 * 130)
+
+
+def test_series_models_on_traces_that_they_know():
+    models = series_models()
+    rising = np.arange(30.0)
+    assert models["MEAN"](rising, 3) == pytest.approx([14.5] * 3)
+    assert models["LAST"](rising, 3) == pytest.approx([29.0] * 3)
+    wave = 100 + 10 * np.sin(np.arange(120) / 3)
+    rest = 100 + 10 * np.sin(np.arange(120, 130) / 3)
+    assert models["AR"](wave, 10) == pytest.approx(rest, abs=0.5)
+    noise = 50 + np.random.default_rng(0).normal(0, 1, 80)
+    for name in ("AR", "SES", "ARIMA"):
+        assert np.abs(models[name](noise, 10) - 50).max() < 3, name
+
+
+def test_forecasts_are_judged_on_five_splits_and_never_on_traces_too_short():
+    errors = forecast_errors(100 + np.random.default_rng(1).normal(0, 1, 60), 5)
+    assert set(errors["model"]) == {"AR", "SES", "ARIMA", "MEAN", "LAST"}
+    assert (errors.groupby("model")["split"].nunique() == 5).all()
+    assert errors["difference_percent"].abs().max() < 5
+    assert forecast_errors(np.ones(10), 5).query("split < 0.7").empty

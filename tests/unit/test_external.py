@@ -1,0 +1,42 @@
+"""External data: local folder or address with checksum."""
+
+import hashlib
+
+import pytest
+
+from joulecast.config import parse_config
+from joulecast.errors import JoulecastError
+from joulecast.external import locate
+
+
+def test_a_folder(tmp_path):
+    (tmp_path / "zeus").mkdir()
+    (tmp_path / "zeus/a.csv").write_text("1")
+    config = parse_config({"external_data": str(tmp_path)})
+    assert locate(config, "zeus/a.csv").read_text() == "1"
+    with pytest.raises(JoulecastError, match=r"zeus/b.csv is not there"):
+        locate(config, "zeus/b.csv")
+
+
+def test_nothing_configured_says_so():
+    with pytest.raises(JoulecastError, match="`external_data` is null"):
+        locate(parse_config({}), "zeus/a.csv")
+
+
+def test_downloads_are_checked_and_kept(tmp_path):
+    source = tmp_path / "source.csv"
+    source.write_text("real")
+    digest = hashlib.sha256(b"real").hexdigest()
+
+    def config(sha256):
+        download = {"url": source.as_uri(), "sha256": sha256}
+        return parse_config({"results": str(tmp_path / "r"), "external_data": {"a.csv": download}})
+
+    with pytest.raises(JoulecastError, match=f"{digest}.*{'0' * 64}"):
+        locate(config("0" * 64), "a.csv")
+    assert not any((tmp_path / "r").rglob("*.csv"))
+    assert locate(config(digest), "a.csv").read_text() == "real"
+    source.unlink()
+    assert locate(config(digest), "a.csv").read_text() == "real", "a second time it is at hand"
+    with pytest.raises(JoulecastError, match="names no download"):
+        locate(config(digest), "b.csv")

@@ -1,0 +1,135 @@
+"""Tables: sources kept apart, published numbers beside."""
+
+import pandas as pd
+import pytest
+from conftest import ROOT, make_record, make_spec
+
+from joulecast.energy.fitting import CampaignFit, fit_campaign
+from joulecast.energy.observations import observe
+from joulecast.errors import JoulecastError
+from joulecast.records import write_record
+from joulecast.tables.checks import check_results
+from joulecast.tables.errors import energy_summary, scaling, write_tables
+from joulecast.tables.figures import power_trace, predicted_against_measured, stage_times
+from joulecast.tables.published import read_published
+
+PUBLISHED = ROOT / "config/published/mc2.yaml"
+STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    for nodes in (1, 2):
+        for repeat in (1, 2):
+            spec = make_spec(f"vit_ti-n{nodes}-r{repeat}", nodes, repeat=repeat)
+            step = dict(STEP) if nodes > 1 else {k: v for k, v in STEP.items() if "copy" not in k}
+            step["computing"] += 0.001 * repeat
+            write_record(folder / spec.run, make_record(spec, step))
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def fit(records):
+    return fit_campaign(records, bootstrap=10, series_splits=5, series_period_s=0.1)
+
+
+def test_observation_of_a_record_by_hand(records):
+    row = observe(make_record(make_spec(nodes=2), STEP))
+    assert row["t_computing_s"] == pytest.approx(0.6) and row["t_other_s"] == pytest.approx(0)
+    assert row["total_s"] == pytest.approx(3 * 1.05) and row["samples"] == 24
+    assert row["energy_j"] == pytest.approx(2 * 20 * 3.15)
+    assert row["e_computing_j"] == pytest.approx(2 * 20 * 1.8)
+
+
+def test_estimates_are_never_called_errors(fit, tmp_path):
+    published = read_published(PUBLISHED)
+    write_tables(tmp_path, fit.observations, fit.times, fit.energies, fit.series, published)
+    table = pd.read_csv(tmp_path / "energy_error.csv")
+    assert set(table["energy_source"]) == {"estimated"}
+    assert table["error_percent"].isna().all() and table["difference_percent"].notna().any()
+    assert set(table["judges"]) == {"the pipeline only"}
+    for name in ("energy_error", "energy_summary", "scaling"):
+        assert "no errors of a model" in (tmp_path / f"{name}.md").read_text()
+    time = pd.read_csv(tmp_path / "time_error.csv")
+    assert time["error_percent"].notna().any()
+
+
+def test_measured_energy_is_judged(fit):
+    from joulecast.tables.errors import energy_error
+
+    measured = fit.energies.assign(energy_source="measured")
+    table = energy_error(measured)
+    assert table["error_percent"].equals(table["difference_percent"])
+    assert set(table["judges"]) == {"models"}
+
+
+def test_the_paper_stands_beside(fit):
+    training = fit.observations
+    table = energy_summary(fit.energies, fit.series, training, read_published(PUBLISHED))
+    beside = table.drop_duplicates("model").set_index("model")["published_percent"]
+    expected = {"MC2": 2.84, "LP1": 71.96, "LP2": 72.34, "LP3": 37.42, "LP4": 16.31}
+    expected |= {"AR": 8.07, "SES": 24.97, "ARIMA": 13.37}
+    assert {name: beside[name] for name in expected} == expected
+    assert beside[["MEAN", "LAST", "Fan"]].isna().all()
+    assert set(table["same_setting_as_published"]) == {"no"}
+
+
+def test_published_points_and_errors_agree():
+    numbers = read_published(PUBLISHED)
+    for name, points in numbers.percentage_points_over_mc2.items():
+        implied = numbers.error_percent["MC2"] + points
+        assert numbers.error_percent[name] == pytest.approx(implied, abs=0.005)
+
+
+def test_scaling_by_hand(fit):
+    table = scaling(fit.observations).set_index("nodes")
+    assert table.loc[1, "efficiency"] == pytest.approx(1)
+    assert table.loc[2, "efficiency"] == pytest.approx(1.0015 / 1.0515, rel=1e-3)
+    stages = [c for c in table.columns if c.endswith("_percent") and c != "cv_percent"]
+    assert table[stages].sum(axis=1).to_numpy() == pytest.approx([100, 100])
+
+
+def test_fits_survive_the_disk_and_figures_are_drawn(fit, records, tmp_path):
+    fit.save(tmp_path / "fits")
+    again = CampaignFit.load(tmp_path / "fits")
+    pd.testing.assert_frame_equal(again.times, fit.times)
+    stage_times(fit.observations, tmp_path / "stages")
+    predicted_against_measured(fit.times, fit.energies, tmp_path / "against")
+    power_trace(make_record(make_spec()), tmp_path / "trace")
+    for name in ("stages", "against", "trace"):
+        assert (tmp_path / f"{name}.svg").stat().st_size > 5000
+        assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_checks_warn_and_fail(fit, records, tmp_path):
+    findings = check_results(records, fit)
+    assert "passed" in set(findings["verdict"]) and "error" not in set(findings["verdict"])
+    broken = fit.observations.assign(energy_j=fit.observations["energy_j"] * 2)
+    found = check_results(
+        records, CampaignFit(broken, fit.times, fit.energies, fit.series, fit.mc2)
+    )
+    assert "energy split" in set(found[found["verdict"] == "error"]["check"])
+
+
+def test_polluted_runs_are_left_out_and_all_of_them_is_an_error(records, tmp_path):
+    record = make_record(make_spec("dirty", seed=9))
+    dirty = record.info.model_copy(update={"polluted": ["other programs kept 2 cores busy"]})
+    write_record(
+        tmp_path / "dirty", type(record)(dirty, record.stages, record.power, record.activity)
+    )
+    mixed = fit_campaign(
+        [*records, tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1
+    )
+    assert "dirty" in set(mixed.observations["run"]) and "dirty" not in set(mixed.times["run"])
+    write_tables(
+        tmp_path,
+        mixed.observations,
+        mixed.times,
+        mixed.energies,
+        mixed.series,
+        read_published(PUBLISHED),
+    )
+    assert "1 polluted runs are left out" in (tmp_path / "scaling.md").read_text()
+    with pytest.raises(JoulecastError, match="dirty: other programs kept 2 cores busy"):
+        fit_campaign([tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1)
