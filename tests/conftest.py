@@ -123,6 +123,8 @@ def copy_workflow(target: Path) -> None:
     for name in ("workflow", "config", "profiles"):
         shutil.copytree(ROOT / name, target / name)
     shutil.copy(ROOT / "Snakefile", target / "Snakefile")
+    for path in target.rglob("*"):
+        os.utime(path)  # a clone's files are as new as the clone
 
 
 def snakemake(

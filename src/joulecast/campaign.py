@@ -10,6 +10,7 @@ from joulecast.config import Config
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform, read_platform
 from joulecast.spec import Calibration, RunSpec, Training, Workload
+from joulecast.workloads.roots import ROOT_LAYOUT
 
 
 def _steps(config: Config, network: str) -> int:
@@ -105,6 +106,16 @@ def _calibration_runs(config: Config, platform: Platform) -> list[RunSpec]:
     return runs
 
 
+def _require_root(config: Config) -> None:
+    """Say before the first run what every one of them would find out."""
+    dataset, root = config.workload.dataset, config.workload.data_root
+    if dataset in ROOT_LAYOUT and (root is None or not Path(root).is_dir()):
+        raise JoulecastError(
+            f"workload.data_root: {root} is no folder; the data set {dataset} is read from one that "
+            f"holds {ROOT_LAYOUT[dataset]}"
+        )
+
+
 def campaign_runs(config: Config, platforms: Path) -> list[RunSpec]:
     """All runs of a campaign in the order in which they are to be measured.
 
@@ -116,11 +127,12 @@ def campaign_runs(config: Config, platforms: Path) -> list[RunSpec]:
 
     Raises:
         JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, or a
-            batch is smaller than the ranks.
+            batch is smaller than the ranks, or the data set's root is no folder.
     """
     platform = read_platform(platforms / f"{config.platform}.yaml")
     if "estimated" in config.power.meters:
         platform.require_watts()
+    _require_root(config)
     runs = _training_runs(config, platform) + _calibration_runs(config, platform)
     random.Random(config.scale.seed).shuffle(runs)
     return runs

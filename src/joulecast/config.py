@@ -97,7 +97,7 @@ class TrainingSection(_Section):
     """How it is trained."""
 
     steps: int | dict[str, int] = Field(
-        {"vgg16": 2, "resnet50": 4, "vit_s": 6},
+        {"vgg16": 2, "resnet50": 3, "vit_s": 5},
         description="Measured steps of a run; one number, or one for each network.",
     )
     warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, left out.")
@@ -154,7 +154,7 @@ class CalibrationSection(_Section):
         [2, 4, 8], min_length=1, description="Batches of one node, at N = 1, for the compute time."
     )
     idle_s: float = Field(60, gt=0, description="Seconds of idling with the process loaded.")
-    sleeping_rank_s: float = Field(3, gt=0, description="Seconds that ranks wait for one.")
+    sleeping_rank_s: float = Field(2, gt=0, description="Seconds that ranks wait for one.")
     allreduce_bytes: list[int] = Field(
         [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],
         min_length=1,

@@ -1,19 +1,12 @@
 """Public data that is not ours to ship: taken from a local folder, or fetched by address and checksum."""
 
-import hashlib
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 from joulecast.config import Config, Download
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+from joulecast.files import sha256_of, written_aside
 
 
 def _fetch(name: str, download: Download, target: Path) -> None:

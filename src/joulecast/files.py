@@ -1,6 +1,7 @@
 """Files that are either whole or absent: everything is written aside and renamed."""
 
 import errno
+import hashlib
 import os
 import shutil
 import uuid
@@ -14,6 +15,12 @@ from joulecast.errors import JoulecastError
 def _aside(target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     return target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

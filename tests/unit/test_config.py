@@ -61,6 +61,13 @@ def test_missing_platform_names_the_known_ones():
         campaign_runs(parse_config({"platform": "elsewhere"}), PLATFORMS)
 
 
+def test_a_data_set_without_its_root_is_refused_before_the_first_run(tmp_path):
+    for root in (None, str(tmp_path / "absent")):
+        lacking = parse_config({"workload": {"dataset": "cifar10", "data_root": root}})
+        with pytest.raises(JoulecastError, match=r"workload.data_root: .*cifar-10-batches-py"):
+            campaign_runs(lacking, PLATFORMS)
+
+
 def test_default_campaign_is_the_one_that_was_asked_for():
     runs = campaign_runs(Config(), PLATFORMS)
     table = run_table(runs)

@@ -1,15 +1,12 @@
 # What the rules share: the checked configuration, the runs it asks for, and where results lie.
-import os
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 
 from snakemake.exceptions import WorkflowError
 
 from joulecast.campaign import campaign_runs, run_table
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
+from joulecast.files import sha256_of
 
 try:
     CONFIG = parse_config(config, "configuration")

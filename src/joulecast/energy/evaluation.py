@@ -36,7 +36,7 @@ def splits(training: pd.DataFrame) -> Iterator[Split]:
     everything = pd.Series(True, index=training.index)
     yield Split("in-sample", everything, everything)
     counts = sorted(training["nodes"].unique())
-    campaign = ~_is_sweep(training)
+    campaign = ~is_sweep(training)
     if len(counts) > 1:
         for count in counts:
             out = training["nodes"] == count
@@ -46,7 +46,7 @@ def splits(training: pd.DataFrame) -> Iterator[Split]:
         yield Split("extrapolation", small, ~small)
 
 
-def _is_sweep(training: pd.DataFrame) -> pd.Series:
+def is_sweep(training: pd.DataFrame) -> pd.Series:
     """Runs whose batch exists at one node count only, when the network has others with more."""
     per_rank = training.groupby(["network", "batch_per_rank"])["nodes"].transform("nunique")
     most = per_rank.groupby(training["network"]).transform("max")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.evaluation import evaluate
+from joulecast.energy.evaluation import evaluate, is_sweep
 from joulecast.energy.mc2 import MC2
 from joulecast.energy.observations import allreduce_points, observe_all
 from joulecast.energy.timeseries import forecast_errors, resampled_power
@@ -53,13 +53,11 @@ class CampaignFit:
 
 
 def _series(folders: Sequence[Path], period_s: float, splits: int) -> pd.DataFrame:
-    """Forecast errors of the time-series models on the first repeat of every training setting."""
+    """Forecast errors of the time-series models on the power traces of some runs."""
     parts = []
     for folder in folders:
-        info = read_info(folder)
-        if info.spec.kind != "training" or info.spec.repeat != 1 or info.polluted:
-            continue
         record = read_record(folder)
+        info = record.info
         errors = forecast_errors(resampled_power(record, period_s), splits)
         parts.append(errors.assign(run=info.spec.run, energy_source=info.energy_source))
     if not parts:
@@ -98,7 +96,11 @@ def fit_campaign(
     platform = read_info(folders[0]).spec.platform
     watts = {"idle_w": platform.idle_w, "full_w": platform.full_w, "tdp_w": platform.tdp_w}
     judged = evaluate(clean, allreduce_points(kept), watts, bootstrap)
-    series = _series(kept, series_period_s, series_splits)
+    # One trace of every setting is enough to see what forecasting it is worth.
+    training = clean[clean["kind"] == "training"]
+    first = training[~is_sweep(training) & (training["repeat"] == training["repeat"].min())]
+    traces = [folder for folder in kept if folder.name in set(first["run"])]
+    series = _series(traces, series_period_s, series_splits)
     return CampaignFit(
         observations, judged.times, judged.energies, series, _summary(judged.full_fit)
     )

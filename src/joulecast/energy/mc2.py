@@ -40,7 +40,7 @@ class Fitted:
     values: dict[str, float]
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     condition: float = float("nan")
-    copy_form: str = "ring"
+    copy_form: str | None = None
 
 
 def _expected_maximum(nodes: Floats) -> Floats:
@@ -113,9 +113,7 @@ class MC2:
         self.time = Fitted({})
         self.power: Fitted | None = None
         self._sigma: dict[str, float] = {}
-        self._phi = 0.0
         self._short: frozenset[str] = frozenset()
-        self._resampled: list[tuple[dict[str, float], dict[str, float]]] = []
 
     def fit(
         self,
@@ -164,7 +162,7 @@ class MC2:
             system.add(terms, float(point.copy_s), float(point.copy_s))
         values, condition = system.solve()
         if overlapped:
-            self._phi = self._fit_overlap(rows, values, form)
+            values["phi"] = self._fit_overlap(rows, values, form)
         return values, condition
 
     def _fit_overlap(self, rows: pd.DataFrame, values: dict[str, float], form: str) -> float:
@@ -216,18 +214,17 @@ class MC2:
         self.time = Fitted(self.time.values, _intervals(times), self.time.condition, form)
         if self.power is not None:
             self.power = Fitted(self.power.values, _intervals(powers), self.power.condition)
-        self._resampled = list(zip(times, powers, strict=True))
 
     def _with_sigma(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(sigma_fit_s=rows["network"].map(self._sigma).fillna(0.0))
 
     def _step_times(self, row: Any, values: dict[str, float]) -> dict[str, float]:
-        terms = _stage_terms(row, self.time.copy_form)
+        terms = _stage_terms(row, self.time.copy_form or "ring")
         times = {stage: _dot(part, values) for stage, part in terms.items()}
         if row.ranks == 1:
             times["communicating_wait"] = times["communicating_copy"] = 0.0
         if row.overlap:
-            hidden = self._phi * 2 / 3 * times["computing"]
+            hidden = values.get("phi", 0.0) * 2 / 3 * times["computing"]
             times["communicating_copy"] = max(0.0, times["communicating_copy"] - hidden)
         return times
 
@@ -240,18 +237,6 @@ class MC2:
             total = float(row.steps) * sum(times.values())
             predicted.append({f"t_{stage}_s": t for stage, t in times.items()} | {"total_s": total})
         return pd.DataFrame(predicted, index=settings.index)
-
-    def time_intervals(self, settings: pd.DataFrame) -> pd.DataFrame:
-        """90 % intervals of ``total_s`` (``low_s``, ``high_s``) from the resampled fits."""
-        rows = self._with_sigma(settings)
-        bounds = []
-        for row in rows.itertuples():
-            totals = [
-                float(row.steps) * sum(self._step_times(row, values).values())
-                for values, _ in self._resampled
-            ]
-            bounds.append(np.percentile(totals, [5, 95]))
-        return pd.DataFrame(bounds, columns=["low_s", "high_s"], index=settings.index)
 
     def predict_energy(self, settings: pd.DataFrame, times: pd.DataFrame) -> pd.Series:
         """Energy in J of runs whose stage times are given: measured ones or :meth:`predict_times`.

@@ -203,11 +203,13 @@ class GradientBuckets:
         self._next = 0
         return self._views
 
-    def discard(self) -> None:
-        """Forget the gradients of a backward pass that ran with :attr:`overlap` off."""
+    def discard(self) -> list[Tensor]:
+        """Forget the gradients of a backward pass that ran with :attr:`overlap` off; zeros instead."""
+        self._flat.zero_()
         for bucket in self._buckets:
             bucket.missing = set(bucket.members)
         self._next = 0
+        return self._views
 
     def close(self) -> None:
         """Stop the thread, remove the hooks and give the buffer back (collective)."""

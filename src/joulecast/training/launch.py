@@ -29,6 +29,10 @@ from joulecast.spec import RunSpec
 _LOG_LINES_KEPT = 40
 
 
+class _Ended(Exception):
+    """The job ended badly; what it said about it is in the log."""
+
+
 @contextmanager
 def machine_lock(log: TextIO) -> Iterator[int]:
     """Hold this host for one measurement; gives the lock's descriptor for children to inherit."""
@@ -121,18 +125,15 @@ def _run(command: list[str], spec: RunSpec, log: TextIO, lock: int, timeout_s: f
         signal.signal(signal.SIGTERM, before)
     if code != 0:
         killed = f" (killed by signal {-code})" if code < 0 else ""
-        raise JoulecastError(f"run {spec.run}: ended with exit code {code}{killed}")
+        raise _Ended(f"ended with exit code {code}{killed}")
 
 
-def _keep_failure(folder: Path, spec: RunSpec, reason: str, log_file: Path) -> None:
-    tail = log_file.read_text(errors="replace").splitlines()[-_LOG_LINES_KEPT:]
-    said = [line for line in tail if line.startswith("error: ")]
+def _keep_failure(folder: Path, spec: RunSpec, reason: str, log_lines: list[str]) -> None:
     failure = {
         "run": spec.run,
         "failed_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "reason": said[-1].removeprefix("error: ") if said else reason,
-        "ended": reason,
-        "log": tail,
+        "reason": reason,
+        "log": log_lines[-_LOG_LINES_KEPT:],
     }
     with written_aside(folder / f"{spec.run}.json") as partial:
         partial.write_text(json.dumps(failure, indent=1) + "\n")
@@ -161,6 +162,7 @@ def measure(
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log:
+        begin_of_this_try = log.tell()
         try:
             with machine_lock(log) as lock:
                 if answers(out, spec):
@@ -176,11 +178,15 @@ def measure(
                 # Rank 0 validated the record before it renamed it.
                 if read_info(out).spec_sha256 != spec.digest():
                     raise JoulecastError(f"run {spec.run}: {out} answers another specification")
-        except JoulecastError as error:
-            print(f"error: {error}" if "exit code" not in str(error) else error, file=log)
+        except (JoulecastError, _Ended) as error:
             log.flush()
+            lines = log_file.read_bytes()[begin_of_this_try:].decode(errors="replace").splitlines()
+            said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            reason = str(error)
+            if isinstance(error, _Ended):
+                reason = f"{said[-1]} ({error})" if said else f"run {spec.run}: {error}"
             if failures is not None:
-                _keep_failure(failures, spec, str(error), log_file)
-            raise
+                _keep_failure(failures, spec, reason, lines)
+            raise JoulecastError(reason) from None
     if failures is not None:
         (failures / f"{spec.run}.json").unlink(missing_ok=True)

@@ -206,7 +206,6 @@ class Trainer:
     def _time_alone(self) -> dict[str, float]:
         buffers = [(b, b.detach().clone()) for b in self.network.buffers()]
         batch = next(self.loader)
-        nothing = [torch.zeros_like(p) for p in self.parameters]
         overlap, self.buckets.overlap = self.buckets.overlap, False
         best = {"computing": math.inf, "update": math.inf}
         for step in range(1 + _REFERENCE_STEPS):
@@ -214,12 +213,13 @@ class Trainer:
             self.forward_backward(batch)
             computed = time.monotonic()
             # Zero gradients on zero momentum: the time of an update that changes nothing.
-            self.update(nothing)
+            zeros = self.buckets.discard()
+            discarded = time.monotonic()
+            self.update(zeros)
             updated = time.monotonic()
-            self.buckets.discard()
             if step:
                 best["computing"] = min(best["computing"], computed - begin)
-                best["update"] = min(best["update"], updated - computed)
+                best["update"] = min(best["update"], updated - discarded)
         self.buckets.overlap = overlap
         for buffer, before in buffers:
             buffer.copy_(before)

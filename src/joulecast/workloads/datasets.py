@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joulecast.errors import JoulecastError
+from joulecast.workloads.roots import ROOT_LAYOUT
 
 DATASETS = ("digits", "cifar10", "cifar100", "imagenet", "synthetic")
 
@@ -106,13 +107,6 @@ class FromTorchvision:
         return torch.stack([s[0] for s in samples]), torch.as_tensor([s[1] for s in samples])
 
 
-_LAYOUT = {
-    "cifar10": "the folder cifar-10-batches-py (unpack cifar-10-python.tar.gz there)",
-    "cifar100": "the folder cifar-100-python (unpack cifar-100-python.tar.gz there)",
-    "imagenet": "the folders train/CLASS/*.JPEG and val/CLASS/*.JPEG",
-}
-
-
 def _transform(image_size: int) -> Any:
     from torchvision import transforms
 
@@ -130,7 +124,7 @@ def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Ima
     if root is None:
         raise JoulecastError(
             f"data set {name}: no root; set the configuration key `workload.data_root` to a folder "
-            f"that holds {_LAYOUT[name]}"
+            f"that holds {ROOT_LAYOUT[name]}"
         )
     from torchvision import datasets
 
@@ -149,7 +143,7 @@ def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Ima
     except (FileNotFoundError, RuntimeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JoulecastError(
-            f"data set {name}: {root} holds no images of it ({first_line}); it needs {_LAYOUT[name]}"
+            f"data set {name}: {root} holds no images of it ({first_line}); it needs {ROOT_LAYOUT[name]}"
         ) from None
     return FromTorchvision(found, classes)
 
@@ -167,7 +161,7 @@ def open_dataset(
         images: Images = Digits(image_size, train)
     elif name == "synthetic":
         images = Synthetic(image_size, classes, 50_000 if train else 1_000)
-    elif name in _LAYOUT:
+    elif name in ROOT_LAYOUT:
         images = _from_root(name, root, image_size, train)
     else:
         raise JoulecastError(f"unknown data set `{name}` (known: {', '.join(DATASETS)})")

@@ -1,0 +1,32 @@
+"""The command line, as a user meets it."""
+
+from conftest import ROOT
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+
+RUN = CliRunner().invoke
+
+
+def test_meters_says_what_is_missing_and_how_to_get_it():
+    platform = str(ROOT / "config/platforms/this-machine.yaml")
+    said = RUN(app, ["meters", "--platform", platform])
+    assert said.exit_code == 0
+    assert "estimated" in said.output and "assumed, not measured" in said.output
+    for line in said.output.splitlines():
+        if " missing " in line:
+            assert "to get it:" in said.output
+
+
+def test_config_commands(tmp_path):
+    assert RUN(app, ["config", "default"]).output == (ROOT / "config/config.yaml").read_text()
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("scale: {node: [1]}\n")
+    said = RUN(app, ["config", "check", str(mine)])
+    assert said.exit_code == 2 and "did you mean `nodes`" in said.output
+    assert "Traceback" not in said.output
+
+
+def test_external_data_that_is_not_configured():
+    said = RUN(app, ["external", "zeus/a.csv", "--config", str(ROOT / "config/minimal.yaml")])
+    assert said.exit_code == 2 and "`external_data` is null" in said.output
