@@ -167,6 +167,14 @@ def test_a_failed_run_leaves_its_reason_and_the_others_go_on(tmp_path):
     assert "vit_ti-n2-b8-r1" not in records
 
 
+def test_lint(workflow_copy):
+    done = snakemake(workflow_copy, "--lint")
+    complaints = re.findall(r"^    \* (.*)$", done.stdout + done.stderr, re.M)
+    # One environment serves all rules: ./run makes it from the lock, or conda does.
+    assert set(complaints) <= {"Specify a conda environment or container for each rule.:"}
+    assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr
+
+
 def test_profiles_repeat_no_measurement_for_newer_files():
     import yaml
 

@@ -30,9 +30,9 @@ rule tables:
         ),
     log:
         f"{RESULTS}/logs/tables.log",
+    threads: 1
     params:
         published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
-    threads: 1
     script:
         "../scripts/tables.py"
 

@@ -26,7 +26,7 @@ from joulecast.workloads.datasets import open_dataset
 from joulecast.workloads.networks import build_network
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_REFERENCE_STEPS = 2
+_REFERENCE_STEPS = 3
 _INCEPTION_AUXILIARY_WEIGHT = 0.4  # Szegedy et al. 2016, section 4
 
 
