@@ -236,14 +236,14 @@ def test_forecasts_are_judged_on_five_splits_and_never_on_traces_too_short():
 def test_what_overlap_hides_is_fitted():
     observations, points = campaign()
     training = observations[observations["kind"] == "training"].assign(overlap=True)
-    # Half of the backward pass hides copying.
-    hidden = 0.5 * 2 / 3 * training["t_computing_s"]
+    # A tenth of the backward pass hides copying; the rest of the copy is exposed.
+    hidden = 0.1 * 2 / 3 * training["t_computing_s"]
     shorter = (training["t_communicating_copy_s"] - hidden).clip(lower=0)
     saved = training["t_communicating_copy_s"] - shorter
     training = training.assign(
         t_communicating_copy_s=shorter, total_s=training["total_s"] - saved * training["steps"]
     )
     model = MC2().fit(training, points, observations[observations["kind"] == "idle"])
-    assert model.time.values["phi"] == pytest.approx(0.5, abs=0.02)
+    assert model.time.values["phi"] == pytest.approx(0.1, abs=0.005)
     predicted = model.predict_times(training)["total_s"]
     assert predicted.to_numpy() == pytest.approx(training["total_s"].to_numpy(), rel=0.01)
