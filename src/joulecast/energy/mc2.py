@@ -178,7 +178,11 @@ class MC2:
                 total += (max(0.0, copy - hidden) - float(row.t_communicating_copy_s)) ** 2
             return total
 
-        return float(minimize_scalar(error, bounds=(0, 1.5), method="bounded").x)
+        # Flat where everything is hidden, so the valley is looked for before it is descended.
+        grid = np.linspace(0, 1.5, 61)
+        near = float(grid[np.argmin([error(phi) for phi in grid])])
+        bounds = (max(0.0, near - 0.025), near + 0.025)
+        return float(minimize_scalar(error, bounds=bounds, method="bounded").x)
 
     def _fit_power(
         self, training: pd.DataFrame, calibration: pd.DataFrame
