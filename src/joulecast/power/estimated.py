@@ -10,7 +10,7 @@ import psutil
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 
 
-class _HostWork:
+class HostWork:
     """CPU seconds that the whole host has worked."""
 
     def __call__(self) -> float:
@@ -19,7 +19,7 @@ class _HostWork:
         return float(sum(times[:8]) - idle)
 
 
-class _ProcessWork:
+class ProcessWork:
     """CPU seconds that some processes have worked."""
 
     def __init__(self, pids: list[int]) -> None:
@@ -44,7 +44,7 @@ class EstimatedMeter:
     counter = True
     name = "estimated"
 
-    def __init__(self, node: str, work: _HostWork | _ProcessWork, nodes: MeteredNodes) -> None:
+    def __init__(self, node: str, work: HostWork | ProcessWork, nodes: MeteredNodes) -> None:
         if nodes.idle_w is None or nodes.full_w is None:
             raise MeterUnavailable(
                 "estimated: the platform has no watts", "give idle_w and full_w in its file"
@@ -70,5 +70,5 @@ class EstimatedMeter:
 def open_meters(nodes: MeteredNodes) -> list[Meter]:
     """One estimate for each node of this host."""
     if not nodes.pids:
-        return [EstimatedMeter(nodes.host_node, _HostWork(), nodes)]
-    return [EstimatedMeter(node, _ProcessWork(pids), nodes) for node, pids in nodes.pids.items()]
+        return [EstimatedMeter(nodes.host_node, HostWork(), nodes)]
+    return [EstimatedMeter(node, ProcessWork(pids), nodes) for node, pids in nodes.pids.items()]

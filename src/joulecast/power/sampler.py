@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from joulecast.power import nvml
+from joulecast.power.estimated import HostWork, ProcessWork
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, openers
 
 
@@ -36,16 +37,15 @@ class _Activity:
     def __init__(self, nodes: MeteredNodes, has_gpu: bool) -> None:
         self._nodes, self._has_gpu = nodes, has_gpu
         self._processes = {n: [psutil.Process(p) for p in pids] for n, pids in nodes.pids.items()}
+        self._worked: dict[str, HostWork | ProcessWork] = {
+            node: ProcessWork(pids) for node, pids in nodes.pids.items()
+        } or {nodes.host_node: HostWork()}
         self._last_s = time.monotonic()
         self._last_work = self._work()
         self._last_network = self._network_bytes()
 
     def _work(self) -> dict[str, float]:
-        if not self._processes:
-            times = psutil.cpu_times()
-            idle = times.idle + getattr(times, "iowait", 0.0)
-            return {self._nodes.host_node: sum(times[:8]) - idle}
-        return {n: sum(sum(p.cpu_times()[:2]) for p in ps) for n, ps in self._processes.items()}
+        return {node: worked() for node, worked in self._worked.items()}
 
     def _memory(self) -> dict[str, int]:
         if not self._processes:
@@ -62,7 +62,7 @@ class _Activity:
         are shares of 1, ``None`` for the GPU where there is none."""
         try:
             now_s, work, memory = time.monotonic(), self._work(), self._memory()
-        except psutil.Error:
+        except (psutil.Error, ReadFailed):
             return []
         elapsed = max(now_s - self._last_s, 1e-9)
         network = self._network_bytes()
