@@ -13,6 +13,7 @@ import pytest
 from joulecast.platforms import Platform
 from joulecast.records import (
     ACTIVITY_COLUMNS,
+    PHASE_COLUMNS,
     POWER_COLUMNS,
     STAGE_COLUMNS,
     Checks,
@@ -83,11 +84,13 @@ def make_record(spec: RunSpec, step_s: dict[str, float] | None = None) -> RunRec
         source={},
         load_before={},
     )
+    phases = [("run", 0, 0.0, clock, float(info.outcome.samples))]
     return RunRecord(
         info,
         pd.DataFrame(rows, columns=list(STAGE_COLUMNS)),
         pd.DataFrame(power, columns=list(POWER_COLUMNS)),
         pd.DataFrame(activity, columns=list(ACTIVITY_COLUMNS)).astype({"gpu_utilisation": float}),
+        pd.DataFrame(phases, columns=list(PHASE_COLUMNS)),
     )
 
 

@@ -2,7 +2,9 @@
 
 ``run.json`` says what was run, where, and how it went; ``stages.parquet`` which rank did what when;
 ``power.parquet`` and ``activity.parquet`` what the meters and the kernel said meanwhile. All times
-are seconds of one run clock, the same for all ranks. A record is written aside, validated and then
+are seconds of one run clock, the same for all ranks. ``phases.parquet`` holds what the run's own log
+says of it (``init``, ``run``, ``epoch``, ``block``, ``evaluation``), with the work done in each. A
+record is written aside, validated and then
 renamed, so a folder that is there is complete.
 """
 
@@ -20,7 +22,7 @@ from joulecast.spec import NodesAre, RunSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
+FORMAT = 2
 
 STAGES = (
     "materials",
@@ -36,6 +38,8 @@ EnergySource = Literal["measured", "estimated", "simulated", "recorded", "import
 
 STAGE_COLUMNS = ("rank", "step", "stage", "start_s", "stop_s")
 POWER_COLUMNS = ("node", "meter", "t_s", "watts", "joules")
+PHASES = ("init", "run", "epoch", "block", "evaluation")
+PHASE_COLUMNS = ("phase", "index", "start_s", "stop_s", "samples")
 ACTIVITY_COLUMNS = (
     "node",
     "t_s",
@@ -53,7 +57,7 @@ class _Part(BaseModel):
 class MeterInfo(_Part):
     """One meter of one node: what it is and how well it was read.
 
-    ``coverage`` is the share of the run between its first and last good reading that has no gap
+    ``shared_with`` names the nodes whose readings are the same ones. ``coverage`` is the share of the run between its first and last good reading that has no gap
     longer than three periods; a meter that is absent has ``available`` false and a reason.
     """
 
@@ -68,6 +72,7 @@ class MeterInfo(_Part):
     missed_deadlines: int = 0
     longest_gap_s: float | None = None
     coverage: float | None = None
+    shared_with: list[str] = []
 
 
 class Checks(_Part):
@@ -94,7 +99,11 @@ class Outcome(_Part):
 
 
 class RunInfo(_Part):
-    """``run.json``."""
+    """``run.json``.
+
+    ``polluted`` says why a run is left out of fits, ``remarks`` what a reader should know of one that
+    is kept in them.
+    """
 
     format: int = FORMAT
     spec: RunSpec
@@ -111,11 +120,12 @@ class RunInfo(_Part):
     clock: dict[str, dict[str, float]]
     hosts: list[dict[str, Any]]
     versions: dict[str, str | None]
-    mpi_library: str
+    mpi_library: str | None = None
     oversubscribed: bool
     source: dict[str, Any]
     load_before: dict[str, float]
     polluted: list[str] = []
+    remarks: list[str] = []
     step_bytes: list[int] | None = None
     reference_step_s: dict[str, float] | None = None
 
@@ -146,6 +156,7 @@ class RunRecord:
     stages: "pd.DataFrame"
     power: "pd.DataFrame"
     activity: "pd.DataFrame"
+    phases: "pd.DataFrame"
 
 
 def _require_columns(frame: "pd.DataFrame", columns: tuple[str, ...], what: str, run: str) -> None:
@@ -167,6 +178,20 @@ def validate(record: RunRecord) -> None:
     _require_columns(record.stages, STAGE_COLUMNS, "stages.parquet", run)
     _require_columns(record.power, POWER_COLUMNS, "power.parquet", run)
     _require_columns(record.activity, ACTIVITY_COLUMNS, "activity.parquet", run)
+    _require_columns(record.phases, PHASE_COLUMNS, "phases.parquet", run)
+    unknown = set(record.phases["phase"]) - set(PHASES)
+    if unknown:
+        raise JoulecastError(f"run {run}: unknown phases {', '.join(sorted(unknown))}")
+    if record.power["joules"].lt(0).any() or record.power["watts"].lt(0).any():
+        raise JoulecastError(f"run {run}: negative power or energy")
+    # What others did cannot be held to our launcher; what is wrong with it stands in `polluted`.
+    if spec.kind != "imported":
+        _validate_execution(record)
+
+
+def _validate_execution(record: RunRecord) -> None:
+    info, spec = record.info, record.info.spec
+    run = spec.run
     if info.checks.ranks != spec.ranks:
         raise JoulecastError(
             f"run {run}: {info.checks.ranks} ranks took part, {spec.ranks} were asked for; is the "
@@ -189,8 +214,6 @@ def validate(record: RunRecord) -> None:
             raise JoulecastError(f"run {run}: no sample was trained")
     if (record.stages["stop_s"] < record.stages["start_s"]).any():
         raise JoulecastError(f"run {run}: a stage stops before it starts")
-    if record.power["joules"].lt(0).any() or record.power["watts"].lt(0).any():
-        raise JoulecastError(f"run {run}: negative power or energy")
 
 
 def write_record(target: Path, record: RunRecord) -> None:
@@ -200,6 +223,7 @@ def write_record(target: Path, record: RunRecord) -> None:
         record.stages.to_parquet(partial / "stages.parquet", index=False)
         record.power.to_parquet(partial / "power.parquet", index=False)
         record.activity.to_parquet(partial / "activity.parquet", index=False)
+        record.phases.to_parquet(partial / "phases.parquet", index=False)
         (partial / "run.json").write_text(record.info.model_dump_json(indent=1) + "\n")
 
 
@@ -241,7 +265,7 @@ def read_record(folder: Path) -> RunRecord:
 
     info = read_info(folder)
     frames = {}
-    for name in ("stages", "power", "activity"):
+    for name in ("stages", "power", "activity", "phases"):
         path = folder / f"{name}.parquet"
         try:
             frames[name] = pd.read_parquet(path)
@@ -249,7 +273,7 @@ def read_record(folder: Path) -> RunRecord:
             raise JoulecastError(
                 f"{path}: cannot be read ({error}); delete {folder} to repeat the run"
             ) from None
-    record = RunRecord(info, frames["stages"], frames["power"], frames["activity"])
+    record = RunRecord(info, **frames)
     validate(record)
     return record
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from joulecast.platforms import Platform
 
-Kind = Literal["training", "idle", "allreduce", "sleeping_rank"]
+Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
 Algorithm = Literal["mpi", "shared", "two_level"]
 NodesAre = Literal["hosts", "ranks of one host", "emulated"]
 Precision = Literal["fp32", "bf16", "fp64"]
@@ -72,6 +72,20 @@ class Calibration(_Frozen):
     algorithm: Algorithm = "two_level"
 
 
+class Foreign(_Frozen):
+    """Identity of a run that others did and an importer reads: facts of its log, nothing else.
+
+    ``work_unit`` is what ``samples`` of its phases and outcome count: samples or epochs.
+    """
+
+    benchmark: str
+    submission: str
+    global_batch_size: int | None = Field(None, ge=1)
+    accelerators_per_node: int | None = Field(None, ge=1)
+    accelerator: str | None = None
+    work_unit: Literal["samples", "epochs"] = "samples"
+
+
 class RunSpec(_Frozen):
     """One run of a campaign."""
 
@@ -88,13 +102,14 @@ class RunSpec(_Frozen):
     workload: Workload | None = None
     training: Training | None = None
     calibration: Calibration | None = None
+    foreign: Foreign | None = None
     meters: tuple[str, ...] = ("nvml", "rapl")
     sample_period_s: float = Field(0.1, gt=0)
 
     @model_validator(mode="after")
     def _kind_has_its_parts(self) -> "RunSpec":
-        needed = ("workload", "training") if self.kind == "training" else ("calibration",)
-        for part in needed:
+        needed = {"training": ("workload", "training"), "imported": ("foreign",)}
+        for part in needed.get(self.kind, ("calibration",)):
             if getattr(self, part) is None:
                 raise ValueError(f"a run of kind {self.kind} needs the part `{part}`")
         if self.training is not None and self.training.global_batch_size < self.ranks:

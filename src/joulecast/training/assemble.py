@@ -10,6 +10,7 @@ from joulecast import provenance
 from joulecast.power.integration import reading_quality
 from joulecast.records import (
     ACTIVITY_COLUMNS,
+    PHASE_COLUMNS,
     POWER_COLUMNS,
     STAGE_COLUMNS,
     Checks,
@@ -134,4 +135,6 @@ def assemble(
         polluted=polluted,
         **measured.info,
     )
-    return RunRecord(info, stages, power, activity)
+    did_s = ("run", 0, outcome.start_s, outcome.stop_s, float(outcome.samples))
+    phases = pd.DataFrame([did_s], columns=list(PHASE_COLUMNS))
+    return RunRecord(info, stages, power, activity, phases)

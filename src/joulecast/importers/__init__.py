@@ -1,0 +1,1 @@
+"""Foreign logs made into run records; everything downstream reads nothing else."""
