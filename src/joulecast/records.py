@@ -57,8 +57,9 @@ class _Part(BaseModel):
 class MeterInfo(_Part):
     """One meter of one node: what it is and how well it was read.
 
-    ``shared_with`` names the nodes whose readings are the same ones. ``coverage`` is the share of the run between its first and last good reading that has no gap
-    longer than three periods; a meter that is absent has ``available`` false and a reason.
+    ``shared_with`` names the nodes whose readings are the same ones. ``coverage`` is the share of
+    the run between its first and last good reading that has no gap longer than three periods; a
+    meter that is absent has ``available`` false and a reason.
     """
 
     node: str

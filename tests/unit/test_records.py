@@ -1,6 +1,7 @@
 """Records: whole or absent, and proven before they count."""
 
 import errno
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -63,7 +64,7 @@ def test_wrong_runs_are_not_written(tmp_path, what, said):
         "replicas": {"checks": checks.model_copy(update={"replicas_equal": False})},
         "digest": {"spec_sha256": "0" * 64},
     }[what]
-    broken = type(record)(_with(record, **wrong), record.stages, record.power, record.activity)
+    broken = replace(record, info=_with(record, **wrong))
     with pytest.raises(JoulecastError, match=said):
         write_record(tmp_path / "r", broken)
     assert list(tmp_path.iterdir()) == []

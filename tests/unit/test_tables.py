@@ -1,5 +1,7 @@
 """Tables: sources kept apart, published numbers beside."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from conftest import ROOT, make_record, make_spec
@@ -115,9 +117,7 @@ def test_checks_warn_and_fail(fit, records, tmp_path):
 def test_polluted_runs_are_left_out_and_all_of_them_is_an_error(records, tmp_path):
     record = make_record(make_spec("dirty", seed=9))
     dirty = record.info.model_copy(update={"polluted": ["other programs kept 2 cores busy"]})
-    write_record(
-        tmp_path / "dirty", type(record)(dirty, record.stages, record.power, record.activity)
-    )
+    write_record(tmp_path / "dirty", replace(record, info=dirty))
     mixed = fit_campaign(
         [*records, tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1
     )
