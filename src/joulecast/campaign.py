@@ -1,5 +1,9 @@
-"""A campaign: the runs that a configuration asks for, each with its specification."""
+"""A campaign: the runs that a configuration asks for, each with its specification.
 
+Where the platform is a recorded campaign, they are the runs that were recorded.
+"""
+
+import math
 import random
 from pathlib import Path
 
@@ -9,12 +13,16 @@ from pydantic import ValidationError
 from joulecast.config import Config
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform, read_platform
+from joulecast.recorded import recorded_infos
 from joulecast.spec import Calibration, RunSpec, Training, Workload
 from joulecast.workloads.roots import ROOT_LAYOUT
 
 
-def _steps(config: Config, network: str) -> int:
-    steps = config.training.steps
+def _steps(config: Config, network: str, batch: int) -> int:
+    samples, steps = config.training.samples, config.training.steps
+    if samples is not None:
+        wanted = samples[network] if isinstance(samples, dict) else samples
+        return math.ceil(wanted / batch)
     return steps[network] if isinstance(steps, dict) else steps
 
 
@@ -51,7 +59,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
         for network in config.workload.networks
         for batch in config.calibration.batch_sizes
     }
-    section = config.training.model_dump(exclude={"steps"})
+    section = config.training.model_dump(exclude={"steps", "samples"})
     workload = config.workload.model_dump(exclude={"networks"})
     return [
         _spec(
@@ -64,7 +72,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
             seed=scale.seed + repeat,
             workload=Workload(network=network, **workload),
             training=Training.model_validate(
-                {**section, "global_batch_size": batch, "steps": _steps(config, network)}
+                {**section, "global_batch_size": batch, "steps": _steps(config, network, batch)}
             ),
         )
         for network, nodes, batch, repeat in sorted(cells)
@@ -116,19 +124,38 @@ def _require_root(config: Config) -> None:
         )
 
 
+def recorded_folder(config: Config, platforms: Path) -> Path | None:
+    """The recorded campaign that stands for the configured platform; ``None`` if runs are measured.
+
+    Args:
+        platforms: folder of the platform files, ``config/platforms`` of the project's folder.
+
+    Raises:
+        JoulecastError: the platform file is missing or broken.
+    """
+    recorded = read_platform(platforms / f"{config.platform}.yaml").recorded
+    # An absolute path stays what it is.
+    return None if recorded is None else platforms.absolute().parent.parent / recorded
+
+
 def campaign_runs(config: Config, platforms: Path) -> list[RunSpec]:
     """All runs of a campaign in the order in which they are to be measured.
 
     The order is shuffled by ``scale.seed``, so that a machine that drifts does not drift along with
-    the node count.
+    the node count. A recorded campaign's runs come by name; the configuration's sections ``workload``,
+    ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` say nothing of them.
 
     Args:
         platforms: folder of the platform files.
 
     Raises:
         JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, or a
-            batch is smaller than the ranks, or the data set's root is no folder.
+            batch is smaller than the ranks, or the data set's root is no folder, or the recorded
+            campaign cannot be read.
     """
+    recorded = recorded_folder(config, platforms)
+    if recorded is not None:
+        return [info.spec for info in recorded_infos(recorded)]
     platform = read_platform(platforms / f"{config.platform}.yaml")
     if "estimated" in config.power.meters:
         platform.require_watts()

@@ -1,7 +1,9 @@
-"""The command line: ``joulecast meters``, ``joulecast config``, ``joulecast external``."""
+"""Measure, record and import training runs, judge energy models on them, forecast others."""
 
+import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +13,14 @@ from joulecast.external import locate
 from joulecast.platforms import read_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
+from joulecast.recorded import MAX_BYTES, unpack_all
+from joulecast.training.recorder import record_campaign
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 config_app = typer.Typer(no_args_is_help=True, help="The configuration, generated from its model.")
 app.add_typer(config_app, name="config")
+import_app = typer.Typer(no_args_is_help=True, help="Make run records of what others measured.")
+app.add_typer(import_app, name="import")
 
 
 def _fail(error: JoulecastError) -> typer.Exit:
@@ -87,6 +93,177 @@ def external(
     """Print where a piece of external data lies, fetching and checking it if need be."""
     try:
         typer.echo(locate(configuration.read_config(file), name))
+    except JoulecastError as error:
+        raise _fail(error) from None
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Argument(help="Folder of the recorded campaign, as recorded/NAME.")],
+    configurations: Annotated[
+        list[Path], typer.Option("--config", help="Configuration; may be given several times.")
+    ],
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the single records (default: OUT.work).")
+    ] = None,
+    launcher: Annotated[str, typer.Option(help="Starts runs of several ranks.")] = "mpiexec",
+    note: Annotated[str, typer.Option(help="What a reader of the figures should know.")] = "",
+    max_mb: Annotated[float, typer.Option(help="What the recorded campaign may weigh.")] = MAX_BYTES
+    / 1e6,
+    platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
+        "config/platforms"
+    ),
+) -> None:
+    """Measure all runs of a campaign and keep them as data; once more: only what is missing."""
+    try:
+        campaign = record_campaign(
+            [configuration.read_config(file) for file in configurations],
+            platforms,
+            out,
+            work=work or out.with_name(f"{out.name}.work"),
+            launcher=launcher,
+            note=note,
+            max_bytes=int(max_mb * 1e6),
+            tell=typer.echo,
+        )
+    except JoulecastError as error:
+        raise _fail(error) from None
+    size = sum(file.bytes for file in campaign.files.values())
+    typer.echo(
+        f"{out}: {campaign.runs} runs, {len(campaign.left_out)} of them polluted, {size / 1e6:.2f} MB"
+    )
+
+
+@app.command()
+def replay(
+    recorded: Annotated[Path, typer.Argument(help="Folder of a recorded campaign.")],
+    out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
+) -> None:
+    """Unpack a recorded campaign into run records; what was measured there is called recorded."""
+    try:
+        typer.echo(f"{out}: {len(unpack_all(recorded, out))} run records")
+    except JoulecastError as error:
+        raise _fail(error) from None
+
+
+class Split(StrEnum):
+    """What a fit may not see."""
+
+    IN_SAMPLE = "in-sample"
+    LEAVE_ONE_NODE_COUNT_OUT = "leave-one-node-count-out"
+    EXTRAPOLATION = "extrapolation"
+    LEAVE_ONE_WORKLOAD_OUT = "leave-one-workload-out"
+
+
+class Time(StrEnum):
+    """Whether the models are told the time of the runs that they are judged on."""
+
+    GIVEN = "given"
+    PREDICTED = "predicted"
+
+
+class Scaling(StrEnum):
+    """Whether the batch of all nodes grows with them."""
+
+    RECORDED = "recorded"
+    WEAK = "weak"
+    STRONG = "strong"
+
+
+_RECORDS = typer.Option("--records", help="Folder of run records, however deep they lie in it.")
+_JSON = typer.Option("--json", help="Print everything as JSON.")
+
+
+def _print_rows(rows: list[dict[str, Any]], columns: list[str]) -> None:
+    import pandas as pd
+
+    table = pd.DataFrame(rows).reindex(columns=columns)
+    typer.echo(table.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="-"))
+
+
+def _print_left_out(left_out: list[dict[str, str]]) -> None:
+    for run in left_out:
+        typer.echo(f"left out: {run['run']}: {run['reason']}")
+
+
+@app.command()
+def evaluate(
+    records: Annotated[Path, _RECORDS],
+    split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
+    time: Annotated[Time, typer.Option(help="Time of the judged runs.")] = Time.GIVEN,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Judge MC2 and its rivals on run records, imported or measured."""
+    from joulecast.energy.verdict import evaluate_records
+    from joulecast.records import record_folders
+
+    try:
+        verdict = evaluate_records(record_folders(records), split.value, time.value)
+    except JoulecastError as error:
+        raise _fail(error) from None
+    if as_json:
+        typer.echo(json.dumps(verdict, indent=1))
+        return
+    setting = ["energy_source", "workload", "nodes"]
+    figures = ["measured_j", "predicted_j", "difference_percent", "error_percent"]
+    _print_rows(verdict["settings"], [*setting, "model", *figures])
+    summary = ["settings", "mape_percent", "max_percent", "bias_percent", "covered_percent"]
+    typer.echo("")
+    _print_rows(verdict["summary"], ["energy_source", "model", *summary])
+    typer.echo(f"\nrepeats of one setting vary by {verdict['run_to_run_cv_percent']:.2f} %")
+    _print_left_out(verdict["left_out"])
+
+
+@app.command()
+def forecast(
+    records: Annotated[Path, _RECORDS],
+    nodes: Annotated[str, typer.Option(help="Node counts, as 16,32,64.")],
+    scaling: Annotated[
+        Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
+    ] = Scaling.RECORDED,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Forecast energy and time of node counts not yet run, with 90 % intervals."""
+    from joulecast.energy.forecast import forecast as forecast_records
+    from joulecast.records import record_folders
+
+    try:
+        counts = [int(count) for count in nodes.split(",")]
+    except ValueError:
+        raise _fail(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
+    try:
+        told = forecast_records(record_folders(records), counts, scaling.value)
+    except JoulecastError as error:
+        raise _fail(error) from None
+    if as_json:
+        typer.echo(json.dumps(told, indent=1))
+        return
+    figures = [f"{what}{end}" for what in ("time", "energy") for end in ("", "_low", "_high")]
+    units = [f"{figure}_{'s' if figure.startswith('time') else 'j'}" for figure in figures]
+    _print_rows(told["forecasts"], ["workload", "nodes", "batch_size", *units, "fitted_on"])
+    typer.echo(f"\nfitted to {told['fitted_runs']} runs; _low and _high are 90 % intervals")
+    _print_left_out(told["left_out"])
+
+
+@import_app.command("mlperf")
+def import_mlperf(
+    source: Annotated[
+        Path,
+        typer.Argument(help="Folder of submissions, git repository (bare too), or flat tables."),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Read this revision of the repository, not the files.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
+) -> None:
+    """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
+    from joulecast.importers.mlperf import import_mlperf as run_import
+
+    try:
+        typer.echo(run_import(source, out, revision, workers).text())
     except JoulecastError as error:
         raise _fail(error) from None
 

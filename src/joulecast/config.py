@@ -100,6 +100,11 @@ class TrainingSection(_Section):
         {"vgg16": 2, "resnet50": 3, "vit_s": 5},
         description="Measured steps of a run; one number, or one for each network.",
     )
+    samples: int | dict[str, int] | None = Field(
+        None,
+        description="Measured samples of a run (one number, or one for each network) in place of "
+        "steps: every batch size gets the steps that reach them, so that all runs last alike.",
+    )
     warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, left out.")
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="Stop when the test split reaches this; steps is the limit."
@@ -119,13 +124,13 @@ class TrainingSection(_Section):
     loader_workers: int = Field(0, ge=0, description="Loader processes; 0: a thread of the rank.")
     prefetch_batches: int = Field(2, ge=0, description="Batches prepared ahead; 0: none.")
 
-    @field_validator("steps")
+    @field_validator("steps", "samples")
     @classmethod
-    def _some(cls, steps: int | dict[str, int]) -> int | dict[str, int]:
-        for count in steps.values() if isinstance(steps, dict) else [steps]:
-            if count < 1:
-                raise ValueError("at least one step is needed")
-        return steps
+    def _some(cls, counts: int | dict[str, int] | None) -> int | dict[str, int] | None:
+        for count in counts.values() if isinstance(counts, dict) else [counts]:
+            if count is not None and count < 1:
+                raise ValueError("at least one is needed")
+        return counts
 
 
 class PowerSection(_Section):
@@ -218,10 +223,13 @@ class Config(_Section):
                     f"calibration.batch_sizes: {size} is smaller than the "
                     f"{self.scale.ranks_per_node} ranks of a node"
                 )
-        steps = self.training.steps
-        missing = [n for n in self.workload.networks if isinstance(steps, dict) and n not in steps]
+        key = "steps" if self.training.samples is None else "samples"
+        counts = getattr(self.training, key)
+        missing = [
+            n for n in self.workload.networks if isinstance(counts, dict) and n not in counts
+        ]
         if missing:
-            raise ValueError(f"training.steps: no number for {', '.join(missing)}")
+            raise ValueError(f"training.{key}: no number for {', '.join(missing)}")
         return self
 
 

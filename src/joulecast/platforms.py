@@ -30,6 +30,14 @@ class Platform(BaseModel):
     watts_source: str | None = Field(None, description="Where the watts come from.")
     peak_flops: float | None = Field(None, gt=0, description="Peak FLOP/s of a node.")
     notes: str = ""
+    # Not a fact of the node: left out of specifications, so that it changes no run's hash.
+    recorded: str | None = Field(
+        None,
+        min_length=1,
+        exclude=True,
+        description="A recorded campaign whose runs stand for measurements on this platform: its "
+        "folder, absolute or from the project's folder (the one that holds config/).",
+    )
 
     @model_validator(mode="after")
     def _full_above_idle(self) -> "Platform":

@@ -9,6 +9,7 @@ renamed, so a folder that is there is complete.
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +49,15 @@ ACTIVITY_COLUMNS = (
     "memory_bytes",
     "network_bytes_per_s",
 )
+
+
+FRAMES = {
+    "stages": STAGE_COLUMNS,
+    "power": POWER_COLUMNS,
+    "activity": ACTIVITY_COLUMNS,
+    "phases": PHASE_COLUMNS,
+}
+"""The frames of a record, each a parquet file, by the columns that it must have."""
 
 
 class _Part(BaseModel):
@@ -176,10 +186,8 @@ def validate(record: RunRecord) -> None:
     run = spec.run
     if info.spec_sha256 != spec.digest():
         raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
-    _require_columns(record.stages, STAGE_COLUMNS, "stages.parquet", run)
-    _require_columns(record.power, POWER_COLUMNS, "power.parquet", run)
-    _require_columns(record.activity, ACTIVITY_COLUMNS, "activity.parquet", run)
-    _require_columns(record.phases, PHASE_COLUMNS, "phases.parquet", run)
+    for name, columns in FRAMES.items():
+        _require_columns(getattr(record, name), columns, f"{name}.parquet", run)
     unknown = set(record.phases["phase"]) - set(PHASES)
     if unknown:
         raise JoulecastError(f"run {run}: unknown phases {', '.join(sorted(unknown))}")
@@ -217,14 +225,18 @@ def _validate_execution(record: RunRecord) -> None:
         raise JoulecastError(f"run {run}: a stage stops before it starts")
 
 
+def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
+    # Names repeat, numbers do not: a dictionary of numbers costs more to read than it saves.
+    names = [c for c in ("node", "meter", "stage", "phase") if c in frame.columns]
+    frame.to_parquet(path, index=False, use_dictionary=names)
+
+
 def write_record(target: Path, record: RunRecord) -> None:
     """Validate ``record`` and write it to the folder ``target``, whole or not at all."""
     validate(record)
     with directory_written_aside(target) as partial:
-        record.stages.to_parquet(partial / "stages.parquet", index=False)
-        record.power.to_parquet(partial / "power.parquet", index=False)
-        record.activity.to_parquet(partial / "activity.parquet", index=False)
-        record.phases.to_parquet(partial / "phases.parquet", index=False)
+        for name in FRAMES:
+            _write_frame(partial / f"{name}.parquet", getattr(record, name))
         (partial / "run.json").write_text(record.info.model_dump_json(indent=1) + "\n")
 
 
@@ -255,28 +267,51 @@ def read_info(folder: Path) -> RunInfo:
         raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
 
 
-def read_record(folder: Path) -> RunRecord:
+def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRecord:
     """Read and validate one record.
+
+    Args:
+        frames: the frames to read; the others come back without rows.
 
     Raises:
         JoulecastError: naming the file that is missing or broken.
     """
     # Loaded here, so that programs that only ask for `run.json` start in half the time.
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     info = read_info(folder)
-    frames = {}
-    for name in ("stages", "power", "activity", "phases"):
+    read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
+    for name in frames:
         path = folder / f"{name}.parquet"
         try:
-            frames[name] = pd.read_parquet(path)
-        except (OSError, ValueError) as error:
+            # Threads cost more than they bring on files of this size.
+            read[name] = (
+                pq.ParquetFile(path).read(use_threads=False).to_pandas(ignore_metadata=True)
+            )
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise JoulecastError(
                 f"{path}: cannot be read ({error}); delete {folder} to repeat the run"
             ) from None
-    record = RunRecord(info, **frames)
+    record = RunRecord(info, **read)
     validate(record)
     return record
+
+
+def record_folders(above: Path) -> list[Path]:
+    """All run records in a folder, however deep.
+
+    Raises:
+        JoulecastError: there is none.
+    """
+    folders = sorted(path.parent for path in above.rglob("run.json"))
+    if not folders:
+        raise JoulecastError(
+            f"{above}: holds no run record (a folder with run.json); import or measure some, or "
+            "unpack a recorded campaign with `joulecast replay`"
+        )
+    return folders
 
 
 def answers(folder: Path, spec: RunSpec) -> bool:

@@ -3,19 +3,18 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from joulecast.campaign import campaign_runs, run_table
+from joulecast.campaign import campaign_runs, recorded_folder, run_table
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of
+from joulecast.recorded import FILES
 
+PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
 try:
     CONFIG = parse_config(config, "configuration")
-    SPECS = {
-        spec.run: spec
-        for spec in campaign_runs(
-            CONFIG, Path(workflow.basedir) / "config" / "platforms"
-        )
-    }
+    SPECS = {spec.run: spec for spec in campaign_runs(CONFIG, PLATFORMS)}
+    # The recorded campaign that is replayed; None where runs are measured.
+    RECORDED = recorded_folder(CONFIG, PLATFORMS)
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 

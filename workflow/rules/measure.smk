@@ -1,32 +1,48 @@
-# Measurements: every rule leaves one run record, and one of them runs at a time on a machine.
+# Run records: measured here, one at a time on a machine, or unpacked from a recorded campaign.
 
+if RECORDED is None:
 
-rule train:
-    output:
-        record=directory(f"{RESULTS}/records/{{run}}"),
-    log:
-        f"{RESULTS}/logs/{{run}}.log",
-    wildcard_constraints:
-        run=SEVERAL_RANKS,
-    priority: place_in_order
-    threads: 1
-    resources:
-        machine=1,
-        mpi="mpiexec",
-        tasks=rank_count,
-    params:
-        specification=specification,
-    script:
-        "../scripts/measure.py"
+    rule train:
+        output:
+            record=directory(f"{RESULTS}/records/{{run}}"),
+        log:
+            f"{RESULTS}/logs/{{run}}.log",
+        wildcard_constraints:
+            run=SEVERAL_RANKS,
+        priority: place_in_order
+        threads: 1
+        resources:
+            machine=1,
+            mpi="mpiexec",
+            tasks=rank_count,
+        params:
+            specification=specification,
+        script:
+            "../scripts/measure.py"
 
+    use rule train as train_single with:
+        wildcard_constraints:
+            run=ONE_RANK,
+        resources:
+            machine=1,
 
-use rule train as train_single with:
-    wildcard_constraints:
-        run=ONE_RANK,
-    resources:
-        machine=1,
+    use rule train as calibrate with:
+        wildcard_constraints:
+            run=r"(idle|allreduce|sleeping_rank)-n\d+",
 
+else:
 
-use rule train as calibrate with:
-    wildcard_constraints:
-        run=r"(idle|allreduce|sleeping_rank)-n\d+",
+    rule replay:
+        input:
+            # A clone makes these newer than restored results: their content counts, not their age.
+            ancient([str(RECORDED / name) for name in FILES]),
+        output:
+            [directory(record) for record in records()],
+        log:
+            f"{RESULTS}/logs/replay.log",
+        threads: 1
+        params:
+            # It names the content of all the other files.
+            campaign_sha256=sha256_of(RECORDED / FILES[0]),
+        script:
+            "../scripts/replay.py"

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 from joulecast.logs import logged
 from joulecast.energy.fitting import CampaignFit
 from joulecast.records import read_record
-from joulecast.tables.figures import power_trace, predicted_against_measured, stage_times
+from joulecast.tables.figures import (
+    power_trace,
+    predicted_against_measured,
+    stage_energies,
+    stage_times,
+)
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -15,8 +20,10 @@ if TYPE_CHECKING:
 def main(fits: str, record: str, folder: Path) -> None:
     fit = CampaignFit.load(Path(fits))
     observations = fit.observations
-    clean = observations[(observations["kind"] == "training") & (observations["polluted"] == "")]
+    trained = observations["kind"].isin(("training", "imported"))
+    clean = observations[trained & (observations["polluted"] == "")]
     stage_times(clean, folder / "stage_times")
+    stage_energies(clean, folder / "stage_energies")
     power_trace(read_record(Path(record)), folder / "power_trace")
     predicted_against_measured(fit.times, fit.energies, folder / "predicted_against_measured")
 

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def main(fits: str, published: str, folder: Path) -> None:
-    fit = CampaignFit.load(Path(fits))
-    numbers = read_published(Path(published))
-    write_tables(folder, fit.observations, fit.times, fit.energies, fit.series, numbers)
+    write_tables(folder, CampaignFit.load(Path(fits)), read_published(Path(published)))
 
 
 if __name__ == "__main__":

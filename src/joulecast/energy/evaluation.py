@@ -1,18 +1,21 @@
 """Judging the models on what they have not seen.
 
 A split says which training runs a fit may see. A node count that is held out takes its all-reduce and
-sleeping-rank calibrations with it. A fit that sees one node only is given the communication
-calibration of the smallest larger node count: two nodes that are not training are what a user has.
+sleeping-rank calibrations with it; a fit that sees one node count only is given the communication
+calibration of the smallest larger one: two nodes that are not training are what a user has. A workload
+that is held out keeps the runs at its smallest node count: they are its calibration, for every model
+(a workload without others is predicted from other workloads alone). Errors are of settings: the
+mean over the repeats of a workload on a node count.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.mc2 import MC2
-from joulecast.energy.proportional import MODELS, TIME_MODELS, UTILISATIONS, Context
+from joulecast.energy.models import TIME, EnergyModel, Evidence, ablations, mc2_for, rivals
+from joulecast.energy.proportional import TIME_MODELS, Watts
 
 MEASURED = ("measured", "recorded", "imported")
 """Energy sources that may judge a model; an estimate shows the pipeline only."""
@@ -27,154 +30,299 @@ class Split:
     judged: pd.Series
 
 
-def splits(training: pd.DataFrame) -> Iterator[Split]:
-    """In-sample, leave one node count out, and extrapolation from N <= N_max / 4.
-
-    The sweep over batch sizes (batches of a node that larger node counts do not have) is fitted
-    wherever N = 1 is, and judged only in-sample.
-    """
+def _in_sample(training: pd.DataFrame) -> Iterator[Split]:
     everything = pd.Series(True, index=training.index)
     yield Split("in-sample", everything, everything)
+
+
+def _leave_one_node_count_out(training: pd.DataFrame) -> Iterator[Split]:
     counts = sorted(training["nodes"].unique())
-    campaign = ~is_sweep(training)
-    if len(counts) > 1:
-        for count in counts:
-            out = training["nodes"] == count
-            yield Split("leave-one-node-count-out", ~out, out & campaign)
-    small = training["nodes"] <= max(counts) / 4
+    for count in counts if len(counts) > 1 else ():
+        out = training["nodes"] == count
+        yield Split("leave-one-node-count-out", ~out, out & ~is_sweep(training))
+
+
+def _extrapolation(training: pd.DataFrame) -> Iterator[Split]:
+    small = training["nodes"] <= training["nodes"].max() / 4
     if small.any() and not small.all():
         yield Split("extrapolation", small, ~small)
 
 
+def _leave_one_workload_out(training: pd.DataFrame) -> Iterator[Split]:
+    networks = sorted(training["network"].unique())
+    for network in networks if len(networks) > 1 else ():
+        own = training["network"] == network
+        smallest = training["nodes"] == training.groupby("workload")["nodes"].transform("min")
+        out = own & ~smallest if (own & ~smallest).any() else own
+        yield Split("leave-one-workload-out", ~out, out & ~is_sweep(training))
+
+
+SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
+    "in-sample": _in_sample,
+    "leave-one-node-count-out": _leave_one_node_count_out,
+    "extrapolation": _extrapolation,
+    "leave-one-workload-out": _leave_one_workload_out,
+}
+"""Splits by name. In-sample is there because the papers' errors may be; extrapolation fits
+N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is, and judged only
+in-sample."""
+
+
 def is_sweep(training: pd.DataFrame) -> pd.Series:
     """Runs whose batch exists at one node count only, when the network has others with more."""
-    per_rank = training.groupby(["network", "batch_per_rank"])["nodes"].transform("nunique")
-    most = per_rank.groupby(training["network"]).transform("max")
+    if training["batch_per_rank"].isna().all():
+        return pd.Series(False, index=training.index)
+    per_rank = training.groupby(["workload", "batch_per_rank"])["nodes"].transform("nunique")
+    most = per_rank.groupby(training["workload"]).transform("max")
     return per_rank < most
 
 
-def _calibrations(
-    split: Split, training: pd.DataFrame, others: pd.DataFrame, allreduce: pd.DataFrame
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _evidence(split: Split, everything: Evidence) -> Evidence:
+    training, others, allreduce = (
+        everything.training,
+        everything.calibration,
+        everything.allreduce,
+    )
     seen = set(training.loc[split.fitted, "nodes"])
     available = sorted(set(allreduce["nodes"]))
     allowed = {count for count in available if count in seen}
     if not allowed and available:
         allowed = {available[0]}
     chosen = others["nodes"].isin(allowed) | (others["kind"] == "idle")
-    return others[chosen], allreduce[allreduce["nodes"].isin(allowed)]
+    return Evidence(
+        training[split.fitted],
+        others[chosen],
+        allreduce[allreduce["nodes"].isin(allowed)],
+        everything.watts,
+    )
+
+
+SETTING = ["energy_source", "platform", "network", "nodes", "batch", "nodes_are"]
+_RUN = ["run", "repeat", *SETTING]
+
+
+def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> pd.DataFrame:
+    told = model.predict(judged, time).drop(columns=["lower_s", "upper_s"])
+    rows = judged[_RUN].assign(split=split, time=time, model=model.name)
+    rows = rows.assign(
+        measured=judged["energy_j"],
+        predicted=told["predicted_j"],
+        lower=told["lower_j"],
+        upper=told["upper_j"],
+    )
+    return rows[rows["predicted"].notna()]
+
+
+def _judge_time(name: str, judged: pd.DataFrame, seconds: pd.Series, split: str) -> pd.DataFrame:
+    rows = judged[_RUN].assign(split=split, model=name)
+    return rows.assign(measured=judged["total_s"], predicted=seconds)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``times`` and ``energies``, one row a judged run, split and model (columns: the setting,
-    ``split``, ``time`` given or predicted, ``model``, ``measured``, ``predicted``), and the fit to
-    all runs."""
+    """One row a judged run, split and model (columns: the setting, ``split``, ``time`` given or
+    predicted, ``model``, ``measured``, ``predicted``, ``lower`` and ``upper`` of the 90 % interval):
+    ``times`` in s, ``energies`` in J, ``ablations`` in J; and the fits to all runs."""
 
     times: pd.DataFrame
     energies: pd.DataFrame
-    full_fit: MC2
-
-
-_SETTING = ["run", "network", "nodes", "batch", "repeat", "nodes_are", "energy_source"]
-
-
-def _rows(judged: pd.DataFrame, predicted: pd.Series, measured: str, **labels: str) -> pd.DataFrame:
-    rows = judged[_SETTING].assign(**labels)
-    return rows.assign(measured=judged[measured], predicted=predicted)
-
-
-def _context(
-    training: pd.DataFrame, calibration: pd.DataFrame, watts: dict[str, float | None]
-) -> Context:
-    idle = calibration[calibration["kind"] == "idle"]
-    idle_w = float((idle["energy_j"] / idle["total_s"] / idle["metered_units"]).mean())
-    if not np.isfinite(idle_w):
-        idle_w = float(watts.get("idle_w") or 0.0)
-    return Context(training, idle_w, watts.get("full_w"), watts.get("tdp_w"))
-
-
-def _typical_utilisation(fitted: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
-    """The judged settings with the utilisations that the fit's runs of their network had."""
-    means = fitted.groupby("network")[list(UTILISATIONS)].mean()
-    return judged.assign(**{name: judged["network"].map(means[name]) for name in UTILISATIONS})
+    ablations: pd.DataFrame
+    full_fits: list[EnergyModel]
 
 
 def evaluate(
     observations: pd.DataFrame,
     allreduce: pd.DataFrame,
-    watts: dict[str, float | None],
+    watts: dict[str, Watts],
     bootstrap: int = 0,
+    splits: Sequence[str] = tuple(SPLITS),
+    times: Sequence[str] = TIME,
 ) -> Evaluation:
-    """Fit and judge all models on all splits.
+    """Fit and judge all models.
+
+    Staged runs of each platform are a campaign of their own; imported runs are one, since what MC2
+    learns of them is carried from one workload and platform to the other.
 
     Args:
         observations: of all runs, polluted ones left out by the caller.
-        watts: ``idle_w``, ``full_w`` and ``tdp_w`` of the platform.
+        allreduce: single sums of the all-reduce calibrations.
+        watts: of each platform by its name, where anybody knows them.
+        bootstrap: resamples behind the intervals of the coefficients of the full fit.
+        splits: names of :data:`SPLITS`.
+        times: ``given``, ``predicted`` or both.
 
     Raises:
         ValueError: there is no training run.
     """
-    training = observations[observations["kind"] == "training"].reset_index(drop=True)
-    if training.empty:
+    parts = [
+        _evaluate(everything, imported, bootstrap, splits, times)
+        for everything, imported in campaigns(observations, allreduce, watts)
+    ]
+    if not parts:
         raise ValueError("no training run to fit")
-    others = observations[observations["kind"] != "training"]
-    times: list[pd.DataFrame] = []
-    energies: list[pd.DataFrame] = []
-    full = MC2().fit(training, allreduce, others, bootstrap)
-    for split in splits(training):
-        fitted, judged = training[split.fitted], training[split.judged]
-        calibration, points = _calibrations(split, training, others, allreduce)
-        in_sample = split.name == "in-sample"
-        model = full if in_sample else MC2().fit(fitted, points, calibration)
-        predicted = model.predict_times(judged)
-        total_s = predicted["total_s"]
-        times.append(_rows(judged, total_s, "total_s", split=split.name, model="MC2"))
-        for name, rival in TIME_MODELS.items():
-            guess = rival(fitted, judged)
-            times.append(_rows(judged, guess, "total_s", split=split.name, model=name))
-        if model.power is None:
-            continue
-        context = _context(fitted[fitted["energy_j"].notna()], calibration, watts)
-        for given in ("given", "predicted"):
-            # With the time given everybody knows the run's own times and utilisations.
-            known = judged if given == "given" else _typical_utilisation(fitted, judged)
-            spent = judged["total_s"] if given == "given" else total_s
-            stage_times = judged[list(predicted.columns)] if given == "given" else predicted
-            labels = {"split": split.name, "time": given}
-            mc2 = model.predict_energy(judged, stage_times)
-            energies.append(_rows(judged, mc2, "energy_j", model="MC2", **labels))
-            for name, proportional in MODELS.items():
-                guess = proportional(context, known, spent)
-                energies.append(_rows(judged, guess, "energy_j", model=name, **labels))
-    return Evaluation(_joined(times), _joined(energies), full)
+    return Evaluation(
+        _joined([p.times for p in parts]),
+        _joined([p.energies for p in parts]),
+        _joined([p.ablations for p in parts]),
+        [fit for p in parts for fit in p.full_fits],
+    )
+
+
+def campaigns(
+    observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
+) -> Iterator[tuple[Evidence, bool]]:
+    """What is fitted together, and whether it was imported: staged runs by platform, and all imported
+    ones that have energy (their times alone are not what they are there for)."""
+    trained = observations["kind"].isin(("training", "imported"))
+    of = observations["platform"].where(observations["kind"] != "imported", "imported")
+    for name, of_campaign in observations.groupby(of, sort=False):
+        imported = name == "imported"
+        usable = trained[of_campaign.index]
+        if imported:
+            usable = usable & of_campaign["energy_j"].notna()
+        training = of_campaign[usable].reset_index(drop=True)
+        if len(training):
+            others = of_campaign[~trained[of_campaign.index]]
+            points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce
+            yield Evidence(training, others, points, watts.get(str(name), {})), imported
+
+
+def _evaluate(
+    everything: Evidence,
+    imported: bool,
+    bootstrap: int,
+    splits: Sequence[str],
+    times: Sequence[str],
+) -> Evaluation:
+    training = everything.training
+    full = mc2_for(imported, bootstrap).fit(everything)
+    time_rows, energy_rows, ablation_rows = [], [], []
+    for name in splits:
+        for split in SPLITS[name](training):
+            judged, evidence = training[split.judged], _evidence(split, everything)
+            if judged.empty or evidence.training.empty:
+                continue
+            mc2 = full if name == "in-sample" else mc2_for(imported).fit(evidence)
+            seconds = mc2.predict(judged, "predicted")["predicted_s"]
+            time_rows.append(_judge_time("MC2", judged, seconds, name))
+            for rival_name, rival in TIME_MODELS.items():
+                guess = rival(evidence.training, judged)
+                time_rows.append(_judge_time(rival_name, judged, guess, name))
+            if not evidence.training["energy_j"].notna().any():
+                continue
+            models = [mc2, *(rival.fit(evidence) for rival in rivals(mc2))]
+            reduced = [model.fit(evidence) for model in ablations(imported)]
+            for time in times:
+                energy_rows += [_judge(model, judged, time, name) for model in models]
+                ablation_rows += [_judge(model, judged, time, name) for model in (mc2, *reduced)]
+    return Evaluation(_joined(time_rows), _joined(energy_rows), _joined(ablation_rows), [full])
 
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    if not frames:
-        return pd.DataFrame(columns=[*_SETTING, "split", "time", "model", "measured", "predicted"])
-    return pd.concat(frames, ignore_index=True)
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        columns = [*_RUN, "split", "time", "model", "measured", "predicted", "lower", "upper"]
+        return pd.DataFrame(columns=columns)
+    return pd.concat(filled, ignore_index=True)
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``difference_percent``, and ``error_percent`` where the measured value may judge."""
+    """Add ``difference_percent`` of predicted against measured."""
     difference = 100 * (rows["predicted"] / rows["measured"] - 1)
-    return rows.assign(difference_percent=difference)
+    return rows.assign(difference_percent=difference.astype(float))
 
 
-def summarise(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Mean absolute, largest and signed difference in percent of ``difference_percent``, by group."""
-    groups = rows.assign(size=rows["difference_percent"].abs()).groupby(by, sort=False)
-    return groups.agg(
+def settings(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """One row a setting of judged runs: means over its repeats, ``difference_percent`` of the means,
+    ``mean_absolute_percent`` of the single runs, and ``covered_percent`` of them by the interval."""
+    judged = with_errors(rows)
+    bounded = judged["lower"].notna() if "lower" in judged else pd.Series(False, index=rows.index)
+    inside = judged.get("lower", np.nan) <= judged["measured"]
+    inside &= judged["measured"] <= judged.get("upper", np.nan)
+    judged = judged.assign(covered=inside.where(bounded).astype(float))
+    table = (
+        judged.groupby(list(by), sort=False, dropna=False)
+        .agg(
+            runs=("run", "count"),
+            measured=("measured", "mean"),
+            predicted=("predicted", "mean"),
+            mean_absolute_percent=("difference_percent", lambda d: d.abs().mean()),
+            covered_percent=("covered", lambda c: 100 * c.mean()),
+        )
+        .reset_index()
+    )
+    table["difference_percent"] = 100 * (table["predicted"] / table["measured"] - 1)
+    return table
+
+
+def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """MAPE, largest and signed difference in percent over settings, and how many of their runs the
+    intervals cover, by group; ``cells`` are of :func:`settings`."""
+    sized = cells.assign(
+        size=cells["difference_percent"].abs(), hits=cells["covered_percent"] * cells["runs"]
+    )
+    groups = sized.groupby(list(by), sort=False, dropna=False)
+    table = groups.agg(
         settings=("size", "count"),
+        runs=("runs", "sum"),
         mape_percent=("size", "mean"),
         max_percent=("size", "max"),
         bias_percent=("difference_percent", "mean"),
+        covered_percent=("hits", lambda h: h.sum(min_count=1)),
     ).reset_index()
+    table["covered_percent"] = table["covered_percent"] / table["runs"]
+    return table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """MC2 against one rival on the settings of one split: percentage points of MAPE that MC2 is better
+    by, their 90 % interval, and the share of the resamples in which it is better."""
+
+    rival: str
+    settings: int
+    better_by_points: float
+    lower_points: float
+    upper_points: float
+    better_share: float
+
+
+def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
+    sizes = cells.assign(size=cells["difference_percent"].abs())
+    index = ["platform", "network", "nodes", "batch"]
+    return sizes.pivot_table(index=index, columns="model", values="size")
+
+
+def compare(cells: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> list[Comparison]:
+    """Paired bootstrap of MC2 against every rival over the settings of one split and kind of time,
+    the best rival first; each on the settings that it and MC2 both predict.
+
+    The best rival is chosen on the very settings that judge it, which favours the rival.
+    """
+    errors = _error_by_model(cells)
+    if "MC2" not in errors:
+        return []
+    random = np.random.default_rng(seed)
+    compared = []
+    for rival in errors.columns.drop("MC2"):
+        both = errors[["MC2", rival]].dropna()
+        if both.empty:
+            continue
+        gained = (both[rival] - both["MC2"]).to_numpy(float)
+        drawn = gained[random.integers(0, len(gained), (resamples, len(gained)))].mean(axis=1)
+        lower, upper = (float(b) for b in np.percentile(drawn, (5, 95)))
+        share = float((drawn > 0).mean())
+        compared.append(
+            Comparison(str(rival), len(gained), float(gained.mean()), lower, upper, share)
+        )
+    return sorted(compared, key=lambda c: c.better_by_points)
 
 
 def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:
-    """Mean coefficient of variation in percent between repeats: no model can claim less."""
-    cells = training.groupby(["network", "nodes", "batch"])[quantity]
+    """Mean coefficient of variation in percent between repeats, of ``quantity`` per unit of work where
+    repeats did not do the same: no model can claim less."""
+    per_work = training[quantity] / training["samples"]
+    keys = [training[key] for key in ("platform", "network", "nodes", "batch")]
+    cells = per_work.groupby(keys, dropna=False)
     spread = (cells.std() / cells.mean())[cells.count() > 1]
     return float(100 * spread.mean())

@@ -9,12 +9,16 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.evaluation import evaluate, is_sweep
-from joulecast.energy.mc2 import MC2
+from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.observations import allreduce_points, observe_all
+from joulecast.energy.proportional import Watts
 from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside
 from joulecast.records import read_info, read_record
+
+_FRAMES = ("observations", "times", "energies", "ablations", "series")
+_MOST_BINS = 150
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,14 @@ class CampaignFit:
     observations: pd.DataFrame
     times: pd.DataFrame
     energies: pd.DataFrame
+    ablations: pd.DataFrame
     series: pd.DataFrame
     mc2: dict[str, Any]
 
     def save(self, folder: Path) -> None:
         """Write the fits to ``folder``, whole or not at all."""
         with directory_written_aside(folder) as partial:
-            for name in ("observations", "times", "energies", "series"):
+            for name in _FRAMES:
                 getattr(self, name).to_parquet(partial / f"{name}.parquet", index=False)
             (partial / "mc2.json").write_text(json.dumps(self.mc2, indent=1) + "\n")
 
@@ -42,10 +47,7 @@ class CampaignFit:
             JoulecastError: it is not all there.
         """
         try:
-            frames = {
-                name: pd.read_parquet(folder / f"{name}.parquet")
-                for name in ("observations", "times", "energies", "series")
-            }
+            frames = {name: pd.read_parquet(folder / f"{name}.parquet") for name in _FRAMES}
             mc2 = json.loads((folder / "mc2.json").read_text())
         except (OSError, ValueError) as error:
             raise JoulecastError(f"{folder}: the fits cannot be read ({error})") from None
@@ -58,19 +60,55 @@ def _series(folders: Sequence[Path], period_s: float, splits: int) -> pd.DataFra
     for folder in folders:
         record = read_record(folder)
         info = record.info
-        errors = forecast_errors(resampled_power(record, period_s), splits)
+        # A long trace is seen in as many bins as a short one: ARIMA costs their square.
+        bins = (info.outcome.stop_s - info.outcome.start_s) / _MOST_BINS
+        errors = forecast_errors(resampled_power(record, max(period_s, bins)), splits)
         parts.append(errors.assign(run=info.spec.run, energy_source=info.energy_source))
     if not parts:
         return pd.DataFrame(columns=["model", "split", "difference_percent", "energy_source"])
     return pd.concat(parts, ignore_index=True)
 
 
-def _summary(model: MC2) -> dict[str, Any]:
-    return {
-        "time": asdict(model.time),
-        "power": None if model.power is None else asdict(model.power),
-        "units": "s, s/sample, s/byte, W; tau, c, m and o by network",
-    }
+def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
+    summary: dict[str, Any] = {}
+    for fit in fits:
+        if isinstance(fit, Staged):
+            summary |= {
+                "time": asdict(fit.mc2.time),
+                "power": None if fit.mc2.power is None else asdict(fit.mc2.power),
+                "units": "s, s/sample, s/byte, W; tau, c, m and o by network",
+            }
+        if isinstance(fit, Phased):
+            summary["phases"] = asdict(fit.mc2)
+    return summary
+
+
+def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Observations of all records, and of those that may be fitted.
+
+    Raises:
+        JoulecastError: no training run is left to fit; lists why each was left out.
+    """
+    observations = observe_all(folders)
+    if observations.empty:
+        raise JoulecastError("there are no records to fit")
+    clean = observations[observations["polluted"] == ""]
+    if not clean["kind"].isin(("training", "imported")).any():
+        listed = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(observations))
+        raise JoulecastError(f"no training run is left to fit ({listed or 'there are no records'})")
+    return observations, clean
+
+
+def left_out(observations: pd.DataFrame) -> list[dict[str, str]]:
+    """Runs that no fit sees, each with its reasons."""
+    marked = observations[observations["polluted"] != ""]
+    return [{"run": row.run, "reason": row.polluted} for row in marked.itertuples()]
+
+
+def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:
+    """What each platform's file says it draws, by the platform's name."""
+    platforms = [read_info(folder).spec.platform for folder in folders]
+    return {p.name: {"idle_w": p.idle_w, "full_w": p.full_w, "tdp_w": p.tdp_w} for p in platforms}
 
 
 def fit_campaign(
@@ -86,21 +124,20 @@ def fit_campaign(
     Raises:
         JoulecastError: no training run is left to fit; lists why each was left out.
     """
-    observations = observe_all(folders)
-    clean = observations[observations["polluted"] == ""]
-    if clean[clean["kind"] == "training"].empty:
-        reasons = observations.loc[observations["polluted"] != "", ["run", "polluted"]]
-        listed = "; ".join(f"{row.run}: {row.polluted}" for row in reasons.itertuples())
-        raise JoulecastError(f"no training run is left to fit ({listed or 'there are no records'})")
-    kept = [folder for folder in folders if not read_info(folder).polluted]
-    platform = read_info(folders[0]).spec.platform
-    watts = {"idle_w": platform.idle_w, "full_w": platform.full_w, "tdp_w": platform.tdp_w}
-    judged = evaluate(clean, allreduce_points(kept), watts, bootstrap)
+    observations, clean = clean_observations(folders)
+    kept = [Path(folder) for folder in clean["folder"]]
+    judged = evaluate(clean, allreduce_points(kept), known_watts(folders), bootstrap)
     # One trace of every setting is enough to see what forecasting it is worth.
-    training = clean[clean["kind"] == "training"]
-    first = training[~is_sweep(training) & (training["repeat"] == training["repeat"].min())]
-    traces = [folder for folder in kept if folder.name in set(first["run"])]
+    training = clean[clean["kind"].isin(("training", "imported"))]
+    of_setting = [training[key] for key in ("platform", "network", "nodes", "batch")]
+    first = training[~is_sweep(training) & (training.groupby(of_setting).cumcount() == 0)]
+    traces = [Path(folder) for folder in first["folder"]]
     series = _series(traces, series_period_s, series_splits)
     return CampaignFit(
-        observations, judged.times, judged.energies, series, _summary(judged.full_fit)
+        observations,
+        judged.times,
+        judged.energies,
+        judged.ablations,
+        series,
+        _summary(judged.full_fits),
     )

@@ -32,6 +32,14 @@ _BYTES_TOUCHED_PER_GRADIENT_BYTE = 5.0  # 20 bytes for each 4-byte parameter
 _LEAST_SHARE = 0.01  # a stage below this share of its step weighs as if it had it
 
 
+SPLIT_POWERS = {
+    "one power": "one",
+    "no wait/copy split": "communicating",
+    "communication power of each workload": "workloads",
+}
+"""What may be taken from, or added to, the powers of the stages, by what it does to the model."""
+
+
 @dataclass(frozen=True)
 class Fitted:
     """Coefficients by name, with 90 % intervals from resampling runs, and the condition number of
@@ -107,9 +115,11 @@ class MC2:
             runs carry no energy.
     """
 
-    name = "MC2"
-
-    def __init__(self) -> None:
+    def __init__(self, powers: str = "stages", *, overlap: bool = True) -> None:
+        """``powers``: ``stages``, one for each, or a value of :data:`SPLIT_POWERS`; without
+        ``overlap`` all of the copy is taken to be exposed."""
+        self._powers = powers
+        self._overlap = overlap
         self.time = Fitted({})
         self.power: Fitted | None = None
         self._sigma: dict[str, float] = {}
@@ -146,7 +156,7 @@ class MC2:
         self, training: pd.DataFrame, allreduce: pd.DataFrame, form: str
     ) -> tuple[dict[str, float], float]:
         system = _System()
-        overlapped = bool(training["overlap"].any())
+        overlapped = self._overlap and bool(training["overlap"].any())
         rows = self._with_sigma(training)
         for row in rows.itertuples():
             step_s = float(row.total_s) / float(row.steps)
@@ -184,6 +194,30 @@ class MC2:
         bounds = (max(0.0, near - 0.025), near + 0.025)
         return float(minimize_scalar(error, bounds=bounds, method="bounded").x)
 
+    def _power_name(self, stage: str, network: str | None) -> str:
+        if self._powers == "one":
+            return "dP"
+        if stage in self._short:
+            return "dP:computing"
+        if stage.startswith("communicating") and self._powers == "communicating":
+            return "dP:communicating"
+        if stage.startswith("communicating") and self._powers == "workloads":
+            return f"dP:{stage}:{network}"
+        return f"dP:{stage}"
+
+    def _power_terms(self, row: Any) -> dict[str, float]:
+        """Joules per watt of each power: ``P0`` counts meters, the excess powers count nodes.
+
+        Stages that are too short for a power of their own draw that of computing.
+        """
+        steps = max(float(row.steps), 1.0)
+        terms = {"P0": float(row.metered_units) * float(row.total_s)}
+        for stage in TIMED:
+            name = self._power_name(stage, row.network)
+            node_seconds = float(row.nodes) * steps * float(getattr(row, f"t_{stage}_s"))
+            terms[name] = terms.get(name, 0.0) + node_seconds
+        return terms
+
     def _fit_power(
         self, training: pd.DataFrame, calibration: pd.DataFrame
     ) -> tuple[dict[str, float], float]:
@@ -191,7 +225,7 @@ class MC2:
         runs = pd.concat([frame for frame in (training, calibration) if len(frame)])
         self._short = _too_short(runs)
         for row in runs[runs["energy_j"].notna()].itertuples():
-            terms = _power_terms(row, self._short)
+            terms = self._power_terms(row)
             system.add(terms, float(row.energy_j), float(row.energy_j))
         return system.solve()
 
@@ -227,7 +261,7 @@ class MC2:
         times = {stage: _dot(part, values) for stage, part in terms.items()}
         if row.ranks == 1:
             times["communicating_wait"] = times["communicating_copy"] = 0.0
-        if row.overlap:
+        if row.overlap and self._overlap:
             hidden = values.get("phi", 0.0) * 2 / 3 * times["computing"]
             times["communicating_copy"] = max(0.0, times["communicating_copy"] - hidden)
         return times
@@ -252,24 +286,8 @@ class MC2:
             raise ValueError("the runs of the fit carry no energy")
         merged = settings.drop(columns=[c for c in times.columns if c in settings.columns])
         merged = merged.join(times)
-        energy = [
-            _dot(_power_terms(row, self._short), self.power.values) for row in merged.itertuples()
-        ]
+        energy = [_dot(self._power_terms(row), self.power.values) for row in merged.itertuples()]
         return pd.Series(energy, index=settings.index)
-
-
-def _power_terms(row: Any, too_short: frozenset[str]) -> dict[str, float]:
-    """Joules per watt of each power: ``P0`` counts meters, the excess powers count nodes.
-
-    Stages that are ``too_short`` for a power of their own draw that of computing.
-    """
-    steps = max(float(row.steps), 1.0)
-    terms = {"P0": float(row.metered_units) * float(row.total_s)}
-    for stage in TIMED:
-        name = "dP:computing" if stage in too_short else f"dP:{stage}"
-        node_seconds = float(row.nodes) * steps * float(getattr(row, f"t_{stage}_s"))
-        terms[name] = terms.get(name, 0.0) + node_seconds
-    return terms
 
 
 def _too_short(runs: pd.DataFrame) -> frozenset[str]:

@@ -2,14 +2,18 @@
 
 Columns (times in s per step unless said, energies in J per run):
 
-``run kind network nodes ranks batch batch_per_rank steps samples repeat gradient_bytes`` the setting;
-``total_s`` of the run; ``t_<stage>_s`` the mean over ranks and steps of a stage, exposed time only,
-``t_other_s`` what no stage covers; ``sigma_computing_s`` the spread of computing over steps and ranks;
-``energy_j`` of all nodes, ``e_<stage>_j`` its split; ``metered_units`` how many nodes have a
-meter of their own; ``u_cpu`` (share of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over
-nodes; ``energy_source``, ``why_no_energy``, ``nodes_are``, ``polluted``, ``overlap``, ``algorithm``.
+``run kind platform network workload nodes ranks batch batch_per_rank steps samples repeat
+gradient_bytes`` the setting, ``workload`` the network as a model tells it from others (with the platform
+where a table holds several), ``samples`` in the record's unit of work; ``total_s`` of the run;
+``t_<stage>_s`` the mean over ranks and steps of a stage, exposed time only, ``t_other_s`` what no stage
+covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``energy_j`` of all nodes,
+``e_<stage>_j`` its split; ``metered_units`` how many nodes have a meter of their own; ``u_cpu`` (share
+of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
+``why_no_energy``, ``nodes_are``, ``polluted``, ``overlap``, ``algorithm``; ``folder`` of the record.
+Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,11 +21,65 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import exposed_intervals, stage_energy
-from joulecast.records import STAGES, RunRecord, read_record
+from joulecast.records import FRAMES, STAGES, RunInfo, RunRecord, read_info, read_record
+
+UNNAMED = "mlperf"
+"""Campaign of imported runs whose submission says no name of its own."""
+
+UTILISATIONS = ("u_cpu", "memory_bytes", "network_bytes_per_s")
 
 TIMED = STAGES[:-1]
 """The stages that are timed; ``other`` is the rest."""
+
+
+def platform_family(system: str) -> str:
+    """Name of a node type: a system's name without its node count (``8xSMC-H100`` is ``SMC-H100``)."""
+    without = re.sub(r"^\d+x(?=[A-Za-z])", "", system)
+    return re.sub(r"[-_](n|nodes?|x)?\d+(nodes?)?$", "", without) or system
+
+
+def _setting(info: RunInfo) -> dict[str, Any]:
+    """What was run, of any kind of record."""
+    spec, outcome, foreign = info.spec, info.outcome, info.spec.foreign
+    batch = spec.training.global_batch_size if spec.training else 0
+    row: dict[str, Any] = {
+        "run": spec.run,
+        "kind": spec.kind,
+        "platform": spec.platform.name,
+        "network": spec.workload.network if spec.workload else None,
+        "workload": spec.workload.network if spec.workload else None,
+        "nodes": spec.nodes,
+        "ranks": spec.ranks,
+        "repeat": spec.repeat,
+        "batch": float(batch),
+        "batch_per_rank": batch / spec.ranks,
+        "steps": outcome.steps,
+        "samples": outcome.samples,
+        "total_s": outcome.stop_s - outcome.start_s,
+        "gradient_bytes": 4.0 * (info.parameters or 0),
+        "energy_source": info.energy_source,
+        "why_no_energy": info.no_energy_reason,
+        "nodes_are": info.nodes_are,
+        "polluted": "; ".join(info.polluted),
+        "overlap": bool(spec.training and spec.training.overlap),
+        "algorithm": info.algorithm_used,
+    }
+    if foreign is not None:
+        platform = platform_family(spec.platform.name)
+        if spec.campaign != UNNAMED:
+            # One cluster may submit its runs twice, metered before and behind the power supplies.
+            platform = f"{platform} ({spec.campaign})"
+        row |= {
+            "platform": platform,
+            "network": foreign.benchmark,
+            "workload": f"{foreign.benchmark} on {platform}",
+            "batch": float(foreign.global_batch_size or 1),
+            "batch_per_rank": np.nan,
+            "metered_units": spec.nodes,
+        }
+    return row
 
 
 def _stage_seconds(record: RunRecord) -> dict[str, float]:
@@ -33,12 +91,7 @@ def _stage_seconds(record: RunRecord) -> dict[str, float]:
 
 def _energy(record: RunRecord) -> dict[str, Any]:
     info = record.info
-    row: dict[str, Any] = {
-        "energy_source": info.energy_source,
-        "why_no_energy": info.no_energy_reason,
-        "energy_j": np.nan,
-        "metered_units": 0,
-    }
+    row: dict[str, Any] = {"energy_j": np.nan, "metered_units": 0}
     row |= {f"e_{stage}_j": np.nan for stage in STAGES}
     if info.energy_source is None:
         return row
@@ -66,61 +119,53 @@ def _utilisation(record: RunRecord) -> dict[str, float]:
 
 def observe(record: RunRecord) -> dict[str, Any]:
     """The row of one record."""
-    info = record.info
-    spec, outcome = info.spec, info.outcome
-    total_s = outcome.stop_s - outcome.start_s
-    steps = max(outcome.steps, 1)
+    row = _setting(record.info)
+    if record.info.spec.kind == "imported":
+        return row | dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
+    steps = max(record.info.outcome.steps, 1)
     seconds = _stage_seconds(record)
     computing = record.stages[record.stages["stage"] == "computing"]
     per_step = (computing["stop_s"] - computing["start_s"]).groupby(
         [computing["rank"], computing["step"]]
     )
-    row: dict[str, Any] = {
-        "run": spec.run,
-        "kind": spec.kind,
-        "network": spec.workload.network if spec.workload else None,
-        "nodes": spec.nodes,
-        "ranks": spec.ranks,
-        "repeat": spec.repeat,
-        "batch": spec.training.global_batch_size if spec.training else 0,
-        "batch_per_rank": spec.training.global_batch_size / spec.ranks if spec.training else 0.0,
-        "steps": outcome.steps,
-        "samples": outcome.samples,
-        "gradient_bytes": 4.0 * (info.parameters or 0),
-        "total_s": total_s,
-        "sigma_computing_s": float(per_step.sum().std()) if len(computing) > 1 else 0.0,
-        "nodes_are": info.nodes_are,
-        "polluted": "; ".join(info.polluted),
-        "overlap": bool(spec.training and spec.training.overlap),
-        "algorithm": info.algorithm_used,
-    }
+    row["sigma_computing_s"] = float(per_step.sum().std()) if len(computing) > 1 else 0.0
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
-    row["t_other_s"] = max(0.0, total_s - sum(seconds.values())) / steps
+    row["t_other_s"] = max(0.0, row["total_s"] - sum(seconds.values())) / steps
     return row | _energy(record) | _utilisation(record)
+
+
+def _observe_folder(folder: Path) -> dict[str, Any]:
+    # Runs from outside have neither stages nor activity: two files less to open.
+    imported = read_info(folder).spec.kind == "imported"
+    record = read_record(folder, ("power", "phases") if imported else tuple(FRAMES))
+    return observe(record) | {"folder": str(folder)}
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     """The rows of many records, one record in memory at a time."""
-    return pd.DataFrame([observe(read_record(Path(folder))) for folder in folders])
+    rows = pd.DataFrame([_observe_folder(Path(folder)) for folder in folders])
+    # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
+    return rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
 
 
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
-    """Single sums of the all-reduce calibrations: ``run nodes ranks bytes copy_s algorithm``.
+    """Single sums of the all-reduce calibrations: ``run platform nodes ranks bytes copy_s algorithm``.
 
     The time of a sum is that of the slowest rank.
     """
     rows: list[dict[str, Any]] = []
     for folder in folders:
-        record = read_record(Path(folder))
-        spec = record.info.spec
+        spec = read_info(Path(folder)).spec
         if spec.kind != "allreduce":
             continue
+        record = read_record(Path(folder))
         copies = record.stages[record.stages["stage"] == "communicating_copy"]
         slowest = (copies["stop_s"] - copies["start_s"]).groupby(copies["step"]).max()
         for step, size in enumerate(record.info.step_bytes or []):
             rows.append(
                 {
                     "run": spec.run,
+                    "platform": spec.platform.name,
                     "nodes": spec.nodes,
                     "ranks": spec.ranks,
                     "bytes": float(size),
@@ -128,5 +173,5 @@ def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
                     "algorithm": record.info.algorithm_used,
                 }
             )
-    columns = ["run", "nodes", "ranks", "bytes", "copy_s", "algorithm"]
+    columns = ["run", "platform", "nodes", "ranks", "bytes", "copy_s", "algorithm"]
     return pd.DataFrame(rows, columns=columns)

@@ -2,9 +2,11 @@
 
 LP1 to LP4 are the four linear models (a reconstruction after Dayarathna et al. 2016; which ones the
 MC2 paper means is not public); the others are models that a user would try first. N is the number of
-metered units, T the time of the run in s, u a mean utilisation of 0 to 1.
+metered units, T the time of the run in s, u a mean utilisation of 0 to 1: the host's where the record
+has it, else the parallel efficiency against the workload's smallest node count.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,19 +14,74 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from joulecast.energy.observations import UTILISATIONS
+
 Floats = NDArray[np.float64]
 
-UTILISATIONS = ("u_cpu", "memory_bytes", "network_bytes_per_s")
+Watts = dict[str, float | None]
+"""``idle_w``, ``full_w`` and ``tdp_w`` of a platform; absent or ``None`` where nobody knows."""
+
+Curve = Callable[[pd.Series], pd.Series]
+
+
+def _linear(u: pd.Series) -> pd.Series:
+    return u
+
+
+def _fan_curve(u: pd.Series) -> pd.Series:
+    u = u.clip(0, 1)
+    return 2 * u - u**1.4
 
 
 @dataclass(frozen=True)
 class Context:
-    """What every rival is given: the runs of the fit, the idle power and the platform's watts."""
+    """What every rival is given: the runs of the fit with their utilisations, the idle power of a
+    metered unit, and the platform's watts where they are known."""
 
     training: pd.DataFrame
     idle_w: float
     full_w: float | None
     tdp_w: float | None
+
+    @classmethod
+    def of(cls, training: pd.DataFrame, calibration: pd.DataFrame, watts: Watts) -> "Context":
+        """The context of a fit: idle power from calibration runs, else from before the runs, else
+        from the platform."""
+        training = training[training["energy_j"].notna()]
+        idle = calibration[calibration["kind"] == "idle"]
+        known = [
+            idle["energy_j"] / idle["total_s"] / idle["metered_units"],
+            training["idle_w"] if "idle_w" in training else pd.Series(dtype=float),
+        ]
+        means = [float(watts_.mean()) for watts_ in known if watts_.notna().any()]
+        idle_w = means[0] if means else float(watts.get("idle_w") or 0.0)
+        context = cls(training, idle_w, watts.get("full_w"), watts.get("tdp_w"))
+        return cls(
+            context.with_utilisation(training, training["total_s"], own=True),
+            idle_w,
+            watts.get("full_w"),
+            watts.get("tdp_w"),
+        )
+
+    def with_utilisation(self, runs: pd.DataFrame, total_s: pd.Series, own: bool) -> pd.DataFrame:
+        """``runs`` with utilisations: their own, or those that the fit's runs of their network had.
+
+        Where nobody read any, the parallel efficiency at ``total_s`` stands for it.
+        """
+        if runs["u_cpu"].isna().all():
+            paces = self.training["nodes"] * self.training["total_s"] / self.training["samples"]
+            alone = runs["workload"].map(_of_smallest(self, paces))
+            efficiency = alone * runs["samples"] / (runs["nodes"] * total_s)
+            # A workload that the fit did not see is taken to be at its best.
+            return runs.assign(u_cpu=efficiency.fillna(1.0))
+        if own:
+            return runs
+        means = self.training.groupby("workload")[list(UTILISATIONS)].mean()
+        return runs.assign(**{name: runs["workload"].map(means[name]) for name in UTILISATIONS})
+
+
+Rival = Callable[[Context, pd.DataFrame, pd.Series], pd.Series]
+"""Energy in J from the context, the runs to predict with utilisations, and their times in s."""
 
 
 def _unit_seconds(runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
@@ -36,30 +93,33 @@ def _mean_power(context: Context) -> pd.Series:
     return runs["energy_j"] / _unit_seconds(runs, runs["total_s"])
 
 
-def _peak_power(context: Context) -> float:
-    """Highest power: the platform's, else what utilisation 1 would draw by the fit's runs."""
+def _dynamic_power(context: Context, runs: pd.DataFrame, curve: Curve) -> pd.Series:
+    """Watts above idle at utilisation 1: the platform's, else each network's by the fit's runs."""
     if context.full_w is not None:
-        return context.full_w
-    runs = context.training
-    slope = ((_mean_power(context) - context.idle_w) / runs["u_cpu"]).median()
-    return float(context.idle_w + slope)
+        return pd.Series(context.full_w - context.idle_w, index=runs.index)
+    seen = context.training
+    slope = (_mean_power(context) - context.idle_w) / curve(seen["u_cpu"])
+    by_workload = slope.groupby(seen["workload"]).median()
+    return runs["workload"].map(by_workload).fillna(float(slope.median()))
 
 
 def lp1(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """``N T P_TDP``."""
-    nameplate = context.tdp_w if context.tdp_w is not None else _peak_power(context)
+    """``N T P_TDP``; the highest mean power of the fit's runs where no nameplate is known."""
+    highest = context.full_w if context.full_w is not None else float(_mean_power(context).max())
+    nameplate = context.tdp_w if context.tdp_w is not None else highest
     return _unit_seconds(runs, total_s) * nameplate
 
 
 def lp2(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
     """``N T P_max u``."""
-    return _unit_seconds(runs, total_s) * _peak_power(context) * runs["u_cpu"]
+    highest = context.idle_w + _dynamic_power(context, runs, _linear)
+    return _unit_seconds(runs, total_s) * highest * runs["u_cpu"]
 
 
 def lp3(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
     """``N T (P_0 + (P_max - P_0) u)``."""
-    dynamic = _peak_power(context) - context.idle_w
-    return _unit_seconds(runs, total_s) * (context.idle_w + dynamic * runs["u_cpu"])
+    dynamic = _dynamic_power(context, runs, _linear) * runs["u_cpu"]
+    return _unit_seconds(runs, total_s) * (context.idle_w + dynamic)
 
 
 def lp4(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
@@ -75,21 +135,20 @@ def lp4(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 
 def fan(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
     """``N T (P_0 + (P_max - P_0)(2 u - u^1.4))``, Fan et al. 2007."""
-    u = runs["u_cpu"].clip(0, 1)
-    dynamic = _peak_power(context) - context.idle_w
-    return _unit_seconds(runs, total_s) * (context.idle_w + dynamic * (2 * u - u**1.4))
+    dynamic = _dynamic_power(context, runs, _fan_curve) * _fan_curve(runs["u_cpu"])
+    return _unit_seconds(runs, total_s) * (context.idle_w + dynamic)
 
 
 def node_hours(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
     """``N T P_1``: the mean power of the smallest node count of the fit, for each network."""
     power = _of_smallest(context, _mean_power(context))
-    return _unit_seconds(runs, total_s) * runs["network"].map(power)
+    return _unit_seconds(runs, total_s) * runs["workload"].map(power)
 
 
 def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
     """Joules per sample of the smallest node count of the fit, for each network, times samples."""
     training = context.training
-    return runs["samples"] * runs["network"].map(
+    return runs["samples"] * runs["workload"].map(
         _of_smallest(context, training["energy_j"] / training["samples"])
     )
 
@@ -97,20 +156,25 @@ def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
     """Mean joules per sample of all runs of the fit, for each network, times samples."""
     training = context.training
-    per_sample = (training["energy_j"] / training["samples"]).groupby(training["network"]).mean()
-    return runs["samples"] * runs["network"].map(per_sample)
+    per_sample = (training["energy_j"] / training["samples"]).groupby(training["workload"]).mean()
+    return runs["samples"] * runs["workload"].map(per_sample)
 
 
 def _of_smallest(context: Context, quantity: pd.Series) -> pd.Series:
     training = context.training
-    smallest = training.groupby("network")["nodes"].transform("min") == training["nodes"]
+    smallest = training.groupby("workload")["nodes"].transform("min") == training["nodes"]
     # At the batch that most of these runs have: the sweep over batches is for MC2's slopes.
-    usual = training.groupby("network")["batch_per_rank"].transform(lambda b: b.mode().iloc[0])
-    chosen = smallest & (training["batch_per_rank"] == usual)
-    return quantity[chosen].groupby(training.loc[chosen, "network"]).mean()
+    usual = training.groupby("workload")["batch_per_rank"].transform(_most_frequent)
+    chosen = smallest & ((training["batch_per_rank"] == usual) | usual.isna())
+    return quantity[chosen].groupby(training.loc[chosen, "workload"]).mean()
 
 
-MODELS = {
+def _most_frequent(values: pd.Series) -> float:
+    modes = values.mode()
+    return float(modes.iloc[0]) if len(modes) else float("nan")
+
+
+MODELS: dict[str, Rival] = {
     "LP1": lp1,
     "LP2": lp2,
     "LP3": lp3,
@@ -127,37 +191,44 @@ def perfect_scaling(training: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     """Time if every node added its full speed: seconds per sample and node, from the smallest N."""
     per_sample = training["total_s"] * training["nodes"] / training["samples"]
     context = Context(training, 0.0, None, None)
-    return runs["network"].map(_of_smallest(context, per_sample)) * runs["samples"] / runs["nodes"]
+    return runs["workload"].map(_of_smallest(context, per_sample)) * runs["samples"] / runs["nodes"]
+
+
+def _repeated(runs: pd.DataFrame) -> pd.Series:
+    """What a run repeats at one pace: its steps, or its work where the log counts no steps."""
+    return runs["steps"].where(runs["steps"] > 0, runs["samples"])
+
+
+def _alike(training: pd.DataFrame, workload: str, batch_per_rank: float) -> pd.DataFrame:
+    """Runs of a network with the batch of a rank, or all of them where that is not known."""
+    same = training[training["workload"] == workload]
+    return same[(same["batch_per_rank"] == batch_per_rank) | same["batch_per_rank"].isna()]
 
 
 def nearest_node_count(training: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
-    """Time per step of the nearest node count of the fit with the same batch of a node."""
-    step_s = training["total_s"] / training["steps"]
+    """Pace of the nearest node count of the fit with the same batch of a node."""
+    pace_s = training["total_s"] / _repeated(training)
     predicted = []
     for row in runs.itertuples():
-        same = training[training["network"] == row.network]
-        batch = same[same["batch_per_rank"] == row.batch_per_rank]
-        same = batch if len(batch) else same
+        same = _alike(training, row.workload, row.batch_per_rank)
+        same = same if len(same) else training[training["workload"] == row.workload]
         distance = (same["nodes"] - row.nodes).abs()
-        predicted.append(float(step_s[distance[distance == distance.min()].index].mean()))
-    return pd.Series(predicted, index=runs.index) * runs["steps"]
+        predicted.append(float(pace_s[distance[distance == distance.min()].index].mean()))
+    return pd.Series(predicted, index=runs.index) * _repeated(runs)
 
 
 def linear_in_nodes(training: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
-    """Time per step as a straight line in N, for each network at the batch of its node."""
-    step_s = training["total_s"] / training["steps"]
+    """Pace as a straight line in N, for each network at the batch of its node."""
+    pace_s = training["total_s"] / _repeated(training)
     predicted = []
     for row in runs.itertuples():
-        same = training[
-            (training["network"] == row.network)
-            & (training["batch_per_rank"] == row.batch_per_rank)
-        ]
+        same = _alike(training, row.workload, row.batch_per_rank)
         if same["nodes"].nunique() < 2:
             predicted.append(float("nan"))
             continue
-        slope, origin = np.polyfit(same["nodes"], step_s[same.index], 1)
+        slope, origin = np.polyfit(same["nodes"], pace_s[same.index], 1)
         predicted.append(float(origin + slope * row.nodes))
-    return pd.Series(predicted, index=runs.index) * runs["steps"]
+    return pd.Series(predicted, index=runs.index) * _repeated(runs)
 
 
 TIME_MODELS = {

@@ -81,12 +81,16 @@ class _Arima:
 
     def __call__(self, prefix: Floats, steps: int) -> Floats:
         orders = [self._order] if self._order else _ORDERS
+        # In units of its own spread: in watts the optimiser loses itself on an almost constant trace.
+        centre, spread = prefix.mean(), prefix.std()
         best = None
         for order in orders:
-            fitted = _fit_arima(prefix, order)
+            fitted = _fit_arima((prefix - centre) / spread, order)
             if fitted is not None and (best is None or fitted.aic < best.aic):
                 best, self._order = fitted, order
-        return _mean(prefix, steps) if best is None else np.asarray(best.forecast(steps))
+        if best is None:
+            return _mean(prefix, steps)
+        return np.asarray(centre + spread * best.forecast(steps))
 
 
 _ORDERS = list(itertools.product(range(4), range(2), range(3)))

@@ -34,14 +34,28 @@ class EnergyCurve:
         Raises:
             ValueError: fewer than two good readings.
         """
+        if readings["joules"].isna().all():
+            powered = readings[readings["watts"].notna()]
+            return cls.of_power(powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float))
         ordered = readings.sort_values("t_s").drop_duplicates("t_s")
         counted = ordered[ordered["joules"].notna()]
         if len(counted) >= 2:
             return cls(counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float), None)
         powered = ordered[ordered["watts"].notna()]
-        if len(powered) < 2:
-            raise ValueError(f"{len(powered)} good readings; two are needed")
-        t_s, watts = powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float)
+        return cls.of_power(powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float))
+
+    @classmethod
+    def of_power(cls, t_s: Floats, watts: Floats) -> "EnergyCurve":
+        """Curve of power readings in any order; of those of one moment the first counts.
+
+        Raises:
+            ValueError: fewer than two moments.
+        """
+        if np.any(np.diff(t_s) <= 0):
+            t_s, first = np.unique(t_s, return_index=True)
+            watts = watts[first]
+        if len(t_s) < 2:
+            raise ValueError(f"{len(t_s)} good readings; two are needed")
         steps = np.diff(t_s) * (watts[1:] + watts[:-1]) / 2
         return cls(t_s, np.concatenate([[0.0], np.cumsum(steps)]), watts)
 

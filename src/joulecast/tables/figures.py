@@ -1,6 +1,7 @@
-"""Figures of a campaign: stage times, a power trace with its stages, predicted against measured."""
+"""Figures of a campaign: stage times and energies, a power trace, predicted against measured."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -24,6 +25,9 @@ _COLOURS = {
     "communicating_copy": "#D55E00",
     "update": "#009E73",
     "other": "#BBBBBB",
+    "training": "#0072B2",
+    "evaluating": "#E69F00",
+    "stalled": "#BBBBBB",
 }
 _MARKS = {1: "o", 2: "s", 4: "^", 8: "D"}
 
@@ -39,40 +43,93 @@ def _emulated(observations: pd.DataFrame) -> str:
     return " (emulated nodes)" if (observations["nodes_are"] == "emulated").any() else ""
 
 
-def stage_times(training: pd.DataFrame, stem: Path) -> None:
-    """Stacked stage times of a step by node count, one panel a network."""
-    networks = sorted(training["network"].unique())
+def _stacked(means: dict[str, pd.DataFrame], what: str, stem: Path, suffix: str) -> None:
+    """One panel a workload, one bar a node count, one colour a part; ``means`` by workload."""
+    if not means:
+        figure, axes = plt.subplots(figsize=(5, 3))
+        axes.text(0.5, 0.5, f"no {what} to show", ha="center", transform=axes.transAxes)
+        _save(figure, stem)
+        return
     figure, panels = plt.subplots(
-        1, len(networks), figsize=(1 + 3 * len(networks), 3.4), squeeze=False
+        1, len(means), figsize=(1 + 3 * len(means), 3.6), squeeze=False, layout="constrained"
     )
-    for axes, network in zip(panels[0], networks, strict=True):
-        of_network = training[training["network"] == network]
-        usual = of_network["batch_per_rank"].mode().iloc[0]
-        cells = of_network[of_network["batch_per_rank"] == usual].groupby("nodes")
-        means = cells[[f"t_{stage}_s" for stage in (*TIMED, "other")]].mean()
-        bottom = np.zeros(len(means))
-        for stage in (*TIMED, "other"):
-            height = means[f"t_{stage}_s"].to_numpy()
-            axes.bar(
-                [str(n) for n in means.index],
-                height,
-                bottom=bottom,
-                color=_COLOURS[stage],
-                label=stage.replace("_", ", "),
+    handles: dict[str, Any] = {}
+    for axes, (workload, parts) in zip(panels[0], means.items(), strict=True):
+        bottom = np.zeros(len(parts))
+        for part in parts:
+            height = parts[part].to_numpy()
+            bars = axes.bar(
+                [str(n) for n in parts.index], height, bottom=bottom, color=_COLOURS[part]
             )
+            handles[part.replace("_", ", ")] = bars
             bottom += height
-        axes.set_title(network)
-        axes.set_xlabel("nodes" + _emulated(of_network))
-    panels[0][0].set_ylabel("time of a step in s")
-    handles, labels = panels[0][0].get_legend_handles_labels()
+        axes.set_title(workload, fontsize=9)
+        axes.set_xlabel("nodes" + suffix)
+    panels[0][0].set_ylabel(what)
     figure.legend(
-        handles, labels, loc="lower center", ncol=3, bbox_to_anchor=(0.5, -0.2), frameon=False
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncol=len(handles),
+        frameon=False,
     )
     _save(figure, stem)
 
 
+def _usual_batch(training: pd.DataFrame) -> pd.DataFrame:
+    """The runs of each workload with the batch of a rank that most of them have."""
+    usual = training.groupby("workload")["batch_per_rank"].transform(
+        lambda b: b.mode().iloc[0] if b.notna().any() else np.nan
+    )
+    return training[(training["batch_per_rank"] == usual) | usual.isna()]
+
+
+def stage_times(training: pd.DataFrame, stem: Path) -> None:
+    """Stacked stage times of a step by node count, one panel a network; imported runs have none."""
+    staged = training[training["kind"] == "training"]
+    means = {}
+    for network, of_network in _usual_batch(staged).groupby("network"):
+        columns = {f"t_{stage}_s": stage for stage in (*TIMED, "other")}
+        means[str(network)] = (
+            of_network.groupby("nodes")[list(columns)].mean().rename(columns=columns)
+        )
+    _stacked(means, "time of a step in s", stem, _emulated(staged))
+
+
+def stage_energies(training: pd.DataFrame, stem: Path) -> None:
+    """Stacked energy by node count, joules per unit of work: of the stages, or of the phases of runs
+    whose log tells no stages."""
+    metered = _usual_batch(training[training["energy_j"].notna()])
+    means = {}
+    for _, cell in metered.groupby("workload"):
+        if cell["kind"].iloc[0] == "imported":
+            parts = {"training": cell["training_j"], "evaluating": cell["evaluating_j"]}
+            parts["stalled"] = cell["energy_j"] - cell["training_j"] - cell["evaluating_j"]
+        else:
+            parts = {stage: cell[f"e_{stage}_j"] for stage in (*TIMED, "other")}
+        per_work = pd.DataFrame(parts).div(cell["samples"], axis="index").clip(lower=0)
+        first = cell.iloc[0]
+        title = f"{first['network']}\n{first['platform']}, {first['energy_source']}"
+        means[title] = per_work.groupby(cell["nodes"]).mean()
+    _stacked(means, "energy in J per sample (or epoch)", stem, _emulated(metered))
+
+
+def _shades(record: RunRecord) -> pd.DataFrame:
+    """What is shaded behind a trace: stages of rank 0, or the phases that the log tells."""
+    if record.info.spec.kind == "imported":
+        shown = {
+            "epoch": "training",
+            "block": "training",
+            "evaluation": "evaluating",
+            "init": "other",
+        }
+        phases = record.phases[record.phases["phase"].isin(shown)]
+        return phases.assign(stage=phases["phase"].map(shown))
+    return record.stages[record.stages["rank"] == 0]
+
+
 def power_trace(record: RunRecord, stem: Path) -> None:
-    """Power of every node of one run, the stages of rank 0 shaded; says why where there is none."""
+    """Power of every node of one run, its stages shaded; says why where there is none."""
     info = record.info
     figure, axes = plt.subplots(figsize=(8, 3.4))
     source = info.energy_source
@@ -84,7 +141,7 @@ def power_trace(record: RunRecord, stem: Path) -> None:
             watts = of_meter["joules"].diff() / of_meter["t_s"].diff()
         axes.plot(of_meter["t_s"], watts, linewidth=1, label=f"{node} {meter}")
     shaded = set()
-    for row in record.stages[record.stages["rank"] == 0].itertuples():
+    for row in _shades(record).itertuples():
         label = None if row.stage in shaded else row.stage.replace("_", ", ")
         shaded.add(row.stage)
         axes.axvspan(
@@ -98,26 +155,25 @@ def power_trace(record: RunRecord, stem: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("run clock in s")
     axes.set_ylabel(f"power in W ({source})" if source else "power in W")
-    axes.set_title(f"{info.spec.run}: stages of rank 0")
+    axes.set_title(info.spec.run)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
     _save(figure, stem)
 
 
-def _against(axes: Axes, rows: pd.DataFrame, unit: str, what: str) -> None:
+def _against(axes: Axes, rows: pd.DataFrame, unit: str, what: str, colours: dict[str, str]) -> None:
     if rows.empty:
         axes.text(0.5, 0.5, f"no {what} to show", ha="center", transform=axes.transAxes)
         return
-    networks = sorted(rows["network"].unique())
-    for place, network in enumerate(networks):
-        for nodes, cell in rows[rows["network"] == network].groupby("nodes"):
-            axes.plot(
-                cell["measured"],
-                cell["predicted"],
-                _MARKS.get(int(nodes), "v"),
-                color=list(_COLOURS.values())[place % len(_COLOURS)],
-                alpha=0.8,
-                label=f"{network}, N = {nodes}",
-            )
+    for network, nodes in sorted(set(zip(rows["network"], rows["nodes"], strict=True))):
+        cell = rows[(rows["network"] == network) & (rows["nodes"] == nodes)]
+        axes.plot(
+            cell["measured"],
+            cell["predicted"],
+            _MARKS.get(int(nodes), "v"),
+            color=colours[network],
+            alpha=0.8,
+            label=f"{network}, N = {nodes}",
+        )
     ends = np.array([rows["measured"].min() * 0.9, rows["measured"].max() * 1.1])
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.fill_between(
@@ -128,22 +184,33 @@ def _against(axes: Axes, rows: pd.DataFrame, unit: str, what: str) -> None:
 
 
 def predicted_against_measured(times: pd.DataFrame, energies: pd.DataFrame, stem: Path) -> None:
-    """MC2's predictions of held-out node counts against what was measured (or estimated)."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
-    held_out = "leave-one-node-count-out"
-    _against(
-        left, times[(times["model"] == "MC2") & (times["split"] == held_out)], "s", "measured time"
-    )
-    chosen = energies[
-        (energies["model"] == "MC2")
-        & (energies["split"] == held_out)
-        & (energies["time"] == "predicted")
-    ]
-    source = "/".join(sorted(set(chosen["energy_source"].dropna()))) or "measured"
-    _against(right, chosen, "J", f"{source} energy")
-    figure.suptitle("Node counts that the fit has not seen" + _emulated(times))
-    handles, labels = left.get_legend_handles_labels()
+    """MC2's predictions of held-out settings against what was measured (or estimated)."""
+    figure, panels = plt.subplots(1, 3, figsize=(15, 4.2))
+    palette = list(dict.fromkeys(_COLOURS.values()))
+    networks = sorted(set(times["network"]) | set(energies["network"]))
+    colours = {name: palette[k % len(palette)] for k, name in enumerate(networks)}
+    energy = energies[energies["model"] == "MC2"]
+    source = "/".join(sorted(set(energy["energy_source"].dropna()))) or "measured"
+    unseen = energy["split"] == "leave-one-node-count-out"
+    other = energy["split"] == "leave-one-workload-out"
+    time = times[(times["model"] == "MC2") & (times["split"] == "leave-one-node-count-out")]
+    _against(panels[0], time, "s", "measured time", colours)
+    on_counts = energy[unseen & (energy["time"] == "predicted")]
+    on_workloads = energy[other & (energy["time"] == "given")]
+    _against(panels[1], on_counts, "J", f"{source} energy", colours)
+    _against(panels[2], on_workloads, "J", f"{source} energy", colours)
+    panels[0].set_title("node counts not seen" + _emulated(times))
+    panels[1].set_title("node counts not seen, time predicted")
+    panels[2].set_title("workloads not seen, time given")
+    entries: dict[str, Any] = {}
+    for axes in panels:
+        entries |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     figure.legend(
-        handles, labels, loc="center left", bbox_to_anchor=(0.92, 0.5), frameon=False, fontsize=8
+        list(entries.values()),
+        list(entries),
+        loc="center left",
+        bbox_to_anchor=(0.92, 0.5),
+        frameon=False,
+        fontsize=8,
     )
     _save(figure, stem)

@@ -1,0 +1,116 @@
+"""Forecasting a campaign: energy and time of node counts that nobody has run yet.
+
+MC2 is fitted to all records of a few small node counts and asked for larger ones of the same workloads:
+the same work, with the batch that the records themselves keep (of all nodes, or of one).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from joulecast.energy.evaluation import campaigns
+from joulecast.energy.fitting import clean_observations, known_watts, left_out
+from joulecast.energy.models import EnergyModel, mc2_for
+from joulecast.energy.observations import allreduce_points
+from joulecast.errors import JoulecastError
+
+Scaling = Literal["recorded", "weak", "strong"]
+
+_COLUMNS = {
+    "workload": "network",
+    "platform": "platform",
+    "nodes": "nodes",
+    "batch_size": "batch",
+    "work": "samples",
+    "time_s": "predicted_s",
+    "time_low_s": "lower_s",
+    "time_high_s": "upper_s",
+    "energy_j": "predicted_j",
+    "energy_low_j": "lower_j",
+    "energy_high_j": "upper_j",
+    "fitted_on": "energy_source",
+}
+
+
+def _scales_weakly(of_workload: pd.DataFrame) -> bool:
+    """Whether the recorded batch grew with the nodes; imported runs divide one batch over them."""
+    if of_workload["nodes"].nunique() < 2:
+        return bool(of_workload["batch_per_rank"].notna().all())
+    sizes = of_workload.groupby("nodes")["batch"].median()
+    return bool(sizes.iloc[-1] > sizes.iloc[0])
+
+
+def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[str, Any]:
+    """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
+    largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
+    usual = largest[largest["batch"] == largest["batch"].mode().iloc[0]]
+    example: dict[str, Any] = usual.iloc[0].to_dict()
+    growth = nodes / float(example["nodes"])
+    weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"
+    setting = example | {
+        "nodes": nodes,
+        "ranks": example["ranks"] * growth,
+        "batch": example["batch"] * (growth if weak else 1.0),
+        "batch_per_rank": example["batch_per_rank"] * (1.0 if weak else 1 / growth),
+        # One meter that all nodes share stays one; meters of nodes come with their nodes.
+        "metered_units": example["metered_units"]
+        if example["metered_units"] == 1 and example["nodes"] > 1
+        else example["metered_units"] * growth,
+    }
+    work = float(usual["samples"].mean())
+    if example["steps"] > 0 and weak:
+        work *= growth
+    return setting | {"samples": work}
+
+
+def forecast(
+    folders: Sequence[Path], nodes: Sequence[int], scaling: Scaling = "recorded"
+) -> dict[str, Any]:
+    """Forecast all workloads in the records.
+
+    Args:
+        folders: run records, imported or measured.
+        nodes: node counts to forecast.
+        scaling: whether the batch grows with the nodes; ``recorded`` as in the records.
+
+    Returns:
+        ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals;
+        energies are ``None`` where the records have none), ``fitted_runs``, ``left_out``.
+
+    Raises:
+        JoulecastError: nothing is left to fit, or a node count is below 1.
+    """
+    if any(count < 1 for count in nodes):
+        raise JoulecastError(f"node counts {', '.join(map(str, nodes))}: each must be at least 1")
+    observations, clean = clean_observations(folders)
+    kept = [Path(folder) for folder in clean["folder"]]
+    points = allreduce_points(kept)
+    rows: list[dict[str, Any]] = []
+    for everything, imported in campaigns(clean, points, known_watts(folders)):
+        model: EnergyModel = mc2_for(imported).fit(everything)
+        for _, of_workload in everything.training.groupby("workload"):
+            settings = [_setting(of_workload, count, scaling) for count in nodes]
+            asked = pd.DataFrame(settings)
+            told = asked.join(model.predict(asked, "predicted"))
+            rows += _as_records(told)
+    trained = clean["kind"].isin(("training", "imported"))
+    return {
+        "forecasts": rows,
+        "fitted_runs": int(trained.sum()),
+        "left_out": left_out(observations),
+    }
+
+
+def _as_records(told: pd.DataFrame) -> list[dict[str, Any]]:
+    table = pd.DataFrame({name: told[column] for name, column in _COLUMNS.items()})
+    table = table.astype(object).where(table.notna(), None)
+    return [
+        {str(key): _plain(value) for key, value in row.items()} for row in table.to_dict("records")
+    ]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

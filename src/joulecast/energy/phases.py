@@ -1,0 +1,289 @@
+"""What a run of somebody else's did when: training, evaluating, or standing still.
+
+A log from outside has no stages of ranks, but it says when epochs, blocks and evaluations began and
+ended and how much work they did. From these times alone, never from power, a run is split into
+
+- **training**: its steady part, at the seconds per unit of work that its segments have in common;
+- **evaluating**: evaluations that no training runs beside;
+- **stalled**: the rest: start-up, data loaders that are built, what made one segment slower than the
+  others.
+
+Energy is then integrated over the same intervals where the run has a meter.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joulecast.power.integration import EnergyCurve
+from joulecast.records import RunRecord
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+_SLOWER_THAN_STEADY = 0.02
+"""A segment that lasts less than this share longer than steady work does is noise, not a stall."""
+
+_SHORTEST_BREAK_S = 1.0
+"""A break in the training shorter than this leaves the device warm and clocked up."""
+
+_RAMP_S = 6.0
+"""Power climbs for 4 to 6 s after a start; the steady power is read after that."""
+
+_LOADED_S = 2.0
+_IDLE_WINDOW_S = 60.0
+"""The job is on the node this long after the clock's zero (its init); idle is read in the last minute
+before the run."""
+
+
+def subtract(intervals: list[Interval], holes: list[Interval]) -> list[Interval]:
+    """What is left of ``intervals`` outside ``holes``, sorted."""
+    left = []
+    for start, stop in sorted(intervals):
+        at = start
+        for hole_start, hole_stop in sorted(holes):
+            if hole_stop <= at or hole_start >= stop:
+                continue
+            if hole_start > at:
+                left.append((at, hole_start))
+            at = max(at, hole_stop)
+        if at < stop:
+            left.append((at, stop))
+    return left
+
+
+def union(intervals: list[Interval]) -> list[Interval]:
+    """Overlapping intervals joined."""
+    joined: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], stop))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def length(intervals: list[Interval]) -> float:
+    """Seconds in disjoint intervals."""
+    return sum(stop - start for start, stop in intervals)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Training between two interruptions; ``work`` in the record's unit, NaN if the log says none."""
+
+    start_s: float
+    stop_s: float
+    work: float
+
+
+@dataclass(frozen=True)
+class Phases:
+    """A run split by time. Intervals and seconds of the run clock; ``starts`` counts how often the
+    device had to come up from a break; ``steady`` is the training that no stall interrupts."""
+
+    training: list[Interval]
+    steady: list[Interval]
+    evaluating: list[Interval]
+    stalled_inside_s: float
+    stalled_outside_s: float
+    starts: int
+
+
+class _Phase(NamedTuple):
+    number: float
+    start_s: float
+    stop_s: float
+    samples: float
+
+
+def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
+    """The phases of a record by their name, in the order of time."""
+    columns = [phases[c].tolist() for c in ("phase", "index", "start_s", "stop_s", "samples")]
+    named: dict[str, list[_Phase]] = {}
+    for name, *values in sorted(zip(*columns, strict=True), key=lambda row: row[2]):
+        named.setdefault(name, []).append(_Phase(*values))
+    return named
+
+
+def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[Segment]:
+    """The training segments: epochs where the log has several, else what lies between evaluations."""
+    epochs, evaluations = phases.get("epoch", []), phases.get("evaluation", [])
+    if len(epochs) > 1:
+        return [Segment(e.start_s, e.stop_s, e.samples) for e in epochs]
+    blocks = phases.get("block", [])
+    # Where a log has no evaluations, its blocks are all that divides it.
+    if not evaluations and len(blocks) > 1:
+        return [Segment(b.start_s, b.stop_s, b.samples) for b in blocks]
+    begin = blocks[0].start_s if blocks else start_s
+    segments, done = [], 0.0
+    for evaluation in evaluations:
+        segments.append(Segment(begin, evaluation.start_s, evaluation.number - done))
+        begin, done = evaluation.stop_s, evaluation.number
+    if stop_s - begin > _SHORTEST_BREAK_S or not segments:
+        segments.append(Segment(begin, stop_s, np.nan))
+    return segments
+
+
+def split_by_time(record: RunRecord) -> Phases:
+    """Split an imported run into training, evaluating and stalled.
+
+    Raises:
+        ValueError: the run has no start or no stop.
+    """
+    outcome = record.info.outcome
+    if outcome.stop_s <= outcome.start_s:
+        raise ValueError(f"run {record.info.spec.run} has no start or no stop")
+    phases = _by_name(record.phases)
+    told = _segments(phases, outcome.start_s, outcome.stop_s)
+    segments = [s for s in told if s.stop_s > s.start_s]
+    evaluations = [
+        (max(e.start_s, outcome.start_s), min(e.stop_s, outcome.stop_s))
+        for e in phases.get("evaluation", [])
+    ]
+    whole = [(s.start_s, s.stop_s) for s in segments]
+    # An evaluation inside an epoch interrupts it; one that reaches over its edge runs beside it.
+    inside = [e for e in evaluations if any(a <= e[0] and e[1] <= b for a, b in whole)]
+    training = union(subtract(whole, inside))
+    evaluating = subtract(union(evaluations), training)
+    worked = [s for s in segments if s.work > 0]
+    lasting = [length(subtract([(s.start_s, s.stop_s)], inside)) for s in worked]
+    stalled_inside, slow = 0.0, []
+    if len(worked) > 1:
+        paces = np.array([t / s.work for t, s in zip(lasting, worked, strict=True)])
+        steady = float(np.quantile(paces, 0.5, method="lower"))
+        for seconds, segment in zip(lasting, worked, strict=True):
+            excess = seconds - segment.work * steady
+            if excess > _SLOWER_THAN_STEADY * seconds:
+                stalled_inside += excess
+                slow.append((segment, excess))
+    run = [(outcome.start_s, outcome.stop_s)]
+    breaks = [
+        (a, b) for a, b in subtract(run, training) if b - a > _SHORTEST_BREAK_S and b < run[0][1]
+    ]
+    starts_at_once = not breaks or breaks[0][0] > run[0][0]
+    return Phases(
+        training,
+        subtract(training, [(segment.start_s, segment.stop_s) for segment, _ in slow]),
+        evaluating,
+        stalled_inside,
+        max(0.0, length(run) - length(training) - length(evaluating)),
+        len(breaks) + starts_at_once + sum(excess > _SHORTEST_BREAK_S for _, excess in slow),
+    )
+
+
+@dataclass(frozen=True)
+class _Meter:
+    """Readings of one meter, sorted by time, and their integral."""
+
+    t_s: Floats
+    watts: Floats
+    curve: EnergyCurve
+
+
+def _meters(record: RunRecord) -> list[_Meter]:
+    """The meters that count, each with at least two readings."""
+    source = record.info.energy_source
+    used = [m.node for m in record.info.meters if m.available and m.source == source]
+    power = record.power
+    codes, nodes = pd.factorize(power["node"])
+    t_s, watts = power["t_s"].to_numpy(float), power["watts"].to_numpy(float)
+    meters = []
+    for code, node in enumerate(nodes):
+        own = (codes == code) & np.isfinite(watts) if node in used else np.zeros(0, bool)
+        if own.sum() < 2:
+            continue
+        curve = EnergyCurve.of_power(t_s[own], watts[own])
+        if curve.watts is not None and len(curve.t_s) > 1:
+            meters.append(_Meter(curve.t_s, curve.watts, curve))
+    return meters
+
+
+def _joules(meters: list[_Meter], parts: dict[str, list[Interval]]) -> dict[str, float]:
+    """Joules of all meters in each part of the run."""
+    everything = np.array([interval for part in parts.values() for interval in part]).reshape(-1, 2)
+    energy = np.zeros(len(everything))
+    for meter in meters:
+        energy += meter.curve.between(everything[:, 0], everything[:, 1])
+    ends = np.cumsum([len(part) for part in parts.values()])
+    shares = np.split(energy, ends[:-1])
+    return {name: float(share.sum()) for name, share in zip(parts, shares, strict=True)}
+
+
+def _idle_w(meters: list[_Meter], start_s: float) -> float:
+    """Watts of a node with the job loaded, before the run starts; NaN where nothing was read then.
+
+    The lower quartile of each meter: some jobs warm up in that minute.
+    """
+    since, until = max(_LOADED_S, start_s - _IDLE_WINDOW_S), start_s - _LOADED_S
+    before = [m.watts[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
+    quartiles = [np.quantile(watts, 0.25) for watts in before if len(watts) >= 3]
+    return float(np.mean(quartiles)) if quartiles else float("nan")
+
+
+def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
+    """Watts of a node at its lowest reading during the run and right after: what idling cannot be
+    above, for runs that nobody read before they started."""
+    until = stop_s + _IDLE_WINDOW_S / 2
+    near = [m.watts[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
+    lowest = [watts.min() for watts in near if len(watts)]
+    return float(np.mean(lowest)) if lowest else float("nan")
+
+
+def _past_ramps(steady: list[Interval]) -> list[Interval]:
+    """Steady training without the climb at its start and what follows it; empty where it never lasts."""
+    lasting = union([(a - _SHORTEST_BREAK_S / 2, b + _SHORTEST_BREAK_S / 2) for a, b in steady])
+    return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
+
+
+def observe_phases(record: RunRecord) -> dict[str, Any]:
+    """Seconds and joules of the phases of one imported run, all nodes together.
+
+    Returns:
+        ``training_s, evaluating_s, stalled_s, starts`` and, NaN without a meter, ``energy_j``,
+        ``training_j`` (its stalls within), ``evaluating_j``, ``idle_w``, ``lowest_w`` and ``steady_w``
+        of a node.
+        Nodes without readings are taken to draw the mean of the others.
+    """
+    info = record.info
+    row: dict[str, Any] = dict.fromkeys(
+        ("training_s", "evaluating_s", "stalled_s", "stalled_training_s", "starts"), np.nan
+    )
+    row |= dict.fromkeys(("energy_j", "training_j", "evaluating_j"), np.nan)
+    row |= dict.fromkeys(("idle_w", "lowest_w", "steady_w"), np.nan)
+    if info.outcome.stop_s <= info.outcome.start_s:
+        return row
+    split = split_by_time(record)
+    row |= {
+        "training_s": length(split.training) - split.stalled_inside_s,
+        "evaluating_s": length(split.evaluating),
+        "stalled_s": split.stalled_inside_s + split.stalled_outside_s,
+        "stalled_training_s": split.stalled_inside_s,
+        "starts": split.starts,
+    }
+    meters = _meters(record)
+    if not meters:
+        return row
+    every_node = info.spec.nodes / len(meters)
+    past = _past_ramps(split.steady)
+    joules = _joules(
+        meters,
+        {
+            "run": [(info.outcome.start_s, info.outcome.stop_s)],
+            "training": split.training,
+            "evaluating": split.evaluating,
+            "past ramps": past,
+        },
+    )
+    row |= {
+        "energy_j": joules["run"] * every_node,
+        "training_j": joules["training"] * every_node,
+        "evaluating_j": joules["evaluating"] * every_node,
+        "idle_w": _idle_w(meters, info.outcome.start_s),
+        "lowest_w": _lowest_w(meters, info.outcome.start_s, info.outcome.stop_s),
+        "steady_w": joules["past ramps"] / length(past) / len(meters) if past else np.nan,
+    }
+    return row

@@ -1,0 +1,219 @@
+"""A run that others did, and the record made of it, whichever form it was read from.
+
+The forms differ in what they know: a submission as handed in says what machine it ran on, a table of
+runs does not. What is not known stays ``None``; what the record's model cannot leave open gets the
+least it allows, and the run says why it is polluted.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.importers.traps import (
+    NODE_METER,
+    SWITCH_METER,
+    CheckedMeter,
+    Findings,
+    MeterLog,
+    Repeat,
+    checked,
+    mark_shared,
+    repeat_of,
+    usual_spacing,
+)
+from joulecast.importers.work import Interval, work_of
+from joulecast.platforms import Platform
+from joulecast.records import (
+    ACTIVITY_COLUMNS,
+    POWER_COLUMNS,
+    STAGE_COLUMNS,
+    Checks,
+    MeterInfo,
+    Outcome,
+    RunInfo,
+    RunRecord,
+)
+from joulecast.spec import Foreign, RunSpec
+
+_NEVER_BEGUN = "nothing can be said of its energy"
+
+
+@dataclass
+class ForeignRun:
+    """What a log says of a run. Times in seconds of the run clock, which starts with the
+    initialisation.
+
+    ``nodes`` is what the submission says of their number, ``missing_nodes`` the names of those that
+    should have a file and have none. ``estimates`` are constant figures for switches: node, time (NaN
+    if it means nothing) and watts. ``findings`` holds what reading the files brought to light.
+    """
+
+    run: str
+    campaign: str
+    system: str
+    benchmark: str
+    submission: str
+    source: dict[str, Any]
+    repeat: int = 1
+    nodes: int | None = None
+    accelerators_per_node: int | None = None
+    accelerator: str | None = None
+    global_batch_size: int | None = None
+    train_samples: int | None = None
+    seed: int | None = None
+    init_s: tuple[float, float] | None = None
+    start_s: float | None = None
+    stop_s: float | None = None
+    status: str | None = None
+    started_utc: str = ""
+    versions: dict[str, str | None] = field(default_factory=dict)
+    intervals: list[Interval] = field(default_factory=list)
+    meters: list[MeterLog] = field(default_factory=list)
+    missing_nodes: list[str] = field(default_factory=list)
+    estimates: list[tuple[str, float, float]] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def run_s(self) -> tuple[float, float] | None:
+        """Start and stop, where both are known and in order."""
+        if self.start_s is None or self.stop_s is None or self.stop_s <= self.start_s:
+            return None
+        return self.start_s, self.stop_s
+
+
+def _judge_course(run: ForeignRun) -> None:
+    """Note what is wrong with how the run went, apart from its meters."""
+    if run.start_s is None:
+        run.findings.pollute("no run_start", f"the log has none; {_NEVER_BEGUN}")
+    if run.stop_s is None:
+        run.findings.pollute("no run_stop", f"the log has none; {_NEVER_BEGUN}")
+    if run.start_s is not None and run.stop_s is not None:
+        if run.run_s is None:
+            run.findings.pollute(
+                "stops before it starts", f"run_stop at {run.stop_s:.1f}, start {run.start_s:.1f} s"
+            )
+        if run.status is None:
+            run.findings.remark("status unknown", "run_stop does not say whether it succeeded")
+        elif run.status != "success":
+            run.findings.pollute(str(run.status), "the status of run_stop is not success")
+    late = [i for i in run.intervals if i.phase == "evaluation" and run.run_s]
+    late = [i for i in late if run.run_s and i.start_s >= run.run_s[1]]
+    if late:
+        run.findings.remark(
+            "evaluations after the run", f"{len(late)} begin after run_stop and are left out"
+        )
+
+
+def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
+    """The record of a run, and what is compared with its repeats if it is not polluted already."""
+    _judge_course(run)
+    meters = [checked(meter, run.run_s, run.findings) for meter in run.meters]
+    infos = [meter.info for meter in meters]
+    mark_shared(run.meters, infos, run.findings)
+    infos += [
+        MeterInfo(
+            node=node,
+            meter=NODE_METER,
+            available=False,
+            source="imported",
+            reason="there is no power file of this node",
+        )
+        for node in run.missing_nodes
+    ]
+    work = work_of(run.intervals, run.init_s, run.run_s, run.global_batch_size, run.train_samples)
+    if run.run_s is not None and not work.total:
+        run.findings.remark(
+            "work unknown", "no epoch was finished and no evaluation counts samples"
+        )
+    spec = _spec(run, work.unit, max(1, run.nodes or len(infos)))
+    outcome = Outcome(
+        start_s=run.run_s[0] if run.run_s else 0.0,
+        stop_s=run.run_s[1] if run.run_s else 0.0,
+        samples=work.total,
+        steps=round(work.total / run.global_batch_size)
+        if run.global_batch_size and work.unit == "samples"
+        else 0,
+        reached_target=None if run.status is None else run.status == "success",
+    )
+    names = [info.node for info in infos] or [f"node_{n}" for n in range(spec.nodes)]
+    infos += [
+        MeterInfo(node=node, meter=SWITCH_METER, available=True, source="estimated", readings=1)
+        for node, _, _ in run.estimates
+    ]
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        started_utc=run.started_utc,
+        nodes=names,
+        node_of_rank=[node for node in names for _ in range(spec.ranks_per_node)],
+        nodes_are="hosts",
+        outcome=outcome,
+        checks=Checks(ranks=spec.ranks, distinct_hosts=spec.nodes),
+        meters=infos,
+        clock={},
+        hosts=[],
+        versions=run.versions,
+        oversubscribed=False,
+        source=run.source,
+        load_before={},
+        polluted=run.findings.polluted,
+        remarks=run.findings.remarks,
+    )
+    record = RunRecord(
+        info,
+        stages=pd.DataFrame(columns=list(STAGE_COLUMNS)),
+        power=_power(meters, run.estimates),
+        activity=pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
+        phases=work.phases,
+    )
+    if info.polluted or run.run_s is None:
+        return record, None
+    setting = (run.campaign, run.system, run.benchmark, str(spec.nodes))
+    return record, repeat_of(run.run, setting, meters, run.run_s, work.total)
+
+
+def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
+    spacings = [usual_spacing(meter.t_s) for meter in run.meters]
+    known = [spacing for spacing in spacings if spacing is not None]
+    optional: dict[str, Any] = {"seed": run.seed} if run.seed is not None else {}
+    if known:
+        optional["sample_period_s"] = round(float(np.median(known)), 6) or 1e-6
+    return RunSpec(
+        run=run.run,
+        campaign=run.campaign,
+        kind="imported",
+        platform=Platform(name=run.system),
+        nodes=nodes,
+        ranks_per_node=run.accelerators_per_node or 1,
+        repeat=run.repeat,
+        foreign=Foreign(
+            benchmark=run.benchmark,
+            submission=run.submission,
+            global_batch_size=run.global_batch_size,
+            accelerators_per_node=run.accelerators_per_node,
+            accelerator=run.accelerator,
+            work_unit=unit,
+        ),
+        meters=(),
+        **optional,
+    )
+
+
+def _power(meters: list[CheckedMeter], estimates: list[tuple[str, float, float]]) -> pd.DataFrame:
+    frames = [
+        pd.DataFrame(
+            {"node": m.info.node, "meter": NODE_METER, "t_s": m.t_s, "watts": m.watts}
+        ).assign(joules=np.nan)
+        for m in meters
+        if len(m.t_s)
+    ]
+    if estimates:
+        rows = [(node, SWITCH_METER, t_s, watts, np.nan) for node, t_s, watts in estimates]
+        frames.append(pd.DataFrame(rows, columns=list(POWER_COLUMNS)))
+    if not frames:
+        return pd.DataFrame(columns=list(POWER_COLUMNS)).astype(
+            {"t_s": "float64", "watts": "float64", "joules": "float64"}
+        )
+    return pd.concat(frames, ignore_index=True)

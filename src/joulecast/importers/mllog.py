@@ -1,0 +1,164 @@
+"""MLPerf's log format: ``:::MLLOG {json}`` lines between whatever else a job printed.
+
+A result file says what the job did and when, a power file what one meter read meanwhile. Both are
+kept as logged, in milliseconds since the epoch. What cannot be parsed is counted by line, so that a
+truncated file is known as one and the rest of it is not lost.
+
+Format: https://github.com/mlcommons/logging (mllog), read from the files of submissions.
+"""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MARK = b":::MLLOG"
+
+# Nearly every line of a power file has this shape; json would take three times as long for it.
+_READING = re.compile(
+    rb'\s*:::MLLOG \{"namespace": ?"[^"\\]*", ?"time_ms": ?(\d+), ?"event_type": ?"[^"\\]*", ?'
+    rb'"key": ?"power_reading", ?"value": ?(-?\d+(?:\.\d+)?), ?"metadata": ?'
+    rb'(?:""|null|\{[^{}]*\})\}\s*'
+)
+
+_decoder = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line: ``time_ms`` since the epoch, its key, value and metadata."""
+
+    time_ms: float
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ResultLog:
+    """A result file: its events in the order of the file, the numbers of broken lines, and the
+    ``:::SYSJSON`` and ``:::DLPAL`` lines that some submitters print (empty where they do not)."""
+
+    events: list[Event]
+    broken_lines: list[int]
+    system: dict[str, Any]
+    dlpal_nodes: int | None
+
+    def first(self, key: str) -> Event | None:
+        """The first event of that key."""
+        return next((event for event in self.events if event.key == key), None)
+
+
+@dataclass
+class PowerLog:
+    """A power file as logged: times (ms since the epoch) and watts of its readings in file order.
+
+    ``estimates`` are constant figures that nobody measured, as (ms, watts); ``conversion_eff`` is the
+    supply's efficiency that the submitter names (it is not applied to the readings).
+    """
+
+    time_ms: NDArray[np.float64]
+    watts: NDArray[np.float64]
+    start_ms: float | None = None
+    stop_ms: float | None = None
+    conversion_eff: float | None = None
+    estimates: list[tuple[float, float]] = field(default_factory=list)
+    broken_lines: list[int] = field(default_factory=list)
+
+
+def number(value: Any) -> float | None:
+    """``value`` as a finite float, also from a string; ``None`` for everything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        read = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return read if math.isfinite(read) else None
+
+
+def whole_number(value: Any) -> int | None:
+    """``value`` as a positive integer, also from a string; ``None`` for everything else."""
+    read = number(value)
+    return int(read) if read is not None and read >= 1 and read == int(read) else None
+
+
+def _decode(text: str) -> Any:
+    """The JSON object at the start of ``text``, whatever follows it; ``None`` where it is broken."""
+    try:
+        return _decoder.raw_decode(text.lstrip())[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _event(text: str) -> Event | None:
+    content = _decode(text)
+    if not isinstance(content, dict):
+        return None
+    time_ms, key = number(content.get("time_ms")), content.get("key")
+    if time_ms is None or not isinstance(key, str):
+        return None
+    metadata = content.get("metadata")
+    return Event(time_ms, key, content.get("value"), metadata if isinstance(metadata, dict) else {})
+
+
+def read_result(content: bytes) -> ResultLog:
+    """Parse a result file."""
+    events, broken = [], []
+    system: dict[str, Any] = {}
+    dlpal_nodes = None
+    for line_number, line in enumerate(content.split(b"\n"), start=1):
+        if b":::" not in line:
+            continue
+        # Ranks that print at once leave several events on one line.
+        for piece in line.split(_MARK)[1:]:
+            event = _event(piece.decode(errors="replace"))
+            if event is None:
+                broken.append(line_number)
+            else:
+                events.append(event)
+        if b":::SYSJSON" in line and not system:
+            facts = _decode(line.split(b":::SYSJSON", 1)[1].decode(errors="replace"))
+            system = facts if isinstance(facts, dict) else {}
+        if b":::DLPAL" in line and dlpal_nodes is None:
+            # image, job, nodes, names of the nodes, cluster, configuration
+            words = line.split(b":::DLPAL", 1)[1].decode(errors="replace").split()
+            dlpal_nodes = whole_number(words[2]) if len(words) > 2 else None
+    return ResultLog(events, broken, system, dlpal_nodes)
+
+
+def read_power(content: bytes) -> PowerLog:
+    """Parse a power file of a node or a switch."""
+    time_ms: list[float] = []
+    watts: list[float] = []
+    log = PowerLog(np.empty(0), np.empty(0))
+    for line_number, line in enumerate(content.split(b"\n"), start=1):
+        shaped = _READING.fullmatch(line)
+        if shaped:
+            time_ms.append(float(shaped[1]))
+            watts.append(float(shaped[2]))
+            continue
+        if _MARK not in line:
+            continue
+        event = _event(line.split(_MARK, 1)[1].decode(errors="replace"))
+        if event is None:
+            log.broken_lines.append(line_number)
+        elif event.key == "power_reading":
+            time_ms.append(event.time_ms)
+            read = number(event.value)
+            watts.append(math.nan if read is None else read)
+        elif event.key == "interconnect_power_est":
+            estimate = number(event.value)
+            log.estimates.append((event.time_ms, math.nan if estimate is None else estimate))
+        elif event.key == "power_measurement_start":
+            log.start_ms = event.time_ms
+        elif event.key == "power_measurement_stop":
+            log.stop_ms = event.time_ms
+        elif event.key == "conversion_eff":
+            log.conversion_eff = number(event.value)
+    log.time_ms, log.watts = np.array(time_ms, dtype=float), np.array(watts, dtype=float)
+    return log

@@ -1,0 +1,169 @@
+"""MLPerf Training power submissions to run records.
+
+A source is a folder of submissions, a git repository that holds them, or flat tables of runs. It is
+worked through one run at a time: read, judged, written. Of each run only a few numbers are kept, with
+which the repeats of a setting are compared at the end; a run that reads unlike the others is marked
+in the record that lies there already.
+"""
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+from joulecast.importers.foreign import ForeignRun, record_of
+from joulecast.importers.layout import runs_of
+from joulecast.importers.mlperf_tables import are_tables, read_tables
+from joulecast.importers.sources import FolderTree, Tree, git_tree, is_repository
+from joulecast.importers.submission import read_run
+from joulecast.importers.traps import Repeat, outliers
+from joulecast.records import read_info, write_record
+
+
+@dataclass
+class ImportSummary:
+    """What an import did: ``runs`` imported; of those left out of fits, per run the reasons; and how
+    many runs each kind of trap was found in."""
+
+    out: Path
+    runs: int = 0
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    traps: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def clean(self) -> int:
+        """Runs that fits may use."""
+        return self.runs - len(self.left_out)
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """How many runs each kind of reason leaves out; a run may have several."""
+        return Counter(_kind(text) for texts in self.left_out.values() for text in texts)
+
+    def text(self) -> str:
+        """The summary as lines for a person."""
+        lines = [f"{self.runs} runs imported to {self.out}, {self.clean} of them clean"]
+        lines += [f"  left out, {kind}: {n}" for kind, n in sorted(self.reasons.items())]
+        lines += [f"    {run}: {'; '.join(texts)}" for run, texts in sorted(self.left_out.items())]
+        lines += [f"  found, {kind}: in {n} runs" for kind, n in sorted(self.traps.items())]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Note:
+    """What is remembered of a run once its record is written."""
+
+    run: str
+    polluted: list[str]
+    remarks: list[str]
+    repeat: Repeat | None
+
+
+def import_mlperf(
+    source: Path, out: Path, revision: str | None = None, workers: int = 1
+) -> ImportSummary:
+    """Write a run record to ``out/RUN`` for every run of ``source``.
+
+    Args:
+        source: a folder with ``SYSTEM/BENCHMARK/result_*.txt`` somewhere below it, with
+            ``runs.csv``, ``events.csv`` and ``power.csv``, or a git repository. Files on disk are
+            preferred to the repository they belong to.
+        out: where the records go; one that is there already is replaced whole.
+        revision: read this revision of the repository instead of the files (default: the files,
+            else ``HEAD``).
+        workers: processes to read submissions with; tables are read by one.
+
+    Raises:
+        JoulecastError: the source has no run, or none that is clean; with the list of reasons.
+    """
+    if not source.is_dir():
+        raise JoulecastError(f"{source}: no such folder or git repository")
+    if out.resolve().is_relative_to(source.resolve()):
+        raise JoulecastError(
+            f"{out}: lies inside {source}, which is only read; name a folder outside it"
+        )
+    if revision is None and are_tables(source):
+        notes = _written(read_tables(source), out)
+    elif workers > 1:
+        notes = _in_processes(source, out, revision, workers)
+    else:
+        notes = _part(source, out, revision, 0, 1)
+    if not notes:
+        raise JoulecastError(
+            f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, in a git "
+            "repository there, or the tables runs.csv, events.csv and power.csv"
+        )
+    summary = _summary(notes, out)
+    if not summary.clean:
+        reasons = "".join(f"\n  {run}: {'; '.join(why)}" for run, why in summary.left_out.items())
+        raise JoulecastError(
+            f"{source}: no run is left for fits; all {summary.runs} are kept in {out} and marked:"
+            f"{reasons}"
+        )
+    return summary
+
+
+@contextmanager
+def _opened(source: Path, revision: str | None) -> Iterator[Tree]:
+    """The files of ``source``: those on disk, unless a revision is asked for or they are not runs."""
+    folder = FolderTree(source)
+    if revision is None and (not is_repository(source) or runs_of(folder)):
+        yield folder
+        return
+    if not is_repository(source):
+        raise JoulecastError(f"{source}: is no git repository, so it has no revision {revision}")
+    with git_tree(source, revision or "HEAD") as tree:
+        yield tree
+
+
+def _part(source: Path, out: Path, revision: str | None, first: int, step: int) -> list[_Note]:
+    """Import every ``step``-th run from number ``first`` on."""
+    with _opened(source, revision) as tree:
+        return _written((read_run(tree, files) for files in runs_of(tree)[first::step]), out)
+
+
+def _in_processes(source: Path, out: Path, revision: str | None, workers: int) -> list[_Note]:
+    # Started afresh: the threads of pyarrow do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        parts = [pool.submit(_part, source, out, revision, i, workers) for i in range(workers)]
+        return [note for part in parts for note in part.result()]
+
+
+def _written(runs: Iterable[ForeignRun], out: Path) -> list[_Note]:
+    notes = []
+    for run in runs:
+        record, repeat = record_of(run)
+        write_record(out / run.run, record)
+        notes.append(_Note(run.run, record.info.polluted, record.info.remarks, repeat))
+    return notes
+
+
+def _summary(notes: list[_Note], out: Path) -> ImportSummary:
+    unlike = outliers(note.repeat for note in notes if note.repeat is not None)
+    summary = ImportSummary(out, runs=len(notes))
+    for note in sorted(notes, key=lambda note: note.run):
+        polluted = list(note.polluted)
+        if note.run in unlike:
+            polluted.append(unlike[note.run])
+            _mark(out / note.run, unlike[note.run])
+        if polluted:
+            summary.left_out[note.run] = polluted
+        summary.traps.update({_kind(text) for text in note.remarks})
+    return summary
+
+
+def _mark(folder: Path, reason: str) -> None:
+    info = read_info(folder)
+    info.polluted.append(reason)
+    with written_aside(folder / "run.json") as partial:
+        partial.write_text(info.model_dump_json(indent=1) + "\n")
+
+
+def _kind(text: str) -> str:
+    return text.split(":", 1)[0]

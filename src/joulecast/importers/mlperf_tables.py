@@ -1,0 +1,166 @@
+"""MLPerf power campaigns as flat tables: ``runs.csv``, ``events.csv``, ``power.csv``.
+
+One row a run, an event and a reading; times are seconds of the run clock already. ``power.csv`` is
+read once, run by run as its rows come, so that its size does not matter. ``train_samples`` is what the
+log said, which for SSD is steps; it is not used.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.importers.foreign import ForeignRun
+from joulecast.importers.layout import sanitised
+from joulecast.importers.mllog import number, whole_number
+from joulecast.importers.traps import MeterLog, switch_remark
+from joulecast.importers.work import Interval
+
+_COLUMNS = {
+    "runs": ("run", "system", "benchmark", "nodes", "run_start_s", "run_stop_s", "status"),
+    "events": ("run", "kind", "index", "start_s", "stop_s"),
+    "power": ("run", "meter", "t_s", "watts"),
+}
+_PHASES = {"eval": "evaluation", "epoch": "epoch", "block": "block"}
+_ROWS = 200_000
+
+
+def are_tables(folder: Path) -> bool:
+    """Whether ``folder`` holds the three tables."""
+    return all((folder / f"{name}.csv").is_file() for name in _COLUMNS)
+
+
+def _opened(folder: Path, name: str, **options: Any) -> Any:
+    path = folder / f"{name}.csv"
+    try:
+        table = pd.read_csv(path, **options)
+        columns = pd.read_csv(path, nrows=0).columns
+    except (OSError, ValueError) as error:
+        raise JoulecastError(f"{path}: cannot be read: {error}") from None
+    missing = [column for column in _COLUMNS[name] if column not in columns]
+    if missing:
+        raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
+    return table
+
+
+def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of ``power.csv`` run by run.
+
+    Raises:
+        JoulecastError: the rows of a run do not lie together, or are no table.
+    """
+    seen: set[str] = set()
+    waiting = pd.DataFrame(columns=list(_COLUMNS["power"]))
+    path = folder / "power.csv"
+    try:
+        for rows in _opened(folder, "power", chunksize=_ROWS, dtype={"run": str, "meter": str}):
+            waiting = pd.concat([waiting, rows]) if len(waiting) else rows
+            last = waiting["run"].iloc[-1]
+            for run, of_run in waiting[waiting["run"] != last].groupby("run", sort=False):
+                yield _once(str(run), seen, path), of_run
+            waiting = waiting[waiting["run"] == last]
+    except ValueError as error:
+        raise JoulecastError(f"{path}: is no table: {error}") from None
+    if len(waiting):
+        yield _once(str(waiting["run"].iloc[0]), seen, path), waiting
+
+
+def _once(run: str, seen: set[str], path: Path) -> str:
+    if run in seen:
+        raise JoulecastError(f"{path}: the rows of run {run} do not lie together; sort it by run")
+    seen.add(run)
+    return run
+
+
+def read_tables(folder: Path) -> Iterator[ForeignRun]:
+    """The runs of the tables, those without readings last.
+
+    Raises:
+        JoulecastError: naming the table that is missing columns or cannot be read.
+    """
+    runs = _opened(folder, "runs", dtype={"run": str})
+    twice = runs["run"].map(lambda run: sanitised(str(run))).duplicated()
+    if twice.any():
+        raise JoulecastError(
+            f"{folder / 'runs.csv'}: run {runs['run'][twice].iloc[0]} is there twice"
+        )
+    rows = {str(row["run"]): row for row in runs.to_dict("records")}
+    repeats = runs.groupby(["system", "benchmark", "nodes"], dropna=False).cumcount() + 1
+    repeat_of = dict(zip(runs["run"], repeats, strict=True))
+    events = _opened(folder, "events", dtype={"run": str})
+    events_of = {str(run): of_run for run, of_run in events.groupby("run")}
+
+    def made(name: str, power: pd.DataFrame | None) -> ForeignRun:
+        return _run(folder, rows.pop(name), int(repeat_of[name]), events_of.get(name), power)
+
+    for name, power in _power_by_run(folder):
+        if name in rows:
+            yield made(name, power)
+    for name in list(rows):
+        yield made(name, None)
+
+
+def _run(
+    folder: Path,
+    row: dict[str, Any],
+    repeat: int,
+    events: pd.DataFrame | None,
+    power: pd.DataFrame | None,
+) -> ForeignRun:
+    init_stop_s = number(row.get("init_stop_s"))
+    run = ForeignRun(
+        run=sanitised(str(row["run"])),
+        campaign="mlperf",
+        system=str(row["system"]),
+        benchmark=str(row["benchmark"]),
+        submission=str(row.get("submission_run", row["run"])),
+        source={"format": "mlperf tables", "path": str(folder.resolve())},
+        repeat=repeat,
+        nodes=whole_number(row["nodes"]),
+        global_batch_size=whole_number(row.get("global_batch_size")),
+        init_s=None if init_stop_s is None else (0.0, init_stop_s),
+        start_s=number(row["run_start_s"]),
+        stop_s=number(row["run_stop_s"]),
+        status=row["status"] if isinstance(row["status"], str) else None,
+    )
+    if events is not None:
+        run.intervals = _intervals(events)
+    _add_power(run, power)
+    return run
+
+
+def _intervals(events: pd.DataFrame) -> list[Interval]:
+    found = [
+        Interval(_PHASES[kind], number(index), float(start_s), float(stop_s))
+        for kind, index, start_s, stop_s in zip(
+            *(events[name] for name in _COLUMNS["events"][1:]), strict=True
+        )
+        if kind in _PHASES and np.isfinite([start_s, stop_s]).all()
+    ]
+    return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
+
+
+def _add_power(run: ForeignRun, power: pd.DataFrame | None) -> None:
+    nodes = 0
+    if power is not None:
+        for meter, readings in power.groupby("meter", sort=False):
+            watts = pd.to_numeric(readings["watts"], errors="coerce").to_numpy(float)
+            t_s = pd.to_numeric(readings["t_s"], errors="coerce").to_numpy(float)
+            name = str(meter)
+            if name.startswith("sw_"):
+                if watts[0] >= 0:
+                    switch_remark(f"power.csv, {name}", watts[0], None, None, run.findings)
+                    run.estimates.append((name, float(t_s[0]), float(watts[0])))
+                continue
+            nodes += 1
+            known = np.isfinite(t_s)
+            run.meters.append(MeterLog(name, f"power.csv, {name}", t_s[known], watts[known]))
+    if not nodes:
+        run.findings.pollute("no power", "power.csv has no node's reading of it")
+    elif run.nodes and nodes < run.nodes:
+        run.findings.pollute(
+            "node without readings", f"power.csv has {nodes} of its {run.nodes} nodes"
+        )

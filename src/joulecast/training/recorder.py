@@ -1,0 +1,151 @@
+"""Recording a campaign: all its runs measured one after the other, and kept as data.
+
+Runs leave ordinary records in a work folder, where each one that is there already counts, so that a
+recording that was interrupted goes on where it stopped. When all of them are there they are packed
+(:mod:`joulecast.recorded`).
+"""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from joulecast.campaign import campaign_runs, recorded_folder
+from joulecast.config import Config
+from joulecast.errors import JoulecastError
+from joulecast.recorded import MAX_BYTES, CampaignInfo, pack
+from joulecast.records import answers, read_info
+from joulecast.spec import RunSpec
+from joulecast.training.launch import measure
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run and how long it may take."""
+
+    spec: RunSpec
+    timeout_s: float
+
+
+def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[PlannedRun]:
+    """The runs of several campaigns, each in its shuffled order, under names of their own.
+
+    What an earlier campaign measures already (the same specification) is not measured again; a run
+    that differs from an earlier one of the same name gets its campaign's name in front.
+
+    Args:
+        platforms: folder of the platform files.
+
+    Raises:
+        JoulecastError: a platform is itself a recorded campaign, or as
+            :func:`~joulecast.campaign.campaign_runs` says.
+    """
+    planned: dict[str, PlannedRun] = {}
+    digests: set[str] = set()
+    for config in configurations:
+        if recorded_folder(config, platforms) is not None:
+            raise JoulecastError(
+                f"configuration {config.campaign}: its platform {config.platform} is a recorded "
+                "campaign, there is nothing to measure; name a platform without the key `recorded`"
+            )
+        own = campaign_runs(config, platforms)
+        for spec in own:
+            if spec.digest() in digests:
+                continue
+            run = spec.run
+            if run in planned:
+                run = re.sub(r"[^a-z0-9_-]", "-", f"{config.campaign}-{run}".lower())
+            if run in planned:
+                raise JoulecastError(
+                    f"two configurations are called {config.campaign} and differ in the run "
+                    f"{spec.run}; give one of them another `campaign`"
+                )
+            planned[run] = PlannedRun(spec.model_copy(update={"run": run}), config.run_timeout_s)
+        digests |= {spec.digest() for spec in own}
+    return list(planned.values())
+
+
+def measure_all(
+    runs: Sequence[PlannedRun], work: Path, *, launcher: str, tell: Callable[[str], None]
+) -> dict[str, str]:
+    """Measure what ``work`` does not hold yet, and go on when a run fails.
+
+    Args:
+        launcher: starts runs of several ranks, as ``mpiexec``.
+        tell: gets one line a run.
+
+    Returns:
+        The reason of every run that failed, by its name.
+    """
+    failed = {}
+    for number, planned in enumerate(runs, 1):
+        spec, record = planned.spec, work / "records" / planned.spec.run
+        log = work / "logs" / f"{spec.run}.log"
+        label = f"[{number}/{len(runs)}] {spec.run}"
+        if answers(record, spec):
+            tell(f"{label}: is there already")
+            continue
+        begin = time.monotonic()
+        try:
+            measure(
+                spec,
+                record,
+                log,
+                launcher=launcher if spec.ranks > 1 else None,
+                failures=work / "failed",
+                timeout_s=planned.timeout_s,
+            )
+        except JoulecastError as error:
+            failed[spec.run] = f"{error}; its log is {log}"
+            tell(f"{label}: failed: {error}")
+            continue
+        remarks = "".join(f"; polluted: {reason}" for reason in read_info(record).polluted)
+        tell(f"{label}: {time.monotonic() - begin:.1f} s{remarks}")
+    return failed
+
+
+def record_campaign(
+    configurations: Sequence[Config],
+    platforms: Path,
+    target: Path,
+    *,
+    work: Path,
+    launcher: str = "mpiexec",
+    note: str = "",
+    max_bytes: int = MAX_BYTES,
+    tell: Callable[[str], None] = print,
+) -> CampaignInfo:
+    """Measure the runs of ``configurations`` and keep them as the recorded campaign ``target``.
+
+    Args:
+        platforms: folder of the platform files.
+        work: keeps the records (``records/``), logs and the reasons of failed runs; runs whose record
+            is there are not repeated. Nobody but the caller removes it.
+        max_bytes: what the recorded campaign may weigh.
+
+    Raises:
+        JoulecastError: ``target`` is there already, the configurations ask for what cannot be
+            measured, or runs failed (lists them; nothing is packed then).
+    """
+    if target.exists():
+        raise JoulecastError(
+            f"{target}: is there already, and a recorded campaign is not overwritten; name another "
+            "folder, or remove it"
+        )
+    runs = planned_runs(configurations, platforms)
+    failed = measure_all(runs, work, launcher=launcher, tell=tell)
+    if failed:
+        reasons = "".join(f"\n  {run}: {reason}" for run, reason in failed.items())
+        raise JoulecastError(
+            f"{len(failed)} of {len(runs)} runs failed and nothing was packed; the others are in "
+            f"{work}, so the same command repeats only these:{reasons}"
+        )
+    return pack(
+        [work / "records" / planned.spec.run for planned in runs],
+        target,
+        name=target.name,
+        configurations=[config.model_dump(mode="json") for config in configurations],
+        note=note,
+        max_bytes=max_bytes,
+    )

@@ -1,0 +1,304 @@
+"""Recorded campaigns: what is kept comes back, and nothing that was changed since does."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from conftest import ROOT, make_record, make_spec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from joulecast.campaign import campaign_runs, run_table
+from joulecast.cli import app
+from joulecast.config import parse_config, read_config
+from joulecast.errors import JoulecastError
+from joulecast.recorded import (
+    FILES,
+    RUN_NAME,
+    pack,
+    read_campaign,
+    recorded_infos,
+    unpack_all,
+    unpack_run,
+)
+from joulecast.records import answers, read_record, write_record
+from joulecast.training import recorder
+
+PLATFORMS = ROOT / "config/platforms"
+FRAMES = ("stages", "power", "activity", "phases")
+
+
+def with_sources(record, *sources):
+    """The record with one meter for each source, as if it had them."""
+    meter = record.info.meters[0]
+    meters = [meter.model_copy(update={"meter": s, "source": s}) for s in sources]
+    changes = {"meters": meters, "source": {"git_commit": "abc"}, "hosts": [{"host": "lab"}]}
+    return replace(record, info=record.info.model_copy(update=changes))
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Three records whose figures no short decimal gives, one of them without any meter."""
+    folders = []
+    for run, nodes, step in (("b-n2", 2, 1 / 3), ("a-n1", 1, 0.1 + 0.2), ("c-n1", 1, 1 / 7)):
+        record = make_record(make_spec(run, nodes), {"computing": step, "update": step / 3})
+        record.power["watts"] *= 1 / 3
+        if run == "c-n1":
+            record = replace(record, power=record.power.iloc[:0])
+            record.info.polluted.append("other programs kept 2.0 cores busy before the run")
+        sources = ("measured", "estimated", "imported", "simulated")
+        folders.append(tmp_path / "records" / run)
+        write_record(folders[-1], with_sources(record, *sources))
+    return folders
+
+
+@pytest.fixture
+def campaign(records, tmp_path):
+    target = tmp_path / "kept"
+    pack(records, target, name="kept", configurations=[{"campaign": "x"}], note="for a test")
+    return target
+
+
+def test_what_was_packed_comes_back_and_measured_is_called_recorded(records, campaign, tmp_path):
+    folders = unpack_all(campaign, tmp_path / "out")
+    assert [folder.name for folder in folders] == ["a-n1", "b-n2", "c-n1"]
+    for before in map(read_record, records):
+        run = before.info.spec.run
+        after = read_record(tmp_path / "out" / run)
+        for frame in FRAMES:
+            pd.testing.assert_frame_equal(
+                getattr(before, frame), getattr(after, frame), check_exact=True
+            )
+        sources = [meter.source for meter in after.info.meters]
+        assert sources == ["recorded", "estimated", "imported", "simulated"]
+        assert after.info.energy_source == "recorded"
+        assert after.info.source["git_commit"] == "abc"
+        assert after.info.source["recorded_campaign"] == "kept"
+        assert after.info.source["recorded_sha256"] == read_campaign(campaign).sha256
+        same = {"meters", "source"}
+        assert after.info.model_dump(exclude=same) == before.info.model_dump(exclude=same)
+        assert answers(tmp_path / "out" / run, before.info.spec)
+
+
+def test_one_run_alone(campaign, tmp_path):
+    unpack_run(campaign, "b-n2", tmp_path / "one")
+    assert read_record(tmp_path / "one").info.spec.nodes == 2
+    with pytest.raises(JoulecastError, match=r"has no run `b-n3` \(near names: b-n2"):
+        unpack_run(campaign, "b-n3", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_campaign_says_where_it_comes_from(campaign):
+    content = json.loads((campaign / "campaign.json").read_text())
+    assert content["runs"] == 3 and content["note"] == "for a test"
+    assert content["configurations"] == [{"campaign": "x"}]
+    assert list(content["left_out"]) == ["c-n1"]
+    assert content["hosts"] == [{"host": "lab"}]
+    assert [(m["meter"], m["source"], m["runs"]) for m in content["meters"]][2] == (
+        "measured",
+        "measured",
+        3,
+    )
+    assert {path.name for path in campaign.iterdir()} == set(FILES)
+    assert [i.spec.run for i in recorded_infos(campaign)] == ["a-n1", "b-n2", "c-n1"]
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+@pytest.mark.parametrize("harm", ["changed", "missing", "not named"])
+def test_a_file_that_is_not_what_was_recorded_is_named(campaign, tmp_path, name, harm):
+    path = campaign / name
+    if harm == "changed":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    elif harm == "missing":
+        path.unlink()
+    else:
+        whole = json.loads((campaign / "campaign.json").read_text())
+        del whole["files"][name]
+        (campaign / "campaign.json").write_text(json.dumps(whole))
+    with pytest.raises(JoulecastError, match=name):
+        unpack_all(campaign, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "missing; .* is no recorded campaign"),
+        ("{", "is not JSON"),
+        ("[]", "campaign format None, this joulecast reads 1"),
+        ('{"format": 2}', "campaign format 2, this joulecast reads 1"),
+        ('{"format": 1}', "name: Field required"),
+    ],
+)
+def test_a_broken_campaign_file_is_explained(campaign, content, said):
+    (campaign / "campaign.json").unlink()
+    if content is not None:
+        (campaign / "campaign.json").write_text(content)
+    with pytest.raises(JoulecastError, match=said) as raised:
+        recorded_infos(campaign)
+    assert "campaign.json" in str(raised.value)
+
+
+def test_too_large_is_refused_and_nothing_is_left(records, tmp_path):
+    target = tmp_path / "large"
+    with pytest.raises(JoulecastError, match=r"takes 0\.0 MB, 0\.0 are allowed; .*--max-mb"):
+        pack(records, target, name="x", configurations=[], max_bytes=10_000)
+    assert not target.exists()
+    assert not list(tmp_path.glob(".*partial"))
+
+
+def test_names_that_could_not_be_told_apart_or_leave_the_folder(records, tmp_path):
+    shutil.copytree(records[0], tmp_path / "again")
+    with pytest.raises(JoulecastError, match="both hold a run `b-n2`"):
+        pack([*records, tmp_path / "again"], tmp_path / "t", name="x", configurations=[])
+    write_record(tmp_path / "bad", make_record(make_spec("../A")))
+    with pytest.raises(JoulecastError, match=r"the run is called `\.\./A`"):
+        pack([tmp_path / "bad"], tmp_path / "t", name="x", configurations=[])
+    with pytest.raises(JoulecastError, match="no run record"):
+        pack([], tmp_path / "t", name="x", configurations=[])
+
+
+def test_a_column_that_would_be_lost_is_refused(tmp_path):
+    record = make_record(make_spec("r"))
+    record.power["volts"] = 230.0
+    write_record(tmp_path / "r", record)
+    with pytest.raises(JoulecastError, match=r"run r: power.parquet has the columns volts"):
+        pack([tmp_path / "r"], tmp_path / "t", name="x", configurations=[])
+    assert not (tmp_path / "t").exists()
+
+
+def test_replay_command(campaign, tmp_path):
+    said = CliRunner().invoke(app, ["replay", str(campaign), str(tmp_path / "out")])
+    assert said.exit_code == 0 and "3 run records" in said.output
+    (campaign / "power.parquet").write_bytes(b"")
+    said = CliRunner().invoke(app, ["replay", str(campaign), str(tmp_path / "other")])
+    assert said.exit_code == 2 and "power.parquet: is not what was recorded" in said.output
+
+
+SMALL = {
+    "workload": {"networks": ["vit_ti"]},
+    "scale": {"nodes": [1, 2], "repeats": 1},
+    "calibration": {"batch_sizes": [2, 4]},
+}
+
+
+def small(campaign="small", **changes):
+    return parse_config({"campaign": campaign, "training": {"steps": 1}, **SMALL, **changes})
+
+
+def test_runs_of_several_configurations_get_names_of_their_own():
+    bf16 = small("Second.one", training={"precision": "bf16", "steps": 2})
+    runs = recorder.planned_runs([small(), bf16, small("third")], PLATFORMS)
+    names = [planned.spec.run for planned in runs]
+    alone = [spec.run for spec in campaign_runs(small(), PLATFORMS)]
+    assert names[: len(alone)] == alone
+    # Idling and the rest of the calibrations are the same thing, and are measured once.
+    assert {n for n in names[len(alone) :]} == {
+        f"second-one-{n}" for n in alone if n.startswith("vit_ti")
+    }
+    assert all(RUN_NAME.fullmatch(name) for name in names)
+    with pytest.raises(JoulecastError, match="two configurations are called same"):
+        twice = [small("same", training={"steps": k}) for k in (5, 6, 7)]
+        recorder.planned_runs(twice, PLATFORMS)
+
+
+def test_a_recorded_platform_is_replayed_and_not_measured(campaign, tmp_path):
+    platforms = tmp_path / "config/platforms"
+    platforms.mkdir(parents=True)
+    (platforms / "lab.yaml").write_text("name: lab\nrecorded: kept\n")
+    config = small(platform="lab")
+    assert [s.run for s in campaign_runs(config, platforms)] == ["a-n1", "b-n2", "c-n1"]
+    assert len(run_table(campaign_runs(config, platforms))) == 3
+    with pytest.raises(JoulecastError, match="its platform lab is a recorded campaign"):
+        recorder.planned_runs([config], platforms)
+    (platforms / "lab.yaml").write_text("name: lab\nrecorded: elsewhere\n")
+    with pytest.raises(JoulecastError, match=r"elsewhere/campaign\.json: missing"):
+        campaign_runs(config, platforms)
+
+
+def test_the_key_recorded_is_no_part_of_a_specification():
+    spec = make_spec()
+    named = spec.platform.model_copy(update={"recorded": "recorded/x"})
+    assert spec.model_copy(update={"platform": named}).digest() == spec.digest()
+
+
+class Ended(BaseException):
+    """The recording is interrupted."""
+
+
+RUNS = [make_spec(f"run-{k}") for k in range(5)]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.sampled_from(["done", "fails", "killed"]), max_size=12))
+def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
+    tmp_path_factory, monkeypatch, fates
+):
+    folder = tmp_path_factory.mktemp("recording")
+    finished, fate = [], iter(fates)
+
+    def stub(spec, out, log, **_):
+        what = next(fate, "done")
+        if what == "killed":
+            raise Ended
+        if what == "fails":
+            raise JoulecastError(f"run {spec.run}: no luck")
+        write_record(out, make_record(spec))
+        finished.append(spec.run)
+
+    planned = [recorder.PlannedRun(spec, 60) for spec in RUNS]
+    monkeypatch.setattr(recorder, "measure", stub)
+    monkeypatch.setattr(recorder, "planned_runs", lambda *_: planned)
+    target = folder / "kept"
+    for _ in range(len(fates) + 1):
+        before = len(finished)
+        try:
+            recorder.record_campaign([], PLATFORMS, target, work=folder / "w", tell=lambda _: None)
+            break
+        except Ended:
+            pass
+        except JoulecastError as error:
+            said = str(error).splitlines()[1:]
+            missing = {spec.run for spec in RUNS} - set(finished)
+            assert {line.split(":")[0].strip() for line in said} == missing
+        assert not target.exists() and len(finished) >= before
+    assert sorted(finished) == [spec.run for spec in RUNS]
+    assert len(recorded_infos(target)) == len(RUNS)
+
+
+def test_an_existing_campaign_is_not_overwritten(campaign, tmp_path):
+    with pytest.raises(JoulecastError, match="is there already"):
+        recorder.record_campaign([small()], PLATFORMS, campaign, work=tmp_path / "w")
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_configurations_for_the_gpu_ask_for_what_is_wanted(precision):
+    config = read_config(ROOT / f"config/h200-{precision}.yaml")
+    runs = campaign_runs(config, PLATFORMS)
+    table = run_table(runs)
+    training = table[table["kind"] == "training"]
+    assert set(training["network"]) == {"vgg16", "resnet50", "vit_b"}
+    repeats = training.groupby(["network", "nodes"])["repeat"].nunique().unstack()
+    assert list(repeats.columns) == [1, 2, 4, 8] and (repeats == 3).all().all()
+    assert (training[training.nodes == 1].groupby("network")["batch"].nunique() >= 3).all()
+    kinds = table[table["kind"] != "training"].groupby("kind")["nodes"].agg(set).to_dict()
+    assert kinds == {"idle": {1}, "allreduce": {2, 4, 8}, "sleeping_rank": {2, 4, 8}}
+    for spec in runs:
+        assert spec.meters == ("nvml",) and spec.emulation is None and spec.hosts == 1
+        if spec.training:
+            assert spec.training.device == "cuda" and spec.training.precision == precision
+            assert spec.workload.image_size == 224 and spec.workload.dataset == "synthetic"
+
+
+def test_samples_in_place_of_steps():
+    runs = campaign_runs(small(training={"samples": 100}), PLATFORMS)
+    steps = {s.training.global_batch_size: s.training.steps for s in runs if s.kind == "training"}
+    assert steps == {2: 50, 4: 25, 8: 13}
+    with pytest.raises(JoulecastError, match=r"training\.samples: no number for vit_ti"):
+        small(training={"samples": {"vgg16": 5}})
