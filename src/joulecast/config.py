@@ -172,6 +172,12 @@ class CalibrationSection(_Section):
 class EvaluationSection(_Section):
     """How the models are judged."""
 
+    imports: list[str] = Field(
+        [],
+        description="External data (names below external_data) of MLPerf power submissions, to be "
+        "imported and judged beside the campaign: a folder, a git repository, or files of one folder.",
+    )
+
     bootstrap: int = Field(200, ge=10, description="Resamples behind a fit's 90 % intervals.")
     series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
 
@@ -225,6 +231,11 @@ class Config(_Section):
                 )
         key = "steps" if self.training.samples is None else "samples"
         counts = getattr(self.training, key)
+        if self.evaluation.imports and self.external_data is None:
+            raise ValueError(
+                f"evaluation.imports names {', '.join(self.evaluation.imports)}, but external_data is "
+                "null: set it to the folder that holds them, or to their addresses"
+            )
         missing = [
             n for n in self.workload.networks if isinstance(counts, dict) and n not in counts
         ]

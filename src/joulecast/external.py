@@ -29,6 +29,26 @@ def _fetch(name: str, download: Download, target: Path) -> None:
         ) from None
 
 
+def locate_folder(config: Config, name: str) -> Path:
+    """The local folder of external data ``name``; downloads are every file whose name lies below it.
+
+    Raises:
+        JoulecastError: as :func:`locate`, for the folder or for one of its files.
+    """
+    source = config.external_data
+    if not isinstance(source, dict):
+        return locate(config, name)
+    below = [file for file in source if file.startswith(f"{name}/")]
+    if not below:
+        raise JoulecastError(
+            f"external data {name}: `external_data` names no download below it (it has: "
+            f"{', '.join(source)})"
+        )
+    for file in below:
+        locate(config, file)
+    return Path(config.results) / "external" / name
+
+
 def locate(config: Config, name: str) -> Path:
     """The local path of external data ``name`` (a path below the folder, as ``zeus_trace/x.csv``).
 

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.energy.collectives import FORMS, choose_form
-from joulecast.energy.evaluation import evaluate, splits, summarise, with_errors
+from joulecast.energy.evaluation import (
+    SETTING,
+    SPLITS,
+    compare,
+    evaluate,
+    run_to_run_cv,
+    summarise,
+)
+from joulecast.energy.evaluation import settings as cells_of
 from joulecast.energy.mc2 import MC2
 from joulecast.energy.proportional import MODELS, Context
 from joulecast.energy.timeseries import forecast_errors, series_models
@@ -45,7 +53,9 @@ def run_row(network, nodes, batch, repeat, steps=10, **changes):
     row = {
         "run": f"{network}-{nodes}-{batch}-{repeat}",
         "kind": "training",
+        "platform": "cluster",
         "network": network,
+        "workload": network,
         "nodes": nodes,
         "ranks": nodes,
         "repeat": repeat,
@@ -85,6 +95,7 @@ def campaign():
     idle |= {f"t_{s}_s": 0.0 for s in POWERS} | {"energy_j": 60 * IDLE_W, "network": None}
     points = [
         {
+            "platform": "cluster",
             "nodes": n,
             "ranks": n,
             "bytes": size,
@@ -117,28 +128,36 @@ def test_mc2_finds_the_truth_back():
 
 def test_unseen_node_counts_are_predicted_and_beat_the_rivals():
     observations, points = campaign()
-    judged = evaluate(observations, points, {"tdp_w": 400.0, "full_w": 200.0})
-    times = summarise(with_errors(judged.times), ["split", "model"]).set_index(["split", "model"])
+    judged = evaluate(observations, points, {"cluster": {"tdp_w": 400.0, "full_w": 200.0}})
+    times = cells_of(judged.times, [*SETTING, "split", "model"])
+    times = summarise(times, ["split", "model"]).set_index(["split", "model"])
     for split in ("leave-one-node-count-out", "extrapolation"):
         assert times.loc[(split, "MC2"), "mape_percent"] < 1
         assert times.loc[(split, "perfect-scaling"), "mape_percent"] > 3
-    energies = summarise(with_errors(judged.energies), ["split", "time", "model"])
+    energies = cells_of(judged.energies, [*SETTING, "split", "time", "model"])
+    energies = summarise(energies, ["split", "time", "model"])
     energies = energies.set_index(["split", "time", "model"])["mape_percent"]
     held = energies["leave-one-node-count-out"]["predicted"]
     assert held["MC2"] < 1 and held["MC2"] == held.min()
+    transferred = energies["leave-one-workload-out"]["given"]
+    assert transferred["MC2"] < 1 and transferred["MC2"] == transferred.min()
 
 
 def test_a_split_never_fits_what_it_judges():
     observations, _ = campaign()
     training = observations[observations["kind"] == "training"].reset_index(drop=True)
-    seen = {}
-    for split in splits(training):
-        seen.setdefault(split.name, []).append(split)
-        if split.name != "in-sample":
+    seen = {name: list(split(training)) for name, split in SPLITS.items()}
+    for name in ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out"):
+        for split in seen[name]:
             assert not (split.fitted & split.judged).any()
-            fitted = set(training.loc[split.fitted, "nodes"])
-            assert fitted.isdisjoint(training.loc[split.judged, "nodes"])
+            fitted, judged = training[split.fitted], training[split.judged]
+            if name == "leave-one-workload-out":
+                own = fitted[fitted["network"].isin(judged["network"])]
+                assert set(own["nodes"]) == {1} and 1 not in set(judged["nodes"])
+            else:
+                assert set(fitted["nodes"]).isdisjoint(judged["nodes"])
     assert len(seen["leave-one-node-count-out"]) == 4
+    assert len(seen["leave-one-workload-out"]) == 2
     (extrapolation,) = seen["extrapolation"]
     assert training.loc[extrapolation.fitted, "nodes"].max() <= 8 / 4
 
@@ -153,6 +172,47 @@ def test_the_held_out_calibration_is_not_used():
         held = times[(times.split == "leave-one-node-count-out") & (times.model == "MC2")]
         rows[name] = held[held["nodes"] == 8]["predicted"].to_numpy()
     assert rows["clean"] == pytest.approx(rows["poisoned"])
+
+
+def test_taking_a_term_away_is_seen_in_the_ablation():
+    observations, points = campaign()
+    judged = evaluate(observations, points, {}, splits=["leave-one-node-count-out"])
+    cells = cells_of(judged.ablations, [*SETTING, "time", "model"])
+    table = summarise(cells, ["time", "model"]).set_index(["time", "model"])["mape_percent"]
+    given = table["given"]
+    assert given["MC2"] < 0.1 and given["one power"] > 1
+    assert given["no wait/copy split"] > given["MC2"]
+
+
+def test_intervals_of_staged_runs_cover_noise_of_their_width():
+    observations, points = campaign()
+    random = np.random.default_rng(3)
+    noisy = observations.assign(
+        energy_j=observations["energy_j"] * random.normal(1, 0.03, len(observations))
+    )
+    judged = evaluate(noisy, points, {}, splits=["leave-one-node-count-out"]).energies
+    mc2 = judged[judged["model"] == "MC2"]
+    inside = (mc2["lower"] <= mc2["measured"]) & (mc2["measured"] <= mc2["upper"])
+    width = ((mc2["upper"] - mc2["lower"]) / mc2["predicted"]).median()
+    assert 0.7 < inside.mean() <= 1 and 0.03 < width < 0.3
+
+
+def test_the_best_rival_comes_first_and_a_tie_is_no_gain():
+    rows = [
+        {"platform": "c", "network": w, "nodes": n, "batch": 1, "model": m, "difference_percent": d}
+        for w, n in (("a", 2), ("a", 4), ("b", 2))
+        for m, d in (("MC2", 1.0), ("same", -1.0), ("worse", 3.0))
+    ]
+    best, worst = compare(pd.DataFrame(rows))
+    assert (best.rival, best.better_by_points) == ("same", 0) and best.better_share == 0
+    assert (worst.rival, worst.better_by_points) == ("worse", 2) and worst.lower_points == 2
+    assert compare(pd.DataFrame(rows).query("model != 'MC2'")) == []
+
+
+def test_repeats_that_do_different_work_vary_by_their_pace():
+    runs = pd.DataFrame([run_row("big", 2, 8, r) for r in (1, 2)])
+    runs.loc[1, ["energy_j", "samples"]] *= 3
+    assert run_to_run_cv(runs, "energy_j") == pytest.approx(0)
 
 
 def test_one_node_neither_waits_nor_copies():
@@ -179,7 +239,7 @@ def test_energy_is_left_out_where_there_is_none():
     without = observations.assign(energy_j=np.nan, energy_source=None)
     judged = evaluate(without, points, {})
     assert judged.energies.empty and len(judged.times)
-    assert judged.full_fit.power is None
+    assert judged.full_fits[0].mc2.power is None
 
 
 @settings(max_examples=30, deadline=None)

@@ -12,7 +12,12 @@ from joulecast.errors import JoulecastError
 from joulecast.records import write_record
 from joulecast.tables.checks import check_results
 from joulecast.tables.errors import energy_summary, scaling, write_tables
-from joulecast.tables.figures import power_trace, predicted_against_measured, stage_times
+from joulecast.tables.figures import (
+    power_trace,
+    predicted_against_measured,
+    stage_energies,
+    stage_times,
+)
 from joulecast.tables.published import read_published
 
 PUBLISHED = ROOT / "config/published/mc2.yaml"
@@ -46,12 +51,18 @@ def test_observation_of_a_record_by_hand(records):
 
 def test_estimates_are_never_called_errors(fit, tmp_path):
     published = read_published(PUBLISHED)
-    write_tables(tmp_path, fit.observations, fit.times, fit.energies, fit.series, published)
+    write_tables(tmp_path, fit, published)
     table = pd.read_csv(tmp_path / "energy_error.csv")
     assert set(table["energy_source"]) == {"estimated"}
     assert table["error_percent"].isna().all() and table["difference_percent"].notna().any()
     assert set(table["judges"]) == {"the pipeline only"}
-    for name in ("energy_error", "energy_summary", "scaling"):
+    for name in (
+        "energy_error",
+        "energy_summary",
+        "energy_improvement",
+        "energy_ablation",
+        "scaling",
+    ):
         assert "no errors of a model" in (tmp_path / f"{name}.md").read_text()
     time = pd.read_csv(tmp_path / "time_error.csv")
     assert time["error_percent"].notna().any()
@@ -61,14 +72,13 @@ def test_measured_energy_is_judged(fit):
     from joulecast.tables.errors import energy_error
 
     measured = fit.energies.assign(energy_source="measured")
-    table = energy_error(measured)
+    table = energy_error(measured, read_published(PUBLISHED))
     assert table["error_percent"].equals(table["difference_percent"])
     assert set(table["judges"]) == {"models"}
 
 
 def test_the_paper_stands_beside(fit):
-    training = fit.observations
-    table = energy_summary(fit.energies, fit.series, training, read_published(PUBLISHED))
+    table = energy_summary(fit, read_published(PUBLISHED))
     beside = table.drop_duplicates("model").set_index("model")["published_percent"]
     expected = {"MC2": 2.84, "LP1": 71.96, "LP2": 72.34, "LP3": 37.42, "LP4": 16.31}
     expected |= {"AR": 8.07, "SES": 24.97, "ARIMA": 13.37}
@@ -97,9 +107,10 @@ def test_fits_survive_the_disk_and_figures_are_drawn(fit, records, tmp_path):
     again = CampaignFit.load(tmp_path / "fits")
     pd.testing.assert_frame_equal(again.times, fit.times)
     stage_times(fit.observations, tmp_path / "stages")
+    stage_energies(fit.observations, tmp_path / "energies")
     predicted_against_measured(fit.times, fit.energies, tmp_path / "against")
     power_trace(make_record(make_spec()), tmp_path / "trace")
-    for name in ("stages", "against", "trace"):
+    for name in ("stages", "energies", "against", "trace"):
         assert (tmp_path / f"{name}.svg").stat().st_size > 5000
         assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
 
@@ -108,9 +119,7 @@ def test_checks_warn_and_fail(fit, records, tmp_path):
     findings = check_results(records, fit)
     assert "passed" in set(findings["verdict"]) and "error" not in set(findings["verdict"])
     broken = fit.observations.assign(energy_j=fit.observations["energy_j"] * 2)
-    found = check_results(
-        records, CampaignFit(broken, fit.times, fit.energies, fit.series, fit.mc2)
-    )
+    found = check_results(records, replace(fit, observations=broken))
     assert "energy split" in set(found[found["verdict"] == "error"]["check"])
 
 
@@ -122,14 +131,8 @@ def test_polluted_runs_are_left_out_and_all_of_them_is_an_error(records, tmp_pat
         [*records, tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1
     )
     assert "dirty" in set(mixed.observations["run"]) and "dirty" not in set(mixed.times["run"])
-    write_tables(
-        tmp_path,
-        mixed.observations,
-        mixed.times,
-        mixed.energies,
-        mixed.series,
-        read_published(PUBLISHED),
-    )
-    assert "1 polluted runs are left out" in (tmp_path / "scaling.md").read_text()
+    write_tables(tmp_path, mixed, read_published(PUBLISHED))
+    said = (tmp_path / "energy_summary.md").read_text()
+    assert "1 runs are left out (dirty: other programs kept 2 cores busy)" in said
     with pytest.raises(JoulecastError, match="dirty: other programs kept 2 cores busy"):
         fit_campaign([tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1)

@@ -30,6 +30,7 @@ if CONFIG.scale.ranks_per_node > 1:
 
 wildcard_constraints:
     run=r"[a-z0-9_-]+",
+    name=r"[A-Za-z0-9_.-]+",
 
 
 def records(query="index == index"):

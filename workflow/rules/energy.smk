@@ -1,9 +1,22 @@
-# Energy and time models: fits to the records, error tables, figures, and checks of all that.
+# Energy and time models: fits to the campaign's and to imported records, error tables, figures, checks.
+
+
+rule import_mlperf:
+    output:
+        records=directory(f"{RESULTS}/imported/{{name}}"),
+    log:
+        f"{RESULTS}/logs/import-{{name}}.log",
+    threads: 1
+    params:
+        external_data=CONFIG.model_dump(mode="json")["external_data"],
+    script:
+        "../scripts/import_mlperf.py"
 
 
 rule fit:
     input:
         records=records(),
+        imported=expand(f"{RESULTS}/imported/{{name}}", name=CONFIG.evaluation.imports),
     output:
         fits=directory(f"{RESULTS}/fits"),
     log:
@@ -25,7 +38,14 @@ rule tables:
     output:
         expand(
             f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=["time_error", "energy_error", "energy_summary", "scaling"],
+            table=[
+                "time_error",
+                "energy_error",
+                "energy_summary",
+                "energy_improvement",
+                "energy_ablation",
+                "scaling",
+            ],
             suffix=["csv", "md"],
         ),
     log:
@@ -44,7 +64,12 @@ rule figures:
     output:
         expand(
             f"{RESULTS}/figures/{{figure}}.{{suffix}}",
-            figure=["stage_times", "power_trace", "predicted_against_measured"],
+            figure=[
+                "stage_times",
+                "stage_energies",
+                "power_trace",
+                "predicted_against_measured",
+            ],
             suffix=["svg", "pdf"],
         ),
     log:

@@ -5,19 +5,24 @@ from typing import TYPE_CHECKING
 
 from joulecast.logs import logged
 from joulecast.energy.fitting import fit_campaign
+from joulecast.records import record_folders
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(records: list[str], fits: str, **options: float) -> None:
-    fit_campaign([Path(r) for r in records], **options).save(Path(fits))
+def main(records: list[str], imported: list[str], fits: str, **options: float) -> None:
+    folders = [Path(r) for r in records]
+    for name in imported:
+        folders += record_folders(Path(name))
+    fit_campaign(folders, **options).save(Path(fits))
 
 
 if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         main(
             records=snakemake.input.records,
+            imported=snakemake.input.imported,
             fits=snakemake.output.fits,
             bootstrap=snakemake.params.bootstrap,
             series_splits=snakemake.params.series_splits,

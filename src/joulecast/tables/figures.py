@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from joulecast.energy.evaluation import MEASURED
 from joulecast.energy.observations import TIMED
 from joulecast.files import written_aside
 from joulecast.records import RunRecord
@@ -190,6 +191,9 @@ def predicted_against_measured(times: pd.DataFrame, energies: pd.DataFrame, stem
     networks = sorted(set(times["network"]) | set(energies["network"]))
     colours = {name: palette[k % len(palette)] for k, name in enumerate(networks)}
     energy = energies[energies["model"] == "MC2"]
+    # Estimates are shown where there is nothing else, never among measurements.
+    measured = energy["energy_source"].isin(MEASURED)
+    energy = energy[measured] if measured.any() else energy
     source = "/".join(sorted(set(energy["energy_source"].dropna()))) or "measured"
     unseen = energy["split"] == "leave-one-node-count-out"
     other = energy["split"] == "leave-one-workload-out"

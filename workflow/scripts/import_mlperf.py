@@ -1,0 +1,28 @@
+"""Import MLPerf power submissions as run records."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.config import parse_config
+from joulecast.external import locate_folder
+from joulecast.files import directory_written_aside
+from joulecast.importers.mlperf import import_mlperf
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(configuration: dict[str, object], name: str, out: Path) -> None:
+    source = locate_folder(parse_config(configuration), name)
+    with directory_written_aside(out) as partial:
+        print(import_mlperf(source, partial).text())
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        main(
+            configuration=snakemake.config,
+            name=snakemake.wildcards.name,
+            out=Path(snakemake.output.records),
+        )
