@@ -22,7 +22,7 @@ from joulecast.records import (
     RunInfo,
     RunRecord,
 )
-from joulecast.spec import RunSpec, Training, Workload
+from joulecast.spec import Foreign, RunSpec, Training, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -140,4 +140,60 @@ def snakemake(
         capture_output=True,
         text=True,
         timeout=timeout,
+    )
+
+
+def make_imported(
+    run: str = "r",
+    network: str = "net",
+    nodes: int = 1,
+    phases: list[tuple[str, float, float, float, float]] | None = None,
+    watts: Callable[[float], float] = lambda t: 1000.0,
+    stop_s: float = 120.0,
+    work: int = 10,
+    platform: str = "8xbox",
+    polluted: list[str] | None = None,
+) -> RunRecord:
+    """An imported run from 20 s to ``stop_s``, each node read every second from 0 s on."""
+    spec = RunSpec(
+        run=run,
+        campaign="mlperf",
+        kind="imported",
+        platform=Platform(name=platform),
+        nodes=nodes,
+        foreign=Foreign(benchmark=network, submission=run, global_batch_size=256),
+    )
+    names = [f"node_{n}" for n in range(nodes)]
+    told = phases or [
+        ("epoch", k, 20 + k * (stop_s - 20) / 10, 20 + (k + 1) * (stop_s - 20) / 10, 1.0)
+        for k in range(10)
+    ]
+    readings = [(n, "node_power", float(t), watts(t), None) for n in names for t in range(150)]
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        started_utc="2026-01-01T00:00:00+00:00",
+        nodes=names,
+        node_of_rank=[],
+        nodes_are="hosts",
+        outcome=Outcome(start_s=20, stop_s=stop_s, samples=work),
+        checks=Checks(ranks=0, distinct_hosts=0),
+        meters=[
+            MeterInfo(node=n, meter="node_power", available=True, source="imported") for n in names
+        ],
+        clock={},
+        hosts=[],
+        versions={},
+        oversubscribed=False,
+        source={},
+        load_before={},
+        polluted=polluted or [],
+    )
+    power = pd.DataFrame(readings, columns=list(POWER_COLUMNS)).astype({"joules": float})
+    return RunRecord(
+        info,
+        pd.DataFrame(columns=list(STAGE_COLUMNS)),
+        power,
+        pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
+        pd.DataFrame(told, columns=list(PHASE_COLUMNS)),
     )

@@ -1,0 +1,197 @@
+"""MC2 on phases: it finds the truth back, carries it to what it has not seen, and knows how well."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecast.energy.transfer import ABLATIONS, PhaseMC2, Terms, duty
+
+IDLE_W = 2600.0
+
+
+def run_row(network, nodes, kappa=1.0, rho=0.06, excess_w=4200.0, alone_s=1000.0, **changes):
+    """A run that obeys the model exactly: training, evaluations of a tenth, 10 s of standing still."""
+    slower = 1 + rho * (nodes - 1)
+    training_s = alone_s / nodes * slower
+    evaluating_s = training_s / 10
+    total_s = training_s + evaluating_s + 10
+    fall = float(duty(1 / slower, kappa))
+    floor_j = nodes * IDLE_W
+    training_j = training_s * (floor_j + nodes * excess_w * fall)
+    evaluating_j = evaluating_s * (floor_j + nodes * 0.5 * excess_w * fall)
+    return {
+        "run": f"{network}-{nodes}",
+        "kind": "imported",
+        "platform": "box",
+        "network": network,
+        "workload": f"{network} on box",
+        "nodes": nodes,
+        "ranks": nodes,
+        "repeat": 1,
+        "batch": 256.0,
+        "batch_per_rank": np.nan,
+        "steps": 0,
+        "samples": 10,
+        "total_s": total_s,
+        "training_s": training_s,
+        "evaluating_s": evaluating_s,
+        "stalled_s": 10.0,
+        "stalled_training_s": 0.0,
+        "starts": 1,
+        "energy_j": training_j + evaluating_j + 10 * floor_j,
+        "training_j": training_j,
+        "evaluating_j": evaluating_j,
+        "idle_w": IDLE_W,
+        "lowest_w": IDLE_W,
+        "steady_w": training_j / training_s / nodes,
+        "metered_units": nodes,
+        "u_cpu": np.nan,
+        "memory_bytes": np.nan,
+        "network_bytes_per_s": np.nan,
+        "energy_source": "imported",
+        "why_no_energy": None,
+        "nodes_are": "hosts",
+        "polluted": "",
+    } | changes
+
+
+def runs(*rows):
+    return pd.DataFrame(list(rows))
+
+
+def test_a_workload_seen_on_two_counts_is_predicted_on_a_third():
+    seen = runs(*(run_row("a", n, kappa=0.7, rho=0.05) for n in (1, 8)))
+    model = PhaseMC2().fit(seen)
+    assert model.idle_w == {"box": IDLE_W}
+    assert np.exp(model.rho["a on box"].mean) == pytest.approx(0.05, rel=0.01)
+    # One workload's own evidence weighs far more than the prior, which keeps the rest.
+    assert 0.69 < model.kappa["a on box"].mean < 0.8
+    unseen = runs(run_row("a", 64, kappa=0.7, rho=0.05))
+    assert model.predict_energy(unseen).iloc[0] == pytest.approx(
+        unseen["energy_j"].iloc[0], rel=0.01
+    )
+    times = model.predict_times(unseen)
+    assert times["total_s"].iloc[0] == pytest.approx(unseen["total_s"].iloc[0], rel=0.02)
+
+
+def test_a_workload_calibrated_on_one_node_inherits_from_the_others():
+    seen = runs(
+        *(run_row("a", n, excess_w=4000) for n in (1, 8)),
+        *(run_row("b", n, alone_s=300) for n in (1, 8)),
+        run_row("c", 1, excess_w=4400, alone_s=2000),
+    )
+    unseen = runs(run_row("c", 8, excess_w=4400, alone_s=2000))
+    model = PhaseMC2().fit(seen)
+    assert model.predict_energy(unseen).iloc[0] == pytest.approx(
+        unseen["energy_j"].iloc[0], rel=1e-3
+    )
+    known = unseen.drop(columns=["training_s", "evaluating_s", "stalled_s", "starts", "total_s"])
+    times = model.predict_times(known)
+    assert times["total_s"].iloc[0] == pytest.approx(unseen["total_s"].iloc[0], rel=0.02)
+
+
+def test_larger_counts_tell_smaller_ones():
+    seen = runs(*(run_row(w, n) for w in ("a", "b") for n in (8, 16)))
+    model = PhaseMC2().fit(seen)
+    one = runs(run_row("a", 1))
+    assert model.predict_energy(one).iloc[0] == pytest.approx(one["energy_j"].iloc[0], rel=0.01)
+
+
+def test_a_workload_that_nobody_ran_draws_what_the_others_draw():
+    model = PhaseMC2().fit(runs(run_row("a", 1, excess_w=4000), run_row("b", 1, excess_w=4400)))
+    unseen = runs(run_row("c", 1, excess_w=4200))
+    assert not model.knows("c on box")
+    assert model.predict_energy(unseen).iloc[0] == pytest.approx(
+        unseen["energy_j"].iloc[0], rel=1e-6
+    )
+    bounds = model.intervals(unseen, "given").iloc[0]
+    assert bounds["lower_j"] < unseen["energy_j"].iloc[0] < bounds["upper_j"]
+    assert model.predict_times(unseen)["total_s"].isna().all()
+
+
+def test_platforms_do_not_lend_each_other_their_watts():
+    other = {"platform": "big", "workload": "a on big", "idle_w": 5000.0}
+    big = run_row("a", 1, excess_w=9000) | other
+    big["energy_j"] += (5000 - IDLE_W) * big["total_s"]
+    big["training_j"] += (5000 - IDLE_W) * big["training_s"]
+    big["evaluating_j"] += (5000 - IDLE_W) * big["evaluating_s"]
+    seen = runs(run_row("a", 1), run_row("b", 1), big)
+    model = PhaseMC2().fit(seen)
+    assert model.idle_w == {"box": IDLE_W, "big": 5000.0}
+    assert model.predict_energy(seen).to_numpy() == pytest.approx(
+        seen["energy_j"].to_numpy(), rel=1e-3
+    )
+    cold = runs(run_row("c", 1) | {"platform": "big", "workload": "c on big"})
+    assert model.predict_energy(cold).iloc[0] > 1.5 * cold["energy_j"].iloc[0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.05, 1.0), st.floats(0.0, 1.5))
+def test_partial_duty_lies_between_idle_and_full(share, kappa):
+    fall = float(duty(np.asarray(share), kappa))
+    assert share - 1e-12 <= fall <= 1.0 + 1e-12
+    assert float(duty(np.asarray(1.0), kappa)) == pytest.approx(1)
+
+
+def ramped(network, nodes, kappa, rho, node_idle_w=0.0):
+    """A run whose five starts each lose 2 s of excess power, on nodes that idle above the others."""
+    made = run_row(network, nodes, kappa, rho, starts=5)
+    lost_j = 5 * 2.0 * nodes * 4200.0 * float(duty(1 / (1 + rho * (nodes - 1)), kappa))
+    idle_j = nodes * node_idle_w
+    made["idle_w"] += node_idle_w
+    made["energy_j"] += idle_j * made["total_s"] - lost_j
+    made["training_j"] += idle_j * made["training_s"] - lost_j
+    made["evaluating_j"] += idle_j * made["evaluating_s"]
+    made["steady_w"] += node_idle_w
+    return made
+
+
+@pytest.mark.parametrize("name", sorted(ABLATIONS))
+def test_every_ablation_is_worse_where_its_term_is_at_work(name):
+    """A workload that divides worse than the others, calibrated on a node that idles higher."""
+    # Pooling matters where all workloads lie off the prior; elsewhere the prior is the truth.
+    kappa = 1.35 if name == "kappa of the prior alone" else 1.0
+    seen = runs(
+        *(ramped(w, n, kappa, rho) for w, rho in (("a", 0.03), ("b", 0.04)) for n in (1, 8)),
+        *(ramped("d", n, kappa, 0.03) for n in (1, 8)),
+        ramped("c", 1, kappa, 0.2, node_idle_w=200.0),
+    )
+    unseen = runs(ramped("c", 8, kappa, 0.2))
+
+    def error(terms):
+        model = PhaseMC2(terms).fit(seen)
+        return abs(model.predict_energy(unseen).iloc[0] / unseen["energy_j"].iloc[0] - 1)
+
+    assert error(Terms()) < 0.03
+    assert error(ABLATIONS[name]) > error(Terms()) + 0.002
+
+
+def test_intervals_hold_what_they_promise():
+    """Clusters drawn from what the model believes: kappas and paces of workloads, and unequal nodes."""
+    random = np.random.default_rng(5)
+    inside = {"given": [], "predicted": []}
+    for _ in range(60):
+        rows = []
+        for network in ("a", "b", "c"):
+            kappa, rho = random.normal(1, 0.3), np.exp(random.normal(np.log(0.06), 0.3))
+            for nodes in (1, 8):
+                made = run_row(network, nodes, kappa, rho)
+                for part in ("energy_j", "training_j", "evaluating_j"):
+                    made[part] *= random.normal(1, 0.008 / np.sqrt(nodes))
+                rows.append(made)
+        everything = runs(*rows)
+        for network in ("a", "b", "c"):
+            out = (everything["network"] == network) & (everything["nodes"] == 8)
+            model, truth = PhaseMC2().fit(everything[~out]), everything[out].iloc[0]
+            for time, hits in inside.items():
+                bounds = model.intervals(everything[out], time).iloc[0]
+                hits.append(bounds["lower_j"] <= truth["energy_j"] <= bounds["upper_j"])
+    assert 0.8 <= np.mean(inside["given"]) <= 0.98
+    assert 0.8 <= np.mean(inside["predicted"]) <= 0.98
+
+
+def test_nothing_to_fit_is_said():
+    with pytest.raises(ValueError, match="no run with energy"):
+        PhaseMC2().fit(runs(run_row("a", 1, energy_j=np.nan)))
