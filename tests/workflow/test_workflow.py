@@ -56,15 +56,15 @@ def test_minimal_campaign_end_to_end(campaign):
     assert len(infos) == 9
     assert {info["spec"]["nodes"] for info in infos} == {1, 2}
     assert all(len(i["node_of_rank"]) == i["spec"]["nodes"] for i in infos)
-    for name in ("time_error", "energy_error", "energy_summary", "scaling"):
+    for name in ("time_error", "energy_error", "energy_summary", "energy_improvement", "scaling"):
         assert len(pd.read_csv(results / f"tables/{name}.csv")) > 0
         assert (results / f"tables/{name}.md").read_text().startswith("# ")
     time_error = pd.read_csv(results / "tables/time_error.csv")
     assert {"in-sample", "leave-one-node-count-out"} <= set(time_error["split"])
     assert time_error[time_error["model"] == "MC2"]["predicted_s"].gt(0).all()
     scaling = pd.read_csv(results / "tables/scaling.csv")
-    assert set(scaling["network"]) == {"resnet18", "vit_ti"}
-    for figure in ("stage_times", "power_trace", "predicted_against_measured"):
+    assert set(scaling["workload"]) == {"resnet18", "vit_ti"}
+    for figure in ("stage_times", "stage_energies", "power_trace", "predicted_against_measured"):
         assert (results / f"figures/{figure}.svg").stat().st_size > 5000
     assert "passed" in set(pd.read_csv(results / "checks.csv")["verdict"])
     assert not any(path.name.startswith(".") for path in (results / "records").iterdir())
