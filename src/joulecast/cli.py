@@ -202,15 +202,17 @@ def evaluate(
     except JoulecastError as error:
         raise _fail(error) from None
     if as_json:
-        typer.echo(json.dumps(verdict, indent=1))
+        typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
         return
-    setting = ["energy_source", "workload", "nodes"]
-    figures = ["measured_j", "predicted_j", "difference_percent", "error_percent"]
+    setting = ["source", "workload", "nodes"]
+    figures = ["reference_j", "predicted_j", "difference_percent", "error_percent"]
     _print_rows(verdict["settings"], [*setting, "model", *figures])
     summary = ["settings", "mape_percent", "max_percent", "bias_percent", "covered_percent"]
     typer.echo("")
-    _print_rows(verdict["summary"], ["energy_source", "model", *summary])
-    typer.echo(f"\nrepeats of one setting vary by {verdict['run_to_run_cv_percent']:.2f} %")
+    _print_rows(verdict["summary"], ["source", "model", *summary])
+    noise = verdict["run_to_run_cv_percent"]
+    varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
+    typer.echo(f"\nsettings {varies}")
     _print_left_out(verdict["left_out"])
 
 
@@ -236,7 +238,7 @@ def forecast(
     except JoulecastError as error:
         raise _fail(error) from None
     if as_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(told, indent=1, allow_nan=False))
         return
     figures = [f"{what}{end}" for what in ("time", "energy") for end in ("", "_low", "_high")]
     units = [f"{figure}_{'s' if figure.startswith('time') else 'j'}" for figure in figures]

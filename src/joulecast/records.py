@@ -314,6 +314,17 @@ def record_folders(above: Path) -> list[Path]:
     return folders
 
 
+def largest_record(above: Path) -> RunRecord:
+    """The record on the most nodes that fits may see, the first by name; any where none may.
+
+    Raises:
+        JoulecastError: there is no record, or it is broken.
+    """
+    infos = [(folder, read_info(folder)) for folder in record_folders(above)]
+    clean = [pair for pair in infos if not pair[1].polluted] or infos
+    return read_record(max(clean, key=lambda pair: pair[1].spec.nodes)[0])
+
+
 def answers(folder: Path, spec: RunSpec) -> bool:
     """Whether ``folder`` holds a valid record of exactly this specification."""
     try:

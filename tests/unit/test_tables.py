@@ -53,7 +53,7 @@ def test_estimates_are_never_called_errors(fit, tmp_path):
     published = read_published(PUBLISHED)
     write_tables(tmp_path, fit, published)
     table = pd.read_csv(tmp_path / "energy_error.csv")
-    assert set(table["energy_source"]) == {"estimated"}
+    assert set(table["source"]) == {"estimated"} and table["measured_j"].isna().all()
     assert table["error_percent"].isna().all() and table["difference_percent"].notna().any()
     assert set(table["judges"]) == {"the pipeline only"}
     for name in (
@@ -108,7 +108,7 @@ def test_fits_survive_the_disk_and_figures_are_drawn(fit, records, tmp_path):
     pd.testing.assert_frame_equal(again.times, fit.times)
     stage_times(fit.observations, tmp_path / "stages")
     stage_energies(fit.observations, tmp_path / "energies")
-    predicted_against_measured(fit.times, fit.energies, tmp_path / "against")
+    predicted_against_measured(fit.times, fit.energies, tmp_path / "against", 2.84)
     power_trace(make_record(make_spec()), tmp_path / "trace")
     for name in ("stages", "energies", "against", "trace"):
         assert (tmp_path / f"{name}.svg").stat().st_size > 5000
@@ -133,6 +133,6 @@ def test_polluted_runs_are_left_out_and_all_of_them_is_an_error(records, tmp_pat
     assert "dirty" in set(mixed.observations["run"]) and "dirty" not in set(mixed.times["run"])
     write_tables(tmp_path, mixed, read_published(PUBLISHED))
     said = (tmp_path / "energy_summary.md").read_text()
-    assert "1 runs are left out (dirty: other programs kept 2 cores busy)" in said
+    assert "1 run is left out (dirty: other programs kept 2 cores busy)" in said
     with pytest.raises(JoulecastError, match="dirty: other programs kept 2 cores busy"):
         fit_campaign([tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1)

@@ -52,7 +52,7 @@ def test_every_split_is_answered_in_json(cluster, split, time):
     assert done.exit_code == 0, done.output
     told = json.loads(done.output, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert told["left_out"] == [{"run": "odd", "reason": "meter outage: gone"}]
-    assert told["fitted_and_judged_runs"] == 12
+    assert told["training_runs"] == 12
     mc2 = [row for row in told["settings"] if row["model"] == "MC2"]
     nodes = {1, 4} if split in ("in-sample", "leave-one-node-count-out") else {4}
     assert {row["nodes"] for row in mc2} == nodes

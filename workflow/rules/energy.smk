@@ -61,6 +61,8 @@ rule figures:
     input:
         fits=rules.fit.output.fits,
         record=records("kind == 'training' and nodes == nodes.max() and repeat == 1")[0],
+        imported=rules.fit.input.imported,
+        published=ancient(str(PUBLISHED / "mc2.yaml")),
     output:
         expand(
             f"{RESULTS}/figures/{{figure}}.{{suffix}}",
@@ -69,12 +71,15 @@ rule figures:
                 "stage_energies",
                 "power_trace",
                 "predicted_against_measured",
+                *(f"power_trace_{name}" for name in CONFIG.evaluation.imports),
             ],
             suffix=["svg", "pdf"],
         ),
     log:
         f"{RESULTS}/logs/figures.log",
     threads: 1
+    params:
+        published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
     script:
         "../scripts/figures.py"
 

@@ -5,27 +5,31 @@ from typing import TYPE_CHECKING
 
 from joulecast.logs import logged
 from joulecast.energy.fitting import CampaignFit
-from joulecast.records import read_record
+from joulecast.records import largest_record, read_record
 from joulecast.tables.figures import (
     power_trace,
     predicted_against_measured,
     stage_energies,
     stage_times,
 )
+from joulecast.tables.published import read_published
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(fits: str, record: str, folder: Path) -> None:
+def main(fits: str, record: str, imported: list[str], published: str, folder: Path) -> None:
     fit = CampaignFit.load(Path(fits))
+    band = read_published(Path(published)).error_percent["MC2"]
     observations = fit.observations
     trained = observations["kind"].isin(("training", "imported"))
     clean = observations[trained & (observations["polluted"] == "")]
     stage_times(clean, folder / "stage_times")
     stage_energies(clean, folder / "stage_energies")
     power_trace(read_record(Path(record)), folder / "power_trace")
-    predicted_against_measured(fit.times, fit.energies, folder / "predicted_against_measured")
+    predicted_against_measured(fit.times, fit.energies, folder / "predicted_against_measured", band)
+    for name in imported:
+        power_trace(largest_record(Path(name)), folder / f"power_trace_{Path(name).name}")
 
 
 if __name__ == "__main__":
@@ -33,5 +37,7 @@ if __name__ == "__main__":
         main(
             fits=snakemake.input.fits,
             record=snakemake.input.record,
+            imported=snakemake.input.imported,
+            published=snakemake.input.published,
             folder=Path(snakemake.output[0]).parent,
         )

@@ -41,6 +41,7 @@ class Calibrated:
     pace: float
     evaluating_pace: float
     standstill: Standstill
+    floor_w: float
     training_w: float
     evaluating_w: float
 
@@ -55,6 +56,7 @@ def calibrate(of_workload: pd.DataFrame, ramp_s: float) -> Calibrated:
     evaluating_s = nodes * base["evaluating_s"]
     evaluating_j = base["evaluating_j"] - evaluating_s * base["floor_w"]
     evaluates = evaluating_s.sum() > 0
+    training_w = float((excess_j / lit_s).mean())
     return Calibrated(
         platform=str(base["platform"].iloc[0]),
         nodes=float(nodes.iloc[0]),
@@ -62,8 +64,10 @@ def calibrate(of_workload: pd.DataFrame, ramp_s: float) -> Calibrated:
         pace=float((nodes * base["training_s"] / base["samples"]).mean()),
         evaluating_pace=float((evaluating_s / base["samples"]).mean()),
         standstill=Standstill.of(of_workload),
-        training_w=float((excess_j / lit_s).mean()),
-        evaluating_w=float(evaluating_j.sum() / evaluating_s.sum()) if evaluates else 0.0,
+        floor_w=float(base["floor_w"].mean()),
+        training_w=training_w,
+        # A workload that evaluates on more nodes only is taken to draw what training does.
+        evaluating_w=float(evaluating_j.sum() / evaluating_s.sum()) if evaluates else training_w,
     )
 
 

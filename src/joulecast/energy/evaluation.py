@@ -102,11 +102,13 @@ _RUN = ["run", "repeat", *SETTING]
 
 
 def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> pd.DataFrame:
-    told = model.predict(judged, time).drop(columns=["lower_s", "upper_s"])
+    told = model.predict(judged, time)
     rows = judged[_RUN].assign(split=split, time=time, model=model.name)
     rows = rows.assign(
         measured=judged["energy_j"],
+        measured_s=judged["total_s"],
         predicted=told["predicted_j"],
+        predicted_s=told["predicted_s"],
         lower=told["lower_j"],
         upper=told["upper_j"],
     )
@@ -115,7 +117,9 @@ def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> p
 
 def _judge_time(name: str, judged: pd.DataFrame, seconds: pd.Series, split: str) -> pd.DataFrame:
     rows = judged[_RUN].assign(split=split, model=name)
-    return rows.assign(measured=judged["total_s"], predicted=seconds)
+    rows = rows.assign(measured=judged["total_s"], predicted=seconds)
+    # Nobody can time a workload that no fit has seen; what else is missing is for the checks to find.
+    return rows[rows["predicted"].notna()] if split == "leave-one-workload-out" else rows
 
 
 @dataclass(frozen=True)
@@ -235,8 +239,8 @@ def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
 def settings(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """One row a setting of judged runs: means over its repeats, ``difference_percent`` of the means,
     ``mean_absolute_percent`` of the single runs, and ``covered_percent`` of them by the interval."""
-    judged = with_errors(rows)
-    bounded = judged["lower"].notna() if "lower" in judged else pd.Series(False, index=rows.index)
+    judged = with_errors(rows[rows["measured"].notna() & rows["predicted"].notna()])
+    bounded = judged["lower"].notna() if "lower" in judged else pd.Series(False, index=judged.index)
     inside = judged.get("lower", np.nan) <= judged["measured"]
     inside &= judged["measured"] <= judged.get("upper", np.nan)
     judged = judged.assign(covered=inside.where(bounded).astype(float))
@@ -247,6 +251,7 @@ def settings(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
             measured=("measured", "mean"),
             predicted=("predicted", "mean"),
             mean_absolute_percent=("difference_percent", lambda d: d.abs().mean()),
+            bounded=("covered", "count"),
             covered_percent=("covered", lambda c: 100 * c.mean()),
         )
         .reset_index()
@@ -259,7 +264,7 @@ def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """MAPE, largest and signed difference in percent over settings, and how many of their runs the
     intervals cover, by group; ``cells`` are of :func:`settings`."""
     sized = cells.assign(
-        size=cells["difference_percent"].abs(), hits=cells["covered_percent"] * cells["runs"]
+        size=cells["difference_percent"].abs(), hits=cells["covered_percent"] * cells["bounded"]
     )
     groups = sized.groupby(list(by), sort=False, dropna=False)
     table = groups.agg(
@@ -268,9 +273,10 @@ def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         mape_percent=("size", "mean"),
         max_percent=("size", "max"),
         bias_percent=("difference_percent", "mean"),
+        bounded=("bounded", "sum"),
         covered_percent=("hits", lambda h: h.sum(min_count=1)),
     ).reset_index()
-    table["covered_percent"] = table["covered_percent"] / table["runs"]
+    table["covered_percent"] = table["covered_percent"] / table.pop("bounded").clip(lower=1)
     return table
 
 
@@ -290,6 +296,8 @@ class Comparison:
 def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
     sizes = cells.assign(size=cells["difference_percent"].abs())
     index = ["platform", "network", "nodes", "batch"]
+    # A log may not tell its batch, and pivoting drops what is not known.
+    sizes["batch"] = sizes["batch"].fillna(0.0)
     return sizes.pivot_table(index=index, columns="model", values="size")
 
 

@@ -83,6 +83,22 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
     return summary
 
 
+def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
+    """Add to ``polluted`` what makes a run useless for a fit though its record is whole."""
+    trained = observations["kind"].isin(("training", "imported"))
+    idle = trained & ~(observations["samples"] > 0)
+    # Records from outside are there for their energy; ours fit times without any.
+    dark = (observations["kind"] == "imported") & ~(observations["energy_j"] > 0)
+    marked = observations["polluted"].where(~idle, observations["polluted"] + "; no work done")
+    marked = marked.where(
+        ~dark,
+        marked
+        + "; no energy: "
+        + observations["why_no_energy"].fillna("no meter was read over most of the run"),
+    )
+    return observations.assign(polluted=marked.str.removeprefix("; "))
+
+
 def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Observations of all records, and of those that may be fitted.
 
@@ -92,6 +108,7 @@ def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFr
     observations = observe_all(folders)
     if observations.empty:
         raise JoulecastError("there are no records to fit")
+    observations = _with_reasons(observations)
     clean = observations[observations["polluted"] == ""]
     if not clean["kind"].isin(("training", "imported")).any():
         listed = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(observations))

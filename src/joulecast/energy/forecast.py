@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import clean_observations, known_watts, left_out
 from joulecast.energy.models import EnergyModel, mc2_for
 from joulecast.energy.observations import allreduce_points
+from joulecast.energy.plain import plain_rows
 from joulecast.errors import JoulecastError
 
 Scaling = Literal["recorded", "weak", "strong"]
@@ -37,7 +37,7 @@ _COLUMNS = {
 
 def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     """Whether the recorded batch grew with the nodes; imported runs divide one batch over them."""
-    if of_workload["nodes"].nunique() < 2:
+    if of_workload["nodes"].nunique() < 2 or of_workload["batch"].isna().all():
         return bool(of_workload["batch_per_rank"].notna().all())
     sizes = of_workload.groupby("nodes")["batch"].median()
     return bool(sizes.iloc[-1] > sizes.iloc[0])
@@ -46,7 +46,8 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
 def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[str, Any]:
     """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
     largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
-    usual = largest[largest["batch"] == largest["batch"].mode().iloc[0]]
+    batches = largest["batch"].mode()
+    usual = largest[largest["batch"] == batches.iloc[0]] if len(batches) else largest
     example: dict[str, Any] = usual.iloc[0].to_dict()
     growth = nodes / float(example["nodes"])
     weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"
@@ -61,7 +62,8 @@ def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[st
         else example["metered_units"] * growth,
     }
     work = float(usual["samples"].mean())
-    if example["steps"] > 0 and weak:
+    # Steps are as many on every node count, and do more there; a run from outside has its work to do.
+    if example["kind"] == "training" and weak:
         work *= growth
     return setting | {"samples": work}
 
@@ -95,22 +97,11 @@ def forecast(
             settings = [_setting(of_workload, count, scaling) for count in nodes]
             asked = pd.DataFrame(settings)
             told = asked.join(model.predict(asked, "predicted"))
-            rows += _as_records(told)
+            columns = {name: told[column] for name, column in _COLUMNS.items()}
+            rows += plain_rows(pd.DataFrame(columns))
     trained = clean["kind"].isin(("training", "imported"))
     return {
         "forecasts": rows,
         "fitted_runs": int(trained.sum()),
         "left_out": left_out(observations),
     }
-
-
-def _as_records(told: pd.DataFrame) -> list[dict[str, Any]]:
-    table = pd.DataFrame({name: told[column] for name, column in _COLUMNS.items()})
-    table = table.astype(object).where(table.notna(), None)
-    return [
-        {str(key): _plain(value) for key, value in row.items()} for row in table.to_dict("records")
-    ]
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

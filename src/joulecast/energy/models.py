@@ -18,6 +18,9 @@ from joulecast.energy.transfer import ABLATIONS, PhaseMC2, Terms
 TIME = ("given", "predicted")
 PREDICTION = ("predicted_j", "predicted_s", "lower_j", "upper_j", "lower_s", "upper_s")
 
+_DRIFT = 0.05
+"""Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
+
 _STRUCTURE = 0.05
 """Relative: what a time model that saw one node count only may be wrong by on others."""
 
@@ -70,12 +73,15 @@ class Staged:
         self.mc2 = MC2(self.powers, overlap=self.overlap).fit(
             evidence.training, evidence.allreduce, evidence.calibration, self.bootstrap
         )
+        self._networks = set(evidence.training["network"])
+        self._most_nodes = float(evidence.training["nodes"].max())
         if self.intervals:
             self._widths = {time: self._width(evidence, time) for time in TIME}
         return self
 
     def _width(self, evidence: Evidence, time: str) -> tuple[float, float]:
-        """Relative half widths of joules and seconds: what 90 % of runs at left-out counts miss by."""
+        """Half widths of the logarithms of joules and seconds: what 90 % of the runs at left-out counts
+        miss by."""
         training = evidence.training
         counts = sorted(training["nodes"].unique())
         missed: list[pd.DataFrame] = []
@@ -83,24 +89,13 @@ class Staged:
             out = training["nodes"] == count
             inner = Staged(self.name, self.powers, self.overlap, intervals=False)
             told = inner.fit(evidence.without(out)).predict(training[out], time)
-            missed.append(
-                pd.DataFrame(
-                    {
-                        "j": told["predicted_j"] / training.loc[out, "energy_j"] - 1,
-                        "s": told["predicted_s"] / training.loc[out, "total_s"] - 1,
-                    }
-                )
-            )
+            missed.append(_misses(told, training[out]))
         if not missed:
-            told = self._told(training, time)
-            spread_j = (told["predicted_j"] / training["energy_j"] - 1).std()
-            spread_s = (told["predicted_s"] / training["total_s"] - 1).std()
-            return (
-                _Z90 * float(np.hypot(np.nan_to_num(spread_j), _STRUCTURE)),
-                _Z90 * float(np.hypot(np.nan_to_num(spread_s), _STRUCTURE)),
-            )
-        sizes = pd.concat(missed).abs()
-        return float(sizes["j"].quantile(0.9)), float(sizes["s"].quantile(0.9))
+            spread = _misses(self._told(training, time), training).std().fillna(0.0)
+            widths = _Z90 * np.hypot(spread, _STRUCTURE)
+        else:
+            widths = pd.concat(missed).abs().quantile(0.9)
+        return float(widths["j"]), float(widths["s"])
 
     def _told(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         times = self.mc2.predict_times(runs)
@@ -111,16 +106,31 @@ class Staged:
         return _prediction(self.mc2.predict_energy(runs, known), seconds)
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Joules and seconds of ``runs`` with intervals."""
+        """Joules and seconds of ``runs`` with intervals; NaN for networks that the fit did not see."""
         told = self._told(runs, time)
+        told[~runs["network"].isin(self._networks)] = np.nan
         if self.intervals:
             joules, seconds = self._widths[time]
-            told["lower_j"] = told["predicted_j"] * (1 - joules)
-            told["upper_j"] = told["predicted_j"] * (1 + joules)
+            doublings = np.log2(runs["nodes"] / self._most_nodes).clip(lower=0)
+            joules, seconds = (np.hypot(w, _DRIFT * doublings) for w in (joules, seconds))
+            told["lower_j"] = told["predicted_j"] * np.exp(-joules)
+            told["upper_j"] = told["predicted_j"] * np.exp(joules)
             if time == "predicted":
-                told["lower_s"] = told["predicted_s"] * (1 - seconds)
-                told["upper_s"] = told["predicted_s"] * (1 + seconds)
+                told["lower_s"] = told["predicted_s"] * np.exp(-seconds)
+                told["upper_s"] = told["predicted_s"] * np.exp(seconds)
         return told
+
+
+def _misses(told: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Logarithms of predicted over measured joules (``j``) and seconds (``s``)."""
+    ratios = pd.DataFrame(
+        {
+            "j": told["predicted_j"] / runs["energy_j"],
+            "s": told["predicted_s"] / runs["total_s"],
+        }
+    )
+    # What is off by more than ten times is off by ten: a width must stay a number.
+    return np.log(ratios.clip(0.1, 10.0))
 
 
 @dataclass
@@ -160,16 +170,31 @@ class Proportional:
     clock: EnergyModel
 
     def fit(self, evidence: Evidence) -> "Proportional":
-        """Remember what the rival may know; ``clock`` must be fitted to the same evidence."""
-        self._context = Context.of(evidence.training, evidence.calibration, evidence.watts)
+        """Remember what the rival may know of each platform; ``clock`` must be fitted to the same
+        evidence."""
+        training = evidence.training
+        self._everywhere = Context.of(training, evidence.calibration, evidence.watts)
+        self._contexts = {
+            platform: Context.of(of_platform, evidence.calibration, evidence.watts)
+            for platform, of_platform in training.groupby("platform")
+            if of_platform["energy_j"].notna().any()
+        }
         return self
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         """Joules and seconds of ``runs``, without intervals."""
         seconds = self.clock.predict(runs, time)["predicted_s"]
+        told = [
+            self._on(platform, of_platform, seconds[of_platform.index], time)
+            for platform, of_platform in runs.groupby("platform")
+        ]
+        return pd.concat(told).reindex(runs.index)
+
+    def _on(self, platform: str, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.DataFrame:
+        context = self._contexts.get(platform, self._everywhere)
         # With the time given everybody knows the run's own utilisation, else that of the fit's runs.
-        known = self._context.with_utilisation(runs, seconds, own=time == "given")
-        return _prediction(self.rival(self._context, known, seconds), seconds)
+        known = context.with_utilisation(runs, seconds, own=time == "given")
+        return _prediction(self.rival(context, known, seconds), seconds)
 
 
 def mc2_for(imported: bool, bootstrap: int = 0) -> Staged | Phased:

@@ -75,7 +75,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
             "platform": platform,
             "network": foreign.benchmark,
             "workload": f"{foreign.benchmark} on {platform}",
-            "batch": float(foreign.global_batch_size or 1),
+            "batch": float(foreign.global_batch_size or np.nan),
             "batch_per_rank": np.nan,
             "metered_units": spec.nodes,
         }

@@ -11,6 +11,7 @@ ended and how much work they did. From these times alone, never from power, a ru
 Energy is then integrated over the same intervals where the run has a meter.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +33,9 @@ _SHORTEST_BREAK_S = 1.0
 
 _RAMP_S = 6.0
 """Power climbs for 4 to 6 s after a start; the steady power is read after that."""
+
+_LEAST_COVERED = 0.5
+"""Share of a run between the first and the last reading in it, below which it has no energy."""
 
 _LOADED_S = 2.0
 _IDLE_WINDOW_S = 60.0
@@ -105,6 +109,8 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
     columns = [phases[c].tolist() for c in ("phase", "index", "start_s", "stop_s", "samples")]
     named: dict[str, list[_Phase]] = {}
     for name, *values in sorted(zip(*columns, strict=True), key=lambda row: row[2]):
+        if not (math.isfinite(values[1]) and math.isfinite(values[2])):
+            continue  # an interval that the log opens or closes only
         named.setdefault(name, []).append(_Phase(*values))
     return named
 
@@ -185,7 +191,8 @@ class _Meter:
 
 
 def _meters(record: RunRecord) -> list[_Meter]:
-    """The meters that count, each with at least two readings."""
+    """The meters that count: those that were read over most of the run."""
+    start_s, stop_s = record.info.outcome.start_s, record.info.outcome.stop_s
     source = record.info.energy_source
     used = [m.node for m in record.info.meters if m.available and m.source == source]
     power = record.power
@@ -197,7 +204,10 @@ def _meters(record: RunRecord) -> list[_Meter]:
         if own.sum() < 2:
             continue
         curve = EnergyCurve.of_power(t_s[own], watts[own])
-        if curve.watts is not None and len(curve.t_s) > 1:
+        inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
+        # Two readings, or readings of another time, say nothing of a run.
+        covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
+        if curve.watts is not None and covers >= _LEAST_COVERED:
             meters.append(_Meter(curve.t_s, curve.watts, curve))
     return meters
 

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from joulecast.energy.calibrated import idle_floors
 from joulecast.energy.observations import UTILISATIONS
 
 Floats = NDArray[np.float64]
@@ -45,16 +46,15 @@ class Context:
 
     @classmethod
     def of(cls, training: pd.DataFrame, calibration: pd.DataFrame, watts: Watts) -> "Context":
-        """The context of a fit: idle power from calibration runs, else from before the runs, else
-        from the platform."""
+        """The context of a fit on one platform: idle power from calibration runs, else from the
+        readings around the runs, else from the platform's watts."""
         training = training[training["energy_j"].notna()]
         idle = calibration[calibration["kind"] == "idle"]
-        known = [
-            idle["energy_j"] / idle["total_s"] / idle["metered_units"],
-            training["idle_w"] if "idle_w" in training else pd.Series(dtype=float),
-        ]
-        means = [float(watts_.mean()) for watts_ in known if watts_.notna().any()]
-        idle_w = means[0] if means else float(watts.get("idle_w") or 0.0)
+        idle_w = float((idle["energy_j"] / idle["total_s"] / idle["metered_units"]).mean())
+        if not np.isfinite(idle_w):
+            # Runs without calibrations: the floor that MC2 takes, too.
+            seen = idle_floors(training) if "lowest_w" in training else {}
+            idle_w = float(np.mean([*seen.values()] or [watts.get("idle_w") or 0.0]))
         context = cls(training, idle_w, watts.get("full_w"), watts.get("tdp_w"))
         return cls(
             context.with_utilisation(training, training["total_s"], own=True),

@@ -18,12 +18,13 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
 own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
 else from the other workloads and the prior, by their precisions. The node-seconds per unit of work grow as
-``pace (1 + rho (N B_0/B - 1))``: a step of B samples computes for ``pace B / N`` and exposes a constant;
+``pace (1 + rho (N - 1) B_0/B)``: a step of B samples computes for ``pace B / N`` on each node and, once there
+are several, exposes a constant;
 ``rho`` too is the workload's own where it ran on several counts, else that of the others.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,23 +55,37 @@ _KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
 
 _RHO_PRIOR = 0.06
+"""Exposed over computing seconds that each node beyond the first adds to a step, before any evidence."""
+
 _RHO_PRIOR_SD = 0.7
+"""Of the logarithm of the mean rho."""
+
 _RHO_SPREAD = 0.3
-_RHO_NOISE = 0.05
+"""Of the logarithm of rho between workloads."""
+
+_RHO_LEAST = 0.003
+"""Nothing divides perfectly; what seems to is taken for this."""
+
 _RHO_DRIFT_PER_DOUBLING = 0.15
-"""Exposed seconds against computing ones on one node (logarithms): the prior, its spread between
-workloads, how well the paces of one tell it, and how much a constant exposed time may be wrong by with
-each doubling beyond the largest count seen."""
+"""Of the logarithm of rho: what a constant exposed time may be wrong by beyond the largest count seen."""
+
+_PACE_NOISE = 0.01
+"""Relative: how well the pace of a setting is known."""
 
 _TIME_NOISE = 0.005
+"""Relative: repeats of a run."""
+
 _UNSEEN_TIME_NOISE = 0.02
-"""Relative: repeats of a run, and what the form of the time model is worth where no run was."""
+"""Relative: what the form of the time model is worth where no run was."""
 
 _UNSEEN_SPREAD = 0.02
+"""Relative: excess power at full duty between workloads."""
+
 _LEAST_NODE_SPREAD = 0.005
+"""Relative: power between nodes of one type, at least."""
+
 _POWER_NOISE = 0.01
-"""Relative. Workloads at full duty differ by about 2 %; nodes of one type by at least half a percent;
-the mean power of a setting is known to about one."""
+"""Relative: how well the mean power of a setting is known."""
 
 TIMES = ("training_s", "evaluating_s", "stalled_s", "starts")
 
@@ -188,16 +203,17 @@ class PhaseMC2:
         training_s = row["nodes"] * np.asarray(row["training_s"])
         evaluating_s = row["nodes"] * np.asarray(row["evaluating_s"])
         lit_s = np.maximum(0.0, training_s - row["nodes"] * self.ramp_s * np.asarray(row["starts"]))
-        excess_j = base.training_w * lit_s * self._fall(base.pace, row, training_s, computes, kappa)
-        excess_j = excess_j + base.evaluating_w * evaluating_s * self._fall(
-            base.evaluating_pace, row, evaluating_s, computes, kappa
-        )
+        fall = evaluating_fall = self._fall(base.pace, row, training_s, computes, kappa)
+        if base.evaluating_pace > 0:
+            evaluating_fall = self._fall(base.evaluating_pace, row, evaluating_s, computes, kappa)
+        excess_j = base.training_w * lit_s * fall
+        excess_j = excess_j + base.evaluating_w * evaluating_s * evaluating_fall
         floor_j = row["nodes"] * floor_w * np.asarray(row["total_s"])
         return np.asarray(floor_j + rise * excess_j)
 
     def _computing_share(self, base: Calibrated, row: Row) -> float:
         """Share of the calibration's own step that computes: 1 on one node, less on more."""
-        return float(1 / _slower(math.exp(self._belief(self.rho, row).mean), base.nodes))
+        return float(1 / _slower(math.exp(self._belief(self.rho, row).mean), base.nodes - 1))
 
     def _fall(
         self, pace: float, row: Row, spent_s: Floats, computes: float, kappa: Floats | float
@@ -229,15 +245,16 @@ class PhaseMC2:
     def _rho_of(self, larger: pd.DataFrame) -> Gaussian:
         """Logarithm of rho of a workload, from the paces at its larger node counts."""
         base = self.workloads[str(larger["workload"].iloc[0])]
-        equivalent = larger["nodes"] * base.batch / larger["batch"]
+        more = (larger["nodes"] - 1) * _batch_ratio(base.batch, larger["batch"])
         slowdown = larger["nodes"] * larger["training_s"] / larger["samples"] / base.pace
-        # slowdown = (1 + rho (equivalent - 1)) / (1 + rho (base.nodes - 1)), solved for rho
-        growth = equivalent - 1 - slowdown * (base.nodes - 1)
-        usable = (growth > 0.1) & (slowdown > 1)
+        # slowdown = (1 + rho more) / (1 + rho (base.nodes - 1)), solved for rho
+        growth = more - slowdown * (base.nodes - 1)
+        usable = growth > 0.1
         if not usable.any():
             return Gaussian(math.log(_RHO_PRIOR), _RHO_PRIOR_SD)
-        rho = (slowdown[usable] - 1) / growth[usable]
-        return Gaussian(float(np.log(rho).mean()), _RHO_NOISE)
+        grown = float(growth[usable].mean())
+        rho = max(_RHO_LEAST, float((slowdown[usable] - 1).mean()) / grown)
+        return Gaussian(math.log(rho), _PACE_NOISE / (rho * grown))
 
     def _evaluating_rho_of(self, larger: pd.DataFrame, rho: float) -> float:
         """How much more than the training a workload's evaluations lose by dividing, as a factor."""
@@ -247,7 +264,7 @@ class PhaseMC2:
         spent = larger["nodes"] * larger["evaluating_s"] / larger["samples"]
         slowdown = spent / base.evaluating_pace
         growth = larger["nodes"] - 1 - slowdown * (base.nodes - 1)
-        own = ((slowdown - 1) / growth)[growth > 0.1]
+        own = ((slowdown - 1) / growth)[(growth > 0.1) & (slowdown > 0)]
         return max(0.0, float(own.mean())) / rho if len(own) else 1.0
 
     def _pool_kappa(self, kappas: dict[str, Gaussian]) -> None:
@@ -256,7 +273,8 @@ class PhaseMC2:
             self.kappa = dict.fromkeys([*self.workloads, UNSEEN], Gaussian(0.0, 0.0))
         elif self.terms.duty == "shared":
             values = [v.mean for v in kappas.values()]
-            shared = Gaussian(float(np.mean(values)) if values else 0.0, 0.1)
+            # Nothing to share where no workload ran on more nodes than its calibration.
+            shared = Gaussian(float(np.mean(values)) if values else float("nan"), 0.1)
             self.kappa = dict.fromkeys([*self.workloads, UNSEEN], shared)
         else:
             self.kappa = beliefs_of(
@@ -280,12 +298,11 @@ class PhaseMC2:
 
     def _times(self, row: Row, rho: Floats | float) -> dict[str, Any]:
         base = self.workloads[row["workload"]]
-        equivalent = row["nodes"] * base.batch / row["batch"]
-        slower = _slower(rho, equivalent) / _slower(rho, base.nodes)
+        more = (row["nodes"] - 1) * _batch_ratio(base.batch, row["batch"])
+        slower = _slower(rho, more) / _slower(rho, base.nodes - 1)
         evaluating_rho = rho * self.evaluating_rho.get(row["workload"], 1.0)
-        evaluates_slower = _slower(evaluating_rho, row["nodes"]) / _slower(
-            evaluating_rho, base.nodes
-        )
+        evaluates_slower = _slower(evaluating_rho, row["nodes"] - 1)
+        evaluates_slower = evaluates_slower / _slower(evaluating_rho, base.nodes - 1)
         stalled_s, starts = base.standstill.at(row["nodes"])
         training_s = base.pace * row["samples"] / row["nodes"] * slower
         evaluating_s = base.evaluating_pace * row["samples"] / row["nodes"] * evaluates_slower
@@ -300,12 +317,19 @@ class PhaseMC2:
     def predict_energy(self, rows: pd.DataFrame) -> pd.Series:
         """Joules of runs whose times are in their rows (measured, or of :meth:`predict_times`)."""
         rows = self._seen(rows)
-        floors = self._floors(rows)
         energies = [
             float(self._joules(row, self._belief(self.kappa, row).mean, floor_w))
-            for row, floor_w in zip(rows.to_dict("records"), floors, strict=True)
+            for row, floor_w in self._with_floors(rows)
         ]
         return pd.Series(energies, index=rows.index, dtype=float)
+
+    def _with_floors(self, rows: pd.DataFrame) -> Iterator[tuple[Row, float]]:
+        """Each run with the idle floor of its nodes: the calibration's own where it ran on as many,
+        else the platform's."""
+        for row, platform_w in zip(rows.to_dict("records"), self._floors(rows), strict=True):
+            base = self.workloads.get(row["workload"])
+            own = base is not None and row["nodes"] == base.nodes
+            yield row, base.floor_w if base is not None and own else float(platform_w)
 
     def _belief(self, of: dict[str, Gaussian], row: Row) -> Gaussian:
         return of.get(row["workload"], of[UNSEEN])
@@ -318,8 +342,9 @@ class PhaseMC2:
         others = self._others(row)
         smallest = min(base.nodes for base in others)
         rho = math.exp(self.rho[UNSEEN].mean)
-        slower = float(_slower(rho, row["nodes"]) / _slower(rho, smallest))
+        slower = float(_slower(rho, row["nodes"] - 1) / _slower(rho, smallest - 1))
         per_work = row["nodes"] / row["samples"] / slower
+        evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
         return Calibrated(
             platform=row["platform"],
             nodes=smallest,
@@ -327,8 +352,9 @@ class PhaseMC2:
             pace=float(np.mean(row["training_s"])) * per_work,
             evaluating_pace=float(np.mean(row["evaluating_s"])) * per_work,
             standstill=others[0].standstill,
+            floor_w=float(np.mean([base.floor_w for base in others])),
             training_w=float(np.mean([base.training_w for base in others])),
-            evaluating_w=float(np.mean([base.evaluating_w for base in others])),
+            evaluating_w=float(np.mean(evaluating_w or [base.training_w for base in others])),
         )
 
     def _others(self, row: Row) -> list[Calibrated]:
@@ -337,7 +363,7 @@ class PhaseMC2:
         return [base for base in everything if base.platform == row["platform"]] or everything
 
     def intervals(
-        self, rows: pd.DataFrame, times: str, level: float = 0.9, draws: int = 400, seed: int = 0
+        self, rows: pd.DataFrame, times: str, level: float = 0.9, draws: int = 2000, seed: int = 0
     ) -> pd.DataFrame:
         """Intervals of single runs: ``lower_j, upper_j, lower_s, upper_s``, NaN where the time of a
         workload that was not calibrated would have to be predicted.
@@ -345,14 +371,14 @@ class PhaseMC2:
         They come from draws of what is not known: kappa, the idle floor, how the nodes differ from
         the calibration's, and with ``times`` ``predicted`` the pace on more nodes.
         """
-        random = np.random.default_rng(seed)
         tail = (1 - level) / 2
-        rows = self._seen(rows)
         bounds = []
-        for row, floor_w in zip(rows.to_dict("records"), self._floors(rows), strict=True):
+        for row, floor_w in self._with_floors(self._seen(rows)):
             if times == "predicted" and not self.knows(row["workload"]):
                 bounds.append([np.nan] * 4)
                 continue
+            # The same draws for every run: an interval does not depend on what else is asked.
+            random = np.random.default_rng(seed)
             joules, seconds = self._draw(row, floor_w, times, random, draws)
             bounds.append(
                 [
@@ -390,7 +416,13 @@ class PhaseMC2:
         return self._joules(row, kappas, floor, rise), seconds
 
 
-def _slower(rho: Floats | float, equivalent_nodes: float) -> Floats:
-    """Node-seconds per unit of work over those of one node, on as many nodes as would divide the
-    calibration's batch to the same samples each."""
-    return np.maximum(1 + np.asarray(rho) * (equivalent_nodes - 1), 1e-3)
+def _slower(rho: Floats | float, more: float) -> Floats:
+    """Node-seconds per unit of work over those of one node, with ``more`` nodes beyond the first that
+    divide the calibration's batch."""
+    return np.maximum(1 + np.asarray(rho) * more, 1e-3)
+
+
+def _batch_ratio(calibrated: float, batch: Any) -> Floats:
+    """``B_0 / B``; 1 where a log does not tell its batch."""
+    ratio = calibrated / np.asarray(batch, dtype=float)
+    return np.where(np.isfinite(ratio), ratio, 1.0)

@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from joulecast.energy.evaluation import (
     MEASURED,
     SETTING,
@@ -22,12 +20,8 @@ from joulecast.energy.evaluation import (
 )
 from joulecast.energy.fitting import clean_observations, known_watts, left_out
 from joulecast.energy.observations import allreduce_points
+from joulecast.energy.plain import plain, plain_rows
 from joulecast.errors import JoulecastError
-
-
-def _plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    plain = table.astype(object).where(table.notna(), None)
-    return [{str(k): v for k, v in row.items()} for row in plain.to_dict("records")]
 
 
 def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str, Any]:
@@ -38,11 +32,11 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
         time: ``given`` or ``predicted``.
 
     Returns:
-        ``settings``: for each held-out setting and model ``measured_j``, ``predicted_j`` and
-        ``error_percent`` (``None`` where the reference is an estimate, which judges nothing:
-        ``difference_percent`` is there always); ``summary`` and ``ablation`` by model;
-        ``against_best_rival``, a paired bootstrap, where measurements judge; ``run_to_run_cv_percent``;
-        ``left_out`` with reasons.
+        ``settings``: for each held-out setting and model ``predicted_j``, ``reference_j`` and its
+        ``difference_percent``; ``measured_j`` and ``error_percent`` are ``None`` where the reference is
+        an estimate, which judges nothing. ``summary`` and ``ablation`` by model;
+        ``against_best_rival``, a paired bootstrap, where measurements judge;
+        ``run_to_run_cv_percent``; ``left_out`` with reasons. What is not known is ``None``.
 
     Raises:
         JoulecastError: nothing to fit, or the split holds nothing out of these records.
@@ -60,21 +54,32 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
             f"energy: {int(clean['energy_j'].notna().sum())})"
         )
     cells = settings(judged.energies, [*SETTING, "model"])
+    sourced = cells.rename(columns={"energy_source": "source"})
     ablated = settings(judged.ablations, [*SETTING, "model"])
+    ablated = ablated.rename(columns={"energy_source": "source"})
     measured = cells["energy_source"].isin(MEASURED)
     table = cells.rename(
-        columns={"network": "workload", "measured": "measured_j", "predicted": "predicted_j"}
-    ).assign(error_percent=cells["difference_percent"].where(measured))
+        columns={
+            "energy_source": "source",
+            "network": "workload",
+            "measured": "reference_j",
+            "predicted": "predicted_j",
+        }
+    ).drop(columns="bounded")
+    table = table.assign(
+        measured_j=cells["measured"].where(measured),
+        error_percent=cells["difference_percent"].where(measured),
+    )
     compared = compare(cells[measured])
     trained = clean[clean["kind"].isin(("training", "imported"))]
     return {
         "split": split,
         "time": time,
-        "fitted_and_judged_runs": len(trained),
+        "training_runs": len(trained),
         "left_out": left_out(observations),
-        "run_to_run_cv_percent": run_to_run_cv(trained, "energy_j"),
-        "settings": _plain_rows(table),
-        "summary": _plain_rows(summarise(cells, ["energy_source", "model"])),
-        "ablation": _plain_rows(summarise(ablated, ["energy_source", "model"])),
+        "run_to_run_cv_percent": plain(run_to_run_cv(trained, "energy_j")),
+        "settings": plain_rows(table),
+        "summary": plain_rows(summarise(sourced, ["source", "model"])),
+        "ablation": plain_rows(summarise(ablated, ["source", "model"])),
         "against_best_rival": asdict(compared[0]) if compared else None,
     }

@@ -32,7 +32,13 @@ EMULATED_NOTE = (
 )
 WORKLOAD_NOTE = (
     "`leave-one-workload-out` keeps a workload's runs at its smallest node count, its calibration, for "
-    "every model; a workload without others is predicted from the other workloads alone."
+    "every model; a workload without others is predicted from the other workloads alone, and a model that "
+    "cannot do that has fewer settings."
+)
+INFORMATION_NOTE = (
+    "With the time `given`, all models know the run's time, and MC2 reads its parts (stages, or the phases "
+    "of the log) where the rivals, as published, take one mean utilisation: `energy_ablation` says what the "
+    "phases are worth. With the time `predicted`, all of them take MC2's."
 )
 _QUESTION = ["energy_source", "split", "time"]
 
@@ -49,7 +55,7 @@ def _trained(observations: pd.DataFrame) -> pd.DataFrame:
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
     """Measured and predicted seconds by workload, node count, split and model."""
     by = ["platform", "network", "nodes", "batch", "nodes_are", "split", "model"]
-    table = settings(times, by).drop(columns="covered_percent")
+    table = settings(times, by).drop(columns=["covered_percent", "bounded"])
     return table.rename(
         columns={
             "network": "workload",
@@ -62,17 +68,27 @@ def time_error(times: pd.DataFrame) -> pd.DataFrame:
 
 
 def energy_error(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
-    """Joules by workload, node count, split and model; an error only where the joules were measured."""
-    cells = settings(energies, [*SETTING, "split", "time", "model"])
+    """Joules by workload, node count, split and model; an error only where the joules were measured.
+
+    Errors of the time and of the mean power stand beside it: they can cancel.
+    """
+    by = [*SETTING, "split", "time", "model"]
+    cells = settings(energies, by)
+    seconds = energies.groupby(by, sort=False, dropna=False)[["measured_s", "predicted_s"]].mean()
+    cells = cells.merge(seconds.reset_index(), on=by, how="left")
+    slower = cells["predicted_s"] / cells["measured_s"]
     judged = cells["energy_source"].isin(MEASURED)
+    power = (1 + cells["difference_percent"] / 100) / slower
     table = cells.assign(
+        measured_j=cells["measured"].where(judged),
         error_percent=cells["difference_percent"].where(judged),
+        time_error_percent=100 * (slower - 1),
+        power_difference_percent=100 * (power - 1),
         judges=cells["energy_source"].map(_judges),
         published_percent=cells["model"].map(published.error_percent),
-    )
-    return table.rename(
-        columns={"network": "workload", "measured": "reference_j", "predicted": "predicted_j"}
-    )
+    ).drop(columns="bounded")
+    names = {"energy_source": "source", "network": "workload"}
+    return table.rename(columns=names | {"measured": "reference_j", "predicted": "predicted_j"})
 
 
 def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
@@ -94,7 +110,7 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     parts = [summarise(cells, [*_QUESTION, "model"])]
     if len(fit.series):
         own = fit.series.assign(
-            split="rest of its own trace", time="given", covered_percent=np.nan, runs=1
+            split="rest of its own trace", time="given", covered_percent=np.nan, runs=1, bounded=0
         )
         parts.append(summarise(own, [*_QUESTION, "model"]))
     table = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
@@ -103,7 +119,7 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     table["published_percent"] = table["model"].map(published.error_percent)
     table["same_setting_as_published"] = "yes" if published.comparable else "no"
     table["judges"] = table["energy_source"].map(_judges)
-    return table
+    return table.rename(columns={"energy_source": "source"})
 
 
 def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
@@ -114,7 +130,7 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
         compared = compare(settings(of_question, [*SETTING, "model"]))
         for place, comparison in enumerate(compared):
             rows.append(
-                dict(zip(_QUESTION, question, strict=True))
+                dict(zip(("source", *_QUESTION[1:]), question, strict=True))
                 | asdict(comparison)
                 | {
                     "best_rival": place == 0,
@@ -122,7 +138,7 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
                     "judges": _judges(question[0]),
                 }
             )
-    columns = [*_QUESTION, "rival", "settings", "better_by_points"]
+    columns = ["source", *_QUESTION[1:], "rival", "settings", "better_by_points"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
@@ -138,7 +154,7 @@ def energy_ablation(ablations: pd.DataFrame) -> pd.DataFrame:
     )
     table["without"] = table["without"].where(table["without"] != "MC2", "nothing: MC2")
     table["judges"] = table["energy_source"].map(_judges)
-    return table
+    return table.rename(columns={"energy_source": "source"})
 
 
 def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
@@ -192,7 +208,8 @@ def _notes(observations: pd.DataFrame) -> list[str]:
     if len(marked):
         reasons = "; ".join(f"{row.run}: {row.polluted}" for row in marked.head(10).itertuples())
         more = f"; and {len(marked) - 10} more" if len(marked) > 10 else ""
-        notes.append(f"{len(marked)} runs are left out ({reasons}{more}).")
+        count = "1 run is" if len(marked) == 1 else f"{len(marked)} runs are"
+        notes.append(f"{count} left out ({reasons}{more}).")
     return notes
 
 
@@ -212,7 +229,7 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
         ],
         time_error(fit.times),
     )
-    energy_notes = [*notes, WORKLOAD_NOTE]
+    energy_notes = [*notes, WORKLOAD_NOTE, INFORMATION_NOTE]
     sources = set(training["energy_source"].dropna())
     if not sources:
         reasons = "; ".join(sorted(set(training["why_no_energy"].dropna())))
@@ -239,7 +256,7 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     }
     for name, (title, table) in tables.items():
         said = [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
-        write_table(folder / name, title, said, table)
+        write_table(folder / name, title, said, table, sections="split")
     write_table(
         folder / "scaling",
         "Scaling: speed, parts of the time and joules by node count",

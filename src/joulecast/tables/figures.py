@@ -30,7 +30,7 @@ _COLOURS = {
     "evaluating": "#E69F00",
     "stalled": "#BBBBBB",
 }
-_MARKS = {1: "o", 2: "s", 4: "^", 8: "D"}
+_MARKS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X", 64: "*"}
 
 
 def _save(figure: Figure, stem: Path) -> None:
@@ -161,7 +161,14 @@ def power_trace(record: RunRecord, stem: Path) -> None:
     _save(figure, stem)
 
 
-def _against(axes: Axes, rows: pd.DataFrame, unit: str, what: str, colours: dict[str, str]) -> None:
+def _against(
+    axes: Axes,
+    rows: pd.DataFrame,
+    unit: str,
+    what: str,
+    colours: dict[str, str],
+    band_percent: float,
+) -> None:
     if rows.empty:
         axes.text(0.5, 0.5, f"no {what} to show", ha="center", transform=axes.transAxes)
         return
@@ -178,14 +185,22 @@ def _against(axes: Axes, rows: pd.DataFrame, unit: str, what: str, colours: dict
     ends = np.array([rows["measured"].min() * 0.9, rows["measured"].max() * 1.1])
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.fill_between(
-        ends, ends * 0.9716, ends * 1.0284, color="black", alpha=0.12, label="± 2.84 %"
+        ends,
+        ends * (1 - band_percent / 100),
+        ends * (1 + band_percent / 100),
+        color="black",
+        alpha=0.12,
+        label=f"± {band_percent} %",
     )
     axes.set_xlabel(f"{what} in {unit}")
     axes.set_ylabel(f"predicted by MC2, in {unit}")
 
 
-def predicted_against_measured(times: pd.DataFrame, energies: pd.DataFrame, stem: Path) -> None:
-    """MC2's predictions of held-out settings against what was measured (or estimated)."""
+def predicted_against_measured(
+    times: pd.DataFrame, energies: pd.DataFrame, stem: Path, band_percent: float
+) -> None:
+    """MC2's predictions of held-out settings against what was measured (or estimated), with a band of
+    ``band_percent`` (the error that the paper publishes)."""
     figure, panels = plt.subplots(1, 3, figsize=(15, 4.2))
     palette = list(dict.fromkeys(_COLOURS.values()))
     networks = sorted(set(times["network"]) | set(energies["network"]))
@@ -198,11 +213,11 @@ def predicted_against_measured(times: pd.DataFrame, energies: pd.DataFrame, stem
     unseen = energy["split"] == "leave-one-node-count-out"
     other = energy["split"] == "leave-one-workload-out"
     time = times[(times["model"] == "MC2") & (times["split"] == "leave-one-node-count-out")]
-    _against(panels[0], time, "s", "measured time", colours)
+    _against(panels[0], time, "s", "measured time", colours, band_percent)
     on_counts = energy[unseen & (energy["time"] == "predicted")]
     on_workloads = energy[other & (energy["time"] == "given")]
-    _against(panels[1], on_counts, "J", f"{source} energy", colours)
-    _against(panels[2], on_workloads, "J", f"{source} energy", colours)
+    _against(panels[1], on_counts, "J", f"{source} energy", colours, band_percent)
+    _against(panels[2], on_workloads, "J", f"{source} energy", colours, band_percent)
     panels[0].set_title("node counts not seen" + _emulated(times))
     panels[1].set_title("node counts not seen, time predicted")
     panels[2].set_title("workloads not seen, time given")

@@ -7,12 +7,15 @@ import pandas as pd
 from joulecast.files import written_aside
 
 
-def write_table(stem: Path, title: str, notes: list[str], table: pd.DataFrame) -> None:
+def write_table(
+    stem: Path, title: str, notes: list[str], table: pd.DataFrame, sections: str | None = None
+) -> None:
     """Write ``stem.csv`` and ``stem.md``, numbers rounded to what they can carry.
 
     Args:
         stem: path without its suffix.
         notes: sentences between title and table; what the reader must know before reading it.
+        sections: a column; the Markdown has a table of its own for each of its values.
     """
     rounded = table.copy()
     for column in rounded.select_dtypes("number").columns:
@@ -22,11 +25,18 @@ def write_table(stem: Path, title: str, notes: list[str], table: pd.DataFrame) -
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
     if rounded.empty:
         text.append("No rows.")
+    elif sections is None:
+        text.append(_markdown(rounded))
     else:
-        shown = rounded.astype(object).where(rounded.notna(), "—")
-        text.append(shown.to_markdown(index=False, disable_numparse=True))
+        for value, section in rounded.groupby(sections, sort=False):
+            text += [f"## {value}", "", _markdown(section.drop(columns=sections)), ""]
     with written_aside(stem.with_suffix(".md")) as partial:
         partial.write_text("\n".join(text) + "\n")
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    shown = table.astype(object).where(table.notna(), "—")
+    return str(shown.to_markdown(index=False, disable_numparse=True))
 
 
 def _significant(value: float) -> float:
