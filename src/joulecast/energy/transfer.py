@@ -78,8 +78,11 @@ _TIME_NOISE = 0.005
 _UNSEEN_TIME_NOISE = 0.02
 """Relative: what the form of the time model is worth where no run was."""
 
-_UNSEEN_SPREAD = 0.02
+_UNSEEN_SPREAD = 0.03
 """Relative: excess power at full duty between workloads."""
+
+_UNSEEN_DRIFT_PER_DOUBLING = 0.03
+"""Relative: what it adds that a workload nobody ran may not be at full duty on more nodes."""
 
 _LEAST_NODE_SPREAD = 0.005
 """Relative: power between nodes of one type, at least."""
@@ -335,22 +338,22 @@ class PhaseMC2:
         return of.get(row["workload"], of[UNSEEN])
 
     def _calibration(self, row: Row) -> Calibrated:
-        """The workload's own calibration; for one that was never run what the others draw at their
-        smallest count, at the speed that its own time says."""
+        """The workload's own calibration; one that was never run is taken to draw what the others do at
+        their smallest counts, and not to be slower for running on more nodes than these."""
         if self.knows(row["workload"]):
             return self.workloads[row["workload"]]
         others = self._others(row)
+        evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
         smallest = min(base.nodes for base in others)
         rho = math.exp(self.rho[UNSEEN].mean)
         slower = float(_slower(rho, row["nodes"] - 1) / _slower(rho, smallest - 1))
-        per_work = row["nodes"] / row["samples"] / slower
-        evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
+        per_work = row["nodes"] / row["samples"] / min(1.0, slower)
         return Calibrated(
             platform=row["platform"],
             nodes=smallest,
             batch=row["batch"],
-            pace=float(np.mean(row["training_s"])) * per_work,
-            evaluating_pace=float(np.mean(row["evaluating_s"])) * per_work,
+            pace=row["training_s"] * per_work,
+            evaluating_pace=row["evaluating_s"] * per_work,
             standstill=others[0].standstill,
             floor_w=float(np.mean([base.floor_w for base in others])),
             training_w=float(np.mean([base.training_w for base in others])),
@@ -399,7 +402,10 @@ class PhaseMC2:
         if not self.knows(row["workload"]):
             excess_w = [other.training_w for other in self._others(row)]
             among = float(np.std(excess_w) / np.mean(excess_w))
+            smallest = min(other.nodes for other in self._others(row))
+            doublings = max(0.0, math.log2(row["nodes"] / smallest))
             spread = math.hypot(spread, max(among, _UNSEEN_SPREAD))
+            spread = math.hypot(spread, _UNSEEN_DRIFT_PER_DOUBLING * doublings)
         kappas = random.normal(kappa.mean, kappa.sd, draws)
         rise = random.normal(1.0, spread, draws)
         floor = floor_w * random.normal(1.0, spread, draws)
