@@ -111,6 +111,43 @@ def test_a_workload_that_nobody_ran_draws_what_the_others_draw():
     assert model.predict_times(unseen)["total_s"].isna().all()
 
 
+def test_a_batch_that_grows_with_the_nodes_still_waits_for_them():
+    grown = run_row("a", 8, rho=0.0, batch=2048.0)
+    for part in ("training_s", "evaluating_s"):
+        grown[part] *= 1.05
+    grown["total_s"] = grown["training_s"] + grown["evaluating_s"] + 10
+    model = PhaseMC2().fit(runs(run_row("a", 1), grown))
+    again = model.predict_times(runs(grown))["total_s"].iloc[0]
+    assert again == pytest.approx(grown["total_s"], rel=1e-3)
+    # Each node keeps its samples, so 64 nodes wait hardly longer than 8 do.
+    more = runs(grown | {"nodes": 64, "batch": 256.0 * 64})
+    assert model.predict_times(more)["training_s"].iloc[0] * 64 == pytest.approx(
+        8 * grown["training_s"], rel=0.01
+    )
+
+
+def test_work_that_divides_perfectly_is_not_taken_for_unseen():
+    seen = runs(*(run_row("a", n, rho=0.0) for n in (1, 8)))
+    model = PhaseMC2().fit(seen)
+    times = model.predict_times(seen)["total_s"]
+    assert times.to_numpy() == pytest.approx(seen["total_s"].to_numpy(), rel=0.03)
+
+
+def test_a_batch_that_the_log_does_not_tell_counts_as_kept():
+    known = runs(*(run_row("a", n) for n in (1, 8)))
+    unknown = known.assign(batch=[256.0, np.nan])
+    times = [PhaseMC2().fit(k).predict_times(k)["total_s"].to_numpy() for k in (known, unknown)]
+    assert times[0] == pytest.approx(times[1])
+
+
+def test_an_interval_does_not_depend_on_what_else_is_asked():
+    model = PhaseMC2().fit(runs(*(run_row("a", n) for n in (1, 8))))
+    asked = runs(run_row("a", 16), run_row("a", 32), run_row("a", 16))
+    together = model.intervals(asked, "predicted")
+    alone = model.intervals(asked.iloc[[2]], "predicted")
+    assert together.iloc[0].tolist() == together.iloc[2].tolist() == alone.iloc[0].tolist()
+
+
 def test_platforms_do_not_lend_each_other_their_watts():
     other = {"platform": "big", "workload": "a on big", "idle_w": 5000.0}
     big = run_row("a", 1, excess_w=9000) | other

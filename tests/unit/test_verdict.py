@@ -92,6 +92,44 @@ def test_the_judged_runs_energy_never_reaches_a_fit(cluster, tmp_path):
     assert predicted[0] == pytest.approx(predicted[1]) and len(predicted[0]) > 5
 
 
+def test_a_second_platform_changes_no_prediction_on_the_first(cluster, tmp_path):
+    for folder in record_folders(cluster):
+        record = read_record(folder)
+        write_record(tmp_path / folder.name, record)
+        info = record.info
+        platform = info.spec.platform.model_copy(update={"name": "8xhuge"})
+        run = f"huge-{info.spec.run}"
+        spec = info.spec.model_copy(update={"platform": platform, "run": run})
+        huge = info.model_copy(update={"spec": spec, "spec_sha256": spec.digest()})
+        write_record(tmp_path / run, _with_watts_times(replace(record, info=huge), 1.6))
+    predicted = [
+        {
+            (row["model"], row["workload"]): row["predicted_j"]
+            for row in evaluate_records(record_folders(folder), "leave-one-workload-out", "given")[
+                "settings"
+            ]
+            if row["platform"] == "box" and row["model"] != "MC2"
+        }
+        for folder in (cluster, tmp_path)
+    ]
+    assert predicted[0] == pytest.approx(predicted[1]) and len(predicted[0]) > 20
+
+
+def test_runs_that_did_nothing_or_were_not_metered_are_left_out_with_the_reason(cluster, tmp_path):
+    for folder in record_folders(cluster):
+        write_record(tmp_path / folder.name, read_record(folder))
+    write_record(tmp_path / "lazy", make_imported("lazy", "a", 4, work=0))
+    dark = make_imported("dark", "a", 4)
+    early = dark.power.assign(t_s=dark.power["t_s"] - 1e6)
+    write_record(tmp_path / "dark", replace(dark, power=early))
+    reasons = {
+        out["run"]: out["reason"]
+        for out in evaluate_records(record_folders(tmp_path), "in-sample", "given")["left_out"]
+    }
+    assert reasons["lazy"] == "no work done" and "no energy" in reasons["dark"]
+    assert len(reasons) == 3
+
+
 def test_an_estimate_judges_nothing(tmp_path):
     for nodes in (1, 2):
         spec = make_spec(f"n{nodes}", nodes)
@@ -100,6 +138,8 @@ def test_an_estimate_judges_nothing(tmp_path):
         run("evaluate", "--records", tmp_path, "--split", "in-sample", "--json").output
     )
     assert all(row["error_percent"] is None for row in told["settings"])
+    assert all(row["measured_j"] is None and row["reference_j"] > 0 for row in told["settings"])
+    assert told["run_to_run_cv_percent"] is None, "nothing was repeated"
     assert all(row["difference_percent"] is not None for row in told["settings"])
     assert told["against_best_rival"] is None
 

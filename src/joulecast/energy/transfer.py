@@ -63,6 +63,9 @@ _RHO_PRIOR_SD = 0.7
 _RHO_SPREAD = 0.3
 """Of the logarithm of rho between workloads."""
 
+_RHO_NOISE = 0.2
+"""Of the logarithm of a workload's own rho, at most."""
+
 _RHO_LEAST = 0.003
 """Nothing divides perfectly; what seems to is taken for this."""
 
@@ -257,7 +260,8 @@ class PhaseMC2:
             return Gaussian(math.log(_RHO_PRIOR), _RHO_PRIOR_SD)
         grown = float(growth[usable].mean())
         rho = max(_RHO_LEAST, float((slowdown[usable] - 1).mean()) / grown)
-        return Gaussian(math.log(rho), _PACE_NOISE / (rho * grown))
+        # The less there is to wait for, the less its logarithm is known, and the less that matters.
+        return Gaussian(math.log(rho), min(_RHO_NOISE, _PACE_NOISE / (rho * grown)))
 
     def _evaluating_rho_of(self, larger: pd.DataFrame, rho: float) -> float:
         """How much more than the training a workload's evaluations lose by dividing, as a factor."""
