@@ -40,6 +40,7 @@ from joulecast.energy.calibrated import (
     ramp_seconds,
     spread_between_runs,
 )
+from joulecast.energy.pace import RHO, RHO_SPREAD, batch_ratio, evaluating_rho_of, rho_of, slower
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -54,26 +55,8 @@ _KAPPA_PRIOR_SD = 0.1
 _KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
 
-_RHO_PRIOR = 0.06
-"""Exposed over computing seconds that each node beyond the first adds to a step, before any evidence."""
-
-_RHO_PRIOR_SD = 0.7
-"""Of the logarithm of the mean rho."""
-
-_RHO_SPREAD = 0.3
-"""Of the logarithm of rho between workloads."""
-
-_RHO_NOISE = 0.2
-"""Of the logarithm of a workload's own rho, at most."""
-
-_RHO_LEAST = 0.003
-"""Nothing divides perfectly; what seems to is taken for this."""
-
 _RHO_DRIFT_PER_DOUBLING = 0.15
 """Of the logarithm of rho: what a constant exposed time may be wrong by beyond the largest count seen."""
-
-_PACE_NOISE = 0.01
-"""Relative: how well the pace of a setting is known."""
 
 _TIME_NOISE = 0.005
 """Relative: repeats of a run."""
@@ -172,13 +155,12 @@ class PhaseMC2:
             for workload, of in runs.groupby("workload")
         }
         more = {workload: of for workload, of in larger.items() if len(of)}
-        prior = Gaussian(math.log(_RHO_PRIOR), _RHO_PRIOR_SD)
-        rhos = {workload: self._rho_of(of) for workload, of in more.items()}
+        rhos = {workload: rho_of(of, self.workloads[workload]) for workload, of in more.items()}
         self.evaluating_rho = {
-            workload: self._evaluating_rho_of(of, math.exp(rhos[workload].mean))
+            workload: evaluating_rho_of(of, self.workloads[workload], math.exp(rhos[workload].mean))
             for workload, of in more.items()
         }
-        self.rho = beliefs_of(prior, _RHO_SPREAD, rhos, self.workloads)
+        self.rho = beliefs_of(RHO, RHO_SPREAD, rhos, self.workloads)
         # The shares that kappa acts on come from the paces, hence after them.
         self._pool_kappa({workload: self._kappa_of(of) for workload, of in more.items()})
         return self
@@ -219,7 +201,7 @@ class PhaseMC2:
 
     def _computing_share(self, base: Calibrated, row: Row) -> float:
         """Share of the calibration's own step that computes: 1 on one node, less on more."""
-        return float(1 / _slower(math.exp(self._belief(self.rho, row).mean), base.nodes - 1))
+        return float(1 / slower(math.exp(self._belief(self.rho, row).mean), base.nodes - 1))
 
     def _fall(
         self, pace: float, row: Row, spent_s: Floats, computes: float, kappa: Floats | float
@@ -247,32 +229,6 @@ class PhaseMC2:
             return Gaussian(_KAPPA_PRIOR, 10.0)
         # Runs of one setting share their calibration's error, so repeats do not narrow it.
         return Gaussian(float((slope * gap).mean() / steep), _POWER_NOISE / steep**0.5)
-
-    def _rho_of(self, larger: pd.DataFrame) -> Gaussian:
-        """Logarithm of rho of a workload, from the paces at its larger node counts."""
-        base = self.workloads[str(larger["workload"].iloc[0])]
-        more = (larger["nodes"] - 1) * _batch_ratio(base.batch, larger["batch"])
-        slowdown = larger["nodes"] * larger["training_s"] / larger["samples"] / base.pace
-        # slowdown = (1 + rho more) / (1 + rho (base.nodes - 1)), solved for rho
-        growth = more - slowdown * (base.nodes - 1)
-        usable = growth > 0.1
-        if not usable.any():
-            return Gaussian(math.log(_RHO_PRIOR), _RHO_PRIOR_SD)
-        grown = float(growth[usable].mean())
-        rho = max(_RHO_LEAST, float((slowdown[usable] - 1).mean()) / grown)
-        # The less there is to wait for, the less its logarithm is known, and the less that matters.
-        return Gaussian(math.log(rho), min(_RHO_NOISE, _PACE_NOISE / (rho * grown)))
-
-    def _evaluating_rho_of(self, larger: pd.DataFrame, rho: float) -> float:
-        """How much more than the training a workload's evaluations lose by dividing, as a factor."""
-        base = self.workloads[str(larger["workload"].iloc[0])]
-        if base.evaluating_pace <= 0:
-            return 1.0
-        spent = larger["nodes"] * larger["evaluating_s"] / larger["samples"]
-        slowdown = spent / base.evaluating_pace
-        growth = larger["nodes"] - 1 - slowdown * (base.nodes - 1)
-        own = ((slowdown - 1) / growth)[(growth > 0.1) & (slowdown > 0)]
-        return max(0.0, float(own.mean())) / rho if len(own) else 1.0
 
     def _pool_kappa(self, kappas: dict[str, Gaussian]) -> None:
         prior = Gaussian(_KAPPA_PRIOR, _KAPPA_PRIOR_SD)
@@ -305,13 +261,13 @@ class PhaseMC2:
 
     def _times(self, row: Row, rho: Floats | float) -> dict[str, Any]:
         base = self.workloads[row["workload"]]
-        more = (row["nodes"] - 1) * _batch_ratio(base.batch, row["batch"])
-        slower = _slower(rho, more) / _slower(rho, base.nodes - 1)
+        more = (row["nodes"] - 1) * batch_ratio(base.batch, row["batch"])
+        slowdown = slower(rho, more) / slower(rho, base.nodes - 1)
         evaluating_rho = rho * self.evaluating_rho.get(row["workload"], 1.0)
-        evaluates_slower = _slower(evaluating_rho, row["nodes"] - 1)
-        evaluates_slower = evaluates_slower / _slower(evaluating_rho, base.nodes - 1)
+        evaluates_slower = slower(evaluating_rho, row["nodes"] - 1)
+        evaluates_slower = evaluates_slower / slower(evaluating_rho, base.nodes - 1)
         stalled_s, starts = base.standstill.at(row["nodes"])
-        training_s = base.pace * row["samples"] / row["nodes"] * slower
+        training_s = base.pace * row["samples"] / row["nodes"] * slowdown
         evaluating_s = base.evaluating_pace * row["samples"] / row["nodes"] * evaluates_slower
         return {
             "training_s": training_s,
@@ -350,8 +306,8 @@ class PhaseMC2:
         evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
         smallest = min(base.nodes for base in others)
         rho = math.exp(self.rho[UNSEEN].mean)
-        slower = float(_slower(rho, row["nodes"] - 1) / _slower(rho, smallest - 1))
-        per_work = row["nodes"] / row["samples"] / min(1.0, slower)
+        slowdown = float(slower(rho, row["nodes"] - 1) / slower(rho, smallest - 1))
+        per_work = row["nodes"] / row["samples"] / min(1.0, slowdown)
         return Calibrated(
             platform=row["platform"],
             nodes=smallest,
@@ -424,15 +380,3 @@ class PhaseMC2:
             row = {**row, **told, **{name: told[name] * jitter for name in timed}}
         seconds = np.broadcast_to(np.asarray(row["total_s"], float), (draws,))
         return self._joules(row, kappas, floor, rise), seconds
-
-
-def _slower(rho: Floats | float, more: float) -> Floats:
-    """Node-seconds per unit of work over those of one node, with ``more`` nodes beyond the first that
-    divide the calibration's batch."""
-    return np.maximum(1 + np.asarray(rho) * more, 1e-3)
-
-
-def _batch_ratio(calibrated: float, batch: Any) -> Floats:
-    """``B_0 / B``; 1 where a log does not tell its batch."""
-    ratio = calibrated / np.asarray(batch, dtype=float)
-    return np.where(np.isfinite(ratio), ratio, 1.0)
