@@ -6,7 +6,7 @@ import pytest
 
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
-from joulecast.external import locate
+from joulecast.external import locate, locate_folder
 
 
 def test_a_folder(tmp_path):
@@ -40,3 +40,20 @@ def test_downloads_are_checked_and_kept(tmp_path):
     assert locate(config(digest), "a.csv").read_text() == "real", "a second time it is at hand"
     with pytest.raises(JoulecastError, match="names no download"):
         locate(config(digest), "b.csv")
+
+
+def test_a_folder_is_all_that_is_addressed_below_it(tmp_path):
+    downloads = {}
+    for name in ("power/a.csv", "power/b.csv", "other/c.csv"):
+        file = tmp_path / "source" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        downloads[name] = {"url": file.as_uri(), "sha256": digest}
+    config = parse_config({"results": str(tmp_path / "r"), "external_data": downloads})
+    folder = locate_folder(config, "power")
+    assert sorted(path.name for path in folder.iterdir()) == ["a.csv", "b.csv"]
+    with pytest.raises(JoulecastError, match="no download below it"):
+        locate_folder(config, "zeus")
+    here = parse_config({"external_data": str(tmp_path / "source")})
+    assert locate_folder(here, "power") == tmp_path / "source/power"

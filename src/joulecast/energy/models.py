@@ -76,26 +76,25 @@ class Staged:
         self._networks = set(evidence.training["network"])
         self._most_nodes = float(evidence.training["nodes"].max())
         if self.intervals:
-            self._widths = {time: self._width(evidence, time) for time in TIME}
+            self._widths = self._half_widths(evidence)
         return self
 
-    def _width(self, evidence: Evidence, time: str) -> tuple[float, float]:
-        """Half widths of the logarithms of joules and seconds: what 90 % of the runs at left-out counts
-        miss by."""
+    def _half_widths(self, evidence: Evidence) -> dict[str, pd.Series]:
+        """Half widths of the logarithms of joules (``j``) and seconds (``s``), for the time given and
+        predicted: what 90 % of the runs at left-out counts miss by."""
         training = evidence.training
         counts = sorted(training["nodes"].unique())
-        missed: list[pd.DataFrame] = []
+        missed: dict[str, list[pd.DataFrame]] = {time: [] for time in TIME}
         for count in counts if len(counts) > 1 else []:
             out = training["nodes"] == count
             inner = Staged(self.name, self.powers, self.overlap, intervals=False)
-            told = inner.fit(evidence.without(out)).predict(training[out], time)
-            missed.append(_misses(told, training[out]))
-        if not missed:
-            spread = _misses(self._told(training, time), training).std().fillna(0.0)
-            widths = _Z90 * np.hypot(spread, _STRUCTURE)
-        else:
-            widths = pd.concat(missed).abs().quantile(0.9)
-        return float(widths["j"]), float(widths["s"])
+            inner.fit(evidence.without(out))
+            for time, misses in missed.items():
+                misses.append(_misses(inner.predict(training[out], time), training[out]))
+        if len(counts) > 1:
+            return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
+        spreads = {time: _misses(self._told(training, time), training).std() for time in TIME}
+        return {time: _Z90 * np.hypot(s.fillna(0.0), _STRUCTURE) for time, s in spreads.items()}
 
     def _told(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         times = self.mc2.predict_times(runs)
@@ -110,7 +109,7 @@ class Staged:
         told = self._told(runs, time)
         told[~runs["network"].isin(self._networks)] = np.nan
         if self.intervals:
-            joules, seconds = self._widths[time]
+            joules, seconds = self._widths[time][["j", "s"]]
             doublings = np.log2(runs["nodes"] / self._most_nodes).clip(lower=0)
             joules, seconds = (np.hypot(w, _DRIFT * doublings) for w in (joules, seconds))
             told["lower_j"] = told["predicted_j"] * np.exp(-joules)
