@@ -75,19 +75,12 @@ def _record(run: int, readings: int, random: np.random.Generator) -> RunRecord:
         spec_sha256=spec.digest(),
         started_utc="2026-01-01T00:00:00+00:00",
         nodes=names,
-        node_of_rank=[],
         nodes_are="hosts",
         outcome=Outcome(start_s=20, stop_s=20 + training_s, samples=_EPOCHS),
         checks=Checks(ranks=0, distinct_hosts=0),
         meters=[
             MeterInfo(node=n, meter="node_power", available=True, source="imported") for n in names
         ],
-        clock={},
-        hosts=[],
-        versions={},
-        oversubscribed=False,
-        source={},
-        load_before={},
     )
     empty = pd.DataFrame(columns=list(STAGE_COLUMNS))
     activity = pd.DataFrame(columns=list(ACTIVITY_COLUMNS))

@@ -76,13 +76,6 @@ def make_record(spec: RunSpec, step_s: dict[str, float] | None = None) -> RunRec
             MeterInfo(node=n, meter="estimated", available=True, source="estimated", counter=True)
             for n in nodes
         ],
-        clock={},
-        hosts=[],
-        versions={},
-        mpi_library="test",
-        oversubscribed=False,
-        source={},
-        load_before={},
     )
     phases = [("run", 0, 0.0, clock, float(info.outcome.samples))]
     return RunRecord(
@@ -174,19 +167,12 @@ def make_imported(
         spec_sha256=spec.digest(),
         started_utc="2026-01-01T00:00:00+00:00",
         nodes=names,
-        node_of_rank=[],
         nodes_are="hosts",
         outcome=Outcome(start_s=20, stop_s=stop_s, samples=work),
         checks=Checks(ranks=0, distinct_hosts=0),
         meters=[
             MeterInfo(node=n, meter="node_power", available=True, source="imported") for n in names
         ],
-        clock={},
-        hosts=[],
-        versions={},
-        oversubscribed=False,
-        source={},
-        load_before={},
         polluted=polluted or [],
     )
     power = pd.DataFrame(readings, columns=list(POWER_COLUMNS)).astype({"joules": float})

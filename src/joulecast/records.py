@@ -121,20 +121,20 @@ class RunInfo(_Part):
     spec_sha256: str
     started_utc: str
     nodes: list[str]
-    node_of_rank: list[str]
+    node_of_rank: list[str] = []
     nodes_are: NodesAre
     algorithm_used: str | None = None
     parameters: int | None = None
     outcome: Outcome
     checks: Checks
     meters: list[MeterInfo]
-    clock: dict[str, dict[str, float]]
-    hosts: list[dict[str, Any]]
-    versions: dict[str, str | None]
+    clock: dict[str, dict[str, float]] = {}
+    hosts: list[dict[str, Any]] = []
+    versions: dict[str, str | None] = {}
     mpi_library: str | None = None
-    oversubscribed: bool
-    source: dict[str, Any]
-    load_before: dict[str, float]
+    oversubscribed: bool = False
+    source: dict[str, Any] = {}
+    load_before: dict[str, float] = {}
     polluted: list[str] = []
     remarks: list[str] = []
     step_bytes: list[int] | None = None

@@ -1,7 +1,7 @@
 """How much slower work is done on more nodes: the time model of runs that only have a log.
 
 Node-seconds per unit of work grow as ``1 + rho (N - 1) B_0/B``: a step of B samples computes for as long as
-its samples take, and once there are several nodes it exposes a constant time that each of them waits.
+its samples take, and each node beyond the first adds to the time that all of them wait in it.
 """
 
 import math

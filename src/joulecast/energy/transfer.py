@@ -19,8 +19,7 @@ What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`
 own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
 else from the other workloads and the prior, by their precisions. The node-seconds per unit of work grow as
 ``pace (1 + rho (N - 1) B_0/B)``: a step of B samples computes for ``pace B / N`` on each node and, once there
-are several, exposes a constant;
-``rho`` too is the workload's own where it ran on several counts, else that of the others.
+are several, exposes time that does not shrink with its batch; ``rho`` too is the workload's own where it ran on several counts, else that of the others.
 """
 
 import math
@@ -119,6 +118,16 @@ class PhaseMC2:
     Rows have the columns of :func:`joulecast.energy.observations.observe`: the setting (``workload``,
     ``platform``, ``nodes``, ``batch``, ``samples`` the work done), the phases, and for the fit the
     energies.
+
+    Attributes:
+        idle_w: ``P_0`` by platform.
+        ramp_s: seconds of excess power that a start loses.
+        node_spread: relative spread of power between nodes.
+        workloads: calibrations by workload.
+        kappa: beliefs by workload, and of one that was not seen.
+        rho: the same of the logarithm of rho.
+        evaluating_rho: rho of a workload's evaluations over that of its training.
+        most_nodes: the largest node count of the fit.
     """
 
     terms: Terms = field(default_factory=Terms)

@@ -152,12 +152,8 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
         outcome=outcome,
         checks=Checks(ranks=spec.ranks, distinct_hosts=spec.nodes),
         meters=infos,
-        clock={},
-        hosts=[],
         versions=run.versions,
-        oversubscribed=False,
         source=run.source,
-        load_before={},
         polluted=run.findings.polluted,
         remarks=run.findings.remarks,
     )
