@@ -17,9 +17,9 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
 own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
-else from the other workloads and the prior, by their precisions. The node-seconds per unit of work grow as
-``pace (1 + rho (N - 1) B_0/B)``: a step of B samples computes for ``pace B / N`` on each node and, once there
-are several, exposes time that does not shrink with its batch; ``rho`` too is the workload's own where it ran on several counts, else that of the others.
+else from the other workloads and the prior, by their precisions. The times, where they are to be
+predicted, are those of :mod:`joulecast.energy.pace`, whose ``rho`` too is the workload's own where it ran
+on several counts, else that of the others.
 """
 
 import math
