@@ -35,9 +35,11 @@ TIMED = STAGES[:-1]
 
 
 def platform_family(system: str) -> str:
-    """Name of a node type: a system's name without its node count (``8xSMC-H100`` is ``SMC-H100``)."""
+    """Name of a node type: a system's name without its node count (``8xSMC-H100`` and ``smc_n8_v2`` are
+    ``SMC-H100`` and ``smc_v2``)."""
     without = re.sub(r"^\d+x(?=[A-Za-z])", "", system)
-    return re.sub(r"[-_](n|nodes?|x)?\d+(nodes?)?$", "", without) or system
+    without = re.sub(r"[-_](n\d+|\d+nodes?)(?=[-_]|$)", "", without)
+    return re.sub(r"[-_]x?\d+$", "", without) or system
 
 
 def _setting(info: RunInfo) -> dict[str, Any]:
