@@ -140,6 +140,22 @@ def test_a_batch_that_the_log_does_not_tell_counts_as_kept():
     assert times[0] == pytest.approx(times[1])
 
 
+def test_the_same_work_never_costs_less_on_more_nodes():
+    """Not even where starting after every evaluation takes as long as the training between them."""
+    seen = runs(*(run_row("a", n, starts=16) for n in (1, 8)))
+    lost_j = 16 * 0.4 * 4200.0
+    for part in ("energy_j", "training_j"):
+        seen[part] -= lost_j * seen["nodes"]
+    model = PhaseMC2().fit(seen)
+    assert model.ramp_s > 0.2
+    counts = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    for batch in (256.0, None):
+        asked = runs(*(run_row("a", n, batch=batch or 256.0 * n) for n in counts))
+        times = model.predict_times(asked)
+        known = asked.drop(columns=list(times.columns)).join(times)
+        assert model.predict_energy(known).is_monotonic_increasing, batch
+
+
 def test_an_interval_does_not_depend_on_what_else_is_asked():
     model = PhaseMC2().fit(runs(*(run_row("a", n) for n in (1, 8))))
     asked = runs(run_row("a", 16), run_row("a", 32), run_row("a", 16))

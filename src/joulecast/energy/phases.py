@@ -28,7 +28,7 @@ Interval = tuple[float, float]
 _SLOWER_THAN_STEADY = 0.02
 """A segment that lasts less than this share longer than steady work does is noise, not a stall."""
 
-_SHORTEST_BREAK_S = 1.0
+SHORTEST_BREAK_S = 1.0
 """A break in the training shorter than this leaves the device warm and clocked up."""
 
 _RAMP_S = 6.0
@@ -129,7 +129,7 @@ def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) ->
     for evaluation in evaluations:
         segments.append(Segment(begin, evaluation.start_s, evaluation.number - done))
         begin, done = evaluation.stop_s, evaluation.number
-    if stop_s - begin > _SHORTEST_BREAK_S or not segments:
+    if stop_s - begin > SHORTEST_BREAK_S or not segments:
         segments.append(Segment(begin, stop_s, np.nan))
     return segments
 
@@ -168,7 +168,7 @@ def split_by_time(record: RunRecord) -> Phases:
                 slow.append((segment, excess))
     run = [(outcome.start_s, outcome.stop_s)]
     breaks = [
-        (a, b) for a, b in subtract(run, training) if b - a > _SHORTEST_BREAK_S and b < run[0][1]
+        (a, b) for a, b in subtract(run, training) if b - a > SHORTEST_BREAK_S and b < run[0][1]
     ]
     starts_at_once = not breaks or breaks[0][0] > run[0][0]
     return Phases(
@@ -177,7 +177,7 @@ def split_by_time(record: RunRecord) -> Phases:
         evaluating,
         stalled_inside,
         max(0.0, length(run) - length(training) - length(evaluating)),
-        len(breaks) + starts_at_once + sum(excess > _SHORTEST_BREAK_S for _, excess in slow),
+        len(breaks) + starts_at_once + sum(excess > SHORTEST_BREAK_S for _, excess in slow),
     )
 
 
@@ -245,7 +245,7 @@ def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
 
 def _past_ramps(steady: list[Interval]) -> list[Interval]:
     """Steady training without the climb at its start and what follows it; empty where it never lasts."""
-    lasting = union([(a - _SHORTEST_BREAK_S / 2, b + _SHORTEST_BREAK_S / 2) for a, b in steady])
+    lasting = union([(a - SHORTEST_BREAK_S / 2, b + SHORTEST_BREAK_S / 2) for a, b in steady])
     return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
 
 

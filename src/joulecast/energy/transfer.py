@@ -40,6 +40,7 @@ from joulecast.energy.calibrated import (
     spread_between_runs,
 )
 from joulecast.energy.pace import RHO, RHO_SPREAD, batch_ratio, evaluating_rho_of, rho_of, slower
+from joulecast.energy.phases import SHORTEST_BREAK_S
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -199,7 +200,7 @@ class PhaseMC2:
         computes = self._computing_share(base, row)
         training_s = row["nodes"] * np.asarray(row["training_s"])
         evaluating_s = row["nodes"] * np.asarray(row["evaluating_s"])
-        lit_s = np.maximum(0.0, training_s - row["nodes"] * self.ramp_s * np.asarray(row["starts"]))
+        lit_s = training_s - row["nodes"] * self._lost_s(row)
         fall = evaluating_fall = self._fall(base.pace, row, training_s, computes, kappa)
         if base.evaluating_pace > 0:
             evaluating_fall = self._fall(base.evaluating_pace, row, evaluating_s, computes, kappa)
@@ -207,6 +208,14 @@ class PhaseMC2:
         excess_j = excess_j + base.evaluating_w * evaluating_s * evaluating_fall
         floor_j = row["nodes"] * floor_w * np.asarray(row["total_s"])
         return np.asarray(floor_j + rise * excess_j)
+
+    def _lost_s(self, row: Row) -> Floats:
+        """Seconds of a node's excess power that the climbs take: no more than the training between two
+        breaks lasts, since a power that climbs for ``ramp_s`` gets part of its way in less."""
+        starts = np.maximum(np.asarray(row["starts"], dtype=float), 1.0)
+        each_s = np.asarray(row["training_s"]) / starts
+        ramp_s = max(self.ramp_s, 1e-9)
+        return np.asarray(starts * ramp_s * (1 - np.exp(-each_s / ramp_s)))
 
     def _computing_share(self, base: Calibrated, row: Row) -> float:
         """Share of the calibration's own step that computes: 1 on one node, less on more."""
@@ -275,9 +284,12 @@ class PhaseMC2:
         evaluating_rho = rho * self.evaluating_rho.get(row["workload"], 1.0)
         evaluates_slower = slower(evaluating_rho, row["nodes"] - 1)
         evaluates_slower = evaluates_slower / slower(evaluating_rho, base.nodes - 1)
-        stalled_s, starts = base.standstill.at(row["nodes"])
+        stalled_s, breaks = base.standstill.at(row["nodes"])
         training_s = base.pace * row["samples"] / row["nodes"] * slowdown
         evaluating_s = base.evaluating_pace * row["samples"] / row["nodes"] * evaluates_slower
+        # Evaluations that have become shorter than a break leave the device warm.
+        each_s = evaluating_s / max(breaks - 1, 1.0)
+        starts = np.where(each_s > SHORTEST_BREAK_S, breaks, min(breaks, 1.0))
         return {
             "training_s": training_s,
             "evaluating_s": evaluating_s,
