@@ -183,7 +183,7 @@ def _print_rows(rows: list[dict[str, Any]], columns: list[str]) -> None:
 
 def _print_left_out(left_out: list[dict[str, str]]) -> None:
     for run in left_out:
-        typer.echo(f"left out: {run['run']}: {run['reason']}")
+        typer.echo(f"left out: {run['run']}: {run['kind']} (its run.json says more)")
 
 
 @app.command()
@@ -204,12 +204,19 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
         return
-    setting = ["source", "workload", "nodes"]
-    figures = ["reference_j", "predicted_j", "difference_percent", "error_percent"]
+    setting = ["source", "platform", "workload", "nodes"]
+    figures = ["reference_j", "predicted_j", "difference_percent"]
     _print_rows(verdict["settings"], [*setting, "model", *figures])
     summary = ["settings", "mape_percent", "max_percent", "bias_percent", "covered_percent"]
     typer.echo("")
     _print_rows(verdict["summary"], ["source", "model", *summary])
+    best = verdict["against_best_rival"]
+    if best:
+        low, high = best["lower_points"], best["upper_points"]
+        typer.echo(
+            f"\nMC2 is {best['better_by_points']:.2f} points better than the best rival, {best['rival']} "
+            f"(90 % interval {low:.2f} to {high:.2f}, {best['settings']} settings)"
+        )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
     typer.echo(f"\nsettings {varies}")
@@ -242,8 +249,13 @@ def forecast(
         return
     figures = [f"{what}{end}" for what in ("time", "energy") for end in ("", "_low", "_high")]
     units = [f"{figure}_{'s' if figure.startswith('time') else 'j'}" for figure in figures]
-    _print_rows(told["forecasts"], ["workload", "nodes", "batch_size", *units, "fitted_on"])
-    typer.echo(f"\nfitted to {told['fitted_runs']} runs; _low and _high are 90 % intervals")
+    setting = ["platform", "workload", "nodes", "batch_size", "work"]
+    _print_rows(told["forecasts"], [*setting, *units, "fitted_on"])
+    typer.echo(
+        f"\nfitted to {told['fitted_runs']} runs on up to {told['largest_fitted_nodes']} nodes; beyond, the "
+        "time is an extrapolation\n_low and _high are 90 % intervals; work is samples (or epochs) of a run "
+        "as recorded; batch_size is of all nodes"
+    )
     _print_left_out(told["left_out"])
 
 

@@ -65,7 +65,12 @@ def locate(config: Config, name: str) -> Path:
     if isinstance(source, str):
         path = Path(source) / name
         if not path.exists():
-            raise JoulecastError(f"external data {name}: {path} is not there (`external_data`)")
+            hint = ""
+            if Path(source).name == name:
+                hint = f"; `external_data` is the folder that holds {name}: {Path(source).parent}"
+            raise JoulecastError(
+                f"external data {name}: {path} is not there (`external_data`){hint}"
+            )
         return path
     if name not in source:
         raise JoulecastError(

@@ -596,7 +596,7 @@ def test_the_command_sums_up(tmp_path):
     )
     assert said.exit_code == 0, said.output
     assert "2 runs imported" in said.output and "1 of them clean" in said.output
-    assert "left out, node without readings: 1" in said.output
+    assert "reason node without readings: 1" in said.output
 
 
 def test_sources_that_hold_nothing_or_would_be_written_to(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecast.energy.evaluation import evaluate
 from joulecast.energy.transfer import ABLATIONS, PhaseMC2, Terms, duty
 
 IDLE_W = 2600.0
@@ -243,6 +244,19 @@ def test_intervals_hold_what_they_promise():
                 hits.append(bounds["lower_j"] <= truth["energy_j"] <= bounds["upper_j"])
     assert 0.8 <= np.mean(inside["given"]) <= 0.98
     assert 0.8 <= np.mean(inside["predicted"]) <= 0.98
+
+
+def test_a_workload_on_one_count_only_is_judged_where_it_can_be():
+    everything = runs(*(run_row(w, n) for w in ("a", "b") for n in (1, 8)), run_row("c", 1))
+    judged = evaluate(everything, pd.DataFrame(columns=["platform", "nodes"]), {})
+    assert judged.times["predicted"].notna().sum() > 20
+    assert judged.times[judged.times["model"] == "MC2"]["predicted"].notna().all()
+    alone = judged.energies[
+        (judged.energies["network"] == "c") & (judged.energies["model"] == "MC2")
+    ]
+    assert {("leave-one-workload-out", "given"), ("leave-one-node-count-out", "given")} <= set(
+        zip(alone["split"], alone["time"], strict=True)
+    )
 
 
 def test_nothing_to_fit_is_said():

@@ -51,7 +51,9 @@ def test_every_split_is_answered_in_json(cluster, split, time):
     done = run("evaluate", "--records", cluster, "--split", split, "--time", time, "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.output, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
-    assert told["left_out"] == [{"run": "odd", "reason": "meter outage: gone"}]
+    assert told["left_out"] == [
+        {"run": "odd", "kind": "meter outage", "reason": "meter outage: gone"}
+    ]
     assert told["training_runs"] == 12
     mc2 = [row for row in told["settings"] if row["model"] == "MC2"]
     nodes = {1, 4} if split in ("in-sample", "leave-one-node-count-out") else {4}
@@ -66,7 +68,7 @@ def test_every_split_is_answered_in_json(cluster, split, time):
 def test_people_get_a_table_and_the_runs_left_out(cluster):
     done = run("evaluate", "--records", cluster)
     assert done.exit_code == 0 and "mape_percent" in done.output
-    assert "left out: odd: meter outage: gone" in done.output
+    assert "left out: odd: meter outage (" in done.output
 
 
 def _with_watts_times(record, factor):
@@ -164,6 +166,7 @@ def test_imported_runs_are_forecast_with_intervals(cluster):
     assert done.exit_code == 0, done.output
     told = json.loads(done.output)
     rows = {(row["workload"], row["nodes"]): row for row in told["forecasts"]}
+    assert told["largest_fitted_nodes"] == 4
     assert set(rows) == {(w, n) for w in "abc" for n in (4, 8, 16)}
     for row in rows.values():
         assert row["energy_low_j"] < row["energy_j"] < row["energy_high_j"]

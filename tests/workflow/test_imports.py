@@ -30,6 +30,8 @@ def clone(tmp_path_factory):
                     seed=run,
                     scale=scale * (1 - 0.02 * nodes),
                 )
+    # Nothing but its own node count is known of this one.
+    write_run(results, "result_1", system="1xACME-Fast9000", benchmark="bert", nodes=1)
     write_run(results, "result_3", system="4xACME-Fast9000", nodes=4, result=["nothing"])
     config = yaml.safe_load((folder / "config/replay-two-core-vm.yaml").read_text())
     config |= {"results": "results/acme", "external_data": "data"}
@@ -40,7 +42,7 @@ def clone(tmp_path_factory):
 
 def test_imported_runs_stand_beside_the_campaign(clone):
     acme = ("--configfile", "config/acme.yaml", "--")
-    done = snakemake(clone, *acme, "energy_tables", "figures")
+    done = snakemake(clone, *acme, "all")
     assert done.returncode == 0, done.stdout + done.stderr
     tables = clone / "results/acme/tables"
     for name in TABLES:
@@ -51,7 +53,10 @@ def test_imported_runs_stand_beside_the_campaign(clone):
     errors = pd.read_csv(tables / "energy_error.csv")
     imported = errors[errors["source"] == "imported"]
     assert set(imported["platform"]) == {"ACME-Fast9000"}
-    assert set(imported["workload"]) == {"resnet", "ssd"} and set(imported["nodes"]) == {1, 4}
+    assert set(imported["workload"]) == {"resnet", "ssd", "bert"} and set(imported["nodes"]) == {
+        1,
+        4,
+    }
     assert imported["error_percent"].notna().all()
     assert {"in-sample", "leave-one-node-count-out", "leave-one-workload-out"} <= set(
         imported["split"]
@@ -60,6 +65,7 @@ def test_imported_runs_stand_beside_the_campaign(clone):
     assert (ours["published_percent"] == 2.84).all()
     said = (tables / "energy_summary.md").read_text()
     assert "1 run is left out (resnet-4xacme-fast9000-result_3" in said
+    assert "In all rows: " in said and said.index("imported") < said.index("estimated")
     for figure in ("stage_energies", "predicted_against_measured", "power_trace_acme"):
         assert (clone / f"results/acme/figures/{figure}.svg").stat().st_size > 5000
     again = snakemake(clone, *acme, "energy_tables")

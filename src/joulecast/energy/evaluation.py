@@ -117,9 +117,7 @@ def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> p
 
 def _judge_time(name: str, judged: pd.DataFrame, seconds: pd.Series, split: str) -> pd.DataFrame:
     rows = judged[_RUN].assign(split=split, model=name)
-    rows = rows.assign(measured=judged["total_s"], predicted=seconds)
-    # Nobody can time a workload that no fit has seen; what else is missing is for the checks to find.
-    return rows[rows["predicted"].notna()] if split == "leave-one-workload-out" else rows
+    return rows.assign(measured=judged["total_s"], predicted=seconds)
 
 
 @dataclass(frozen=True)
@@ -207,11 +205,14 @@ def _evaluate(
             if judged.empty or evidence.training.empty:
                 continue
             mc2 = full if name == "in-sample" else mc2_for(imported).fit(evidence)
-            seconds = mc2.predict(judged, "predicted")["predicted_s"]
-            time_rows.append(_judge_time("MC2", judged, seconds, name))
-            for rival_name, rival in TIME_MODELS.items():
-                guess = rival(evidence.training, judged)
-                time_rows.append(_judge_time(rival_name, judged, guess, name))
+            # Nobody can time a workload that the fit has not seen at all.
+            timed = judged[judged["workload"].isin(set(evidence.training["workload"]))]
+            if len(timed):
+                seconds = mc2.predict(timed, "predicted")["predicted_s"]
+                time_rows.append(_judge_time("MC2", timed, seconds, name))
+            for rival_name, rival in TIME_MODELS.items() if len(timed) else ():
+                guess = rival(evidence.training, timed)
+                time_rows.append(_judge_time(rival_name, timed, guess, name))
             if not evidence.training["energy_j"].notna().any():
                 continue
             models = [mc2, *(rival.fit(evidence) for rival in rivals(mc2))]

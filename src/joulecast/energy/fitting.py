@@ -96,7 +96,13 @@ def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
         + "; no energy: "
         + observations["why_no_energy"].fillna("no meter was read over most of the run"),
     )
-    return observations.assign(polluted=marked.str.removeprefix("; "))
+    kinds = observations["left_out_for"].where(
+        ~idle, observations["left_out_for"] + ", no work done"
+    )
+    kinds = kinds.where(~dark, kinds + ", no energy")
+    return observations.assign(
+        polluted=marked.str.removeprefix("; "), left_out_for=kinds.str.removeprefix(", ")
+    )
 
 
 def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -117,9 +123,12 @@ def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFr
 
 
 def left_out(observations: pd.DataFrame) -> list[dict[str, str]]:
-    """Runs that no fit sees, each with its reasons."""
+    """Runs that no fit sees, each with the kinds of its reasons and the reasons themselves."""
     marked = observations[observations["polluted"] != ""]
-    return [{"run": row.run, "reason": row.polluted} for row in marked.itertuples()]
+    return [
+        {"run": row.run, "kind": row.left_out_for, "reason": row.polluted}
+        for row in marked.itertuples()
+    ]
 
 
 def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:

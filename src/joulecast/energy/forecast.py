@@ -80,7 +80,8 @@ def forecast(
 
     Returns:
         ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals;
-        energies are ``None`` where the records have none), ``fitted_runs``, ``left_out``.
+        energies are ``None`` where the records have none), ``fitted_runs``,
+        ``largest_fitted_nodes``, ``left_out``.
 
     Raises:
         JoulecastError: nothing is left to fit, or a node count is below 1.
@@ -103,5 +104,6 @@ def forecast(
     return {
         "forecasts": rows,
         "fitted_runs": int(trained.sum()),
+        "largest_fitted_nodes": int(clean.loc[trained, "nodes"].max()),
         "left_out": left_out(observations),
     }

@@ -65,6 +65,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "why_no_energy": info.no_energy_reason,
         "nodes_are": info.nodes_are,
         "polluted": "; ".join(info.polluted),
+        "left_out_for": ", ".join(reason.split(":")[0] for reason in info.polluted),
         "overlap": bool(spec.training and spec.training.overlap),
         "algorithm": info.algorithm_used,
     }

@@ -28,11 +28,13 @@ from joulecast.records import read_info, write_record
 @dataclass
 class ImportSummary:
     """What an import did: ``runs`` imported; of those left out of fits, per run the reasons; and how
-    many runs each kind of trap was found in."""
+    many runs each kind of trap was found in; and ``passed_by``, folders of tables below the source that
+    were not what was imported."""
 
     out: Path
     runs: int = 0
     left_out: dict[str, list[str]] = field(default_factory=dict)
+    passed_by: list[Path] = field(default_factory=list)
     traps: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -48,9 +50,15 @@ class ImportSummary:
     def text(self) -> str:
         """The summary as lines for a person."""
         lines = [f"{self.runs} runs imported to {self.out}, {self.clean} of them clean"]
-        lines += [f"  left out, {kind}: {n}" for kind, n in sorted(self.reasons.items())]
-        lines += [f"    {run}: {'; '.join(texts)}" for run, texts in sorted(self.left_out.items())]
-        lines += [f"  found, {kind}: in {n} runs" for kind, n in sorted(self.traps.items())]
+        lines += [
+            f"  left out: {run}: {'; '.join(texts)}" for run, texts in sorted(self.left_out.items())
+        ]
+        lines += [f"  reason {kind}: {n}" for kind, n in sorted(self.reasons.items())]
+        lines += [f"  found {kind}: {n}" for kind, n in sorted(self.traps.items())]
+        lines += [
+            f"  not read: {folder}, tables of runs; import that folder itself"
+            for folder in self.passed_by
+        ]
         return "\n".join(lines)
 
 
@@ -99,6 +107,10 @@ def import_mlperf(
             "repository there, or the tables runs.csv, events.csv and power.csv"
         )
     summary = _summary(notes, out)
+    if not are_tables(source) and source.is_dir():
+        summary.passed_by = [
+            f.parent for f in sorted(source.rglob("runs.csv")) if are_tables(f.parent)
+        ]
     if not summary.clean:
         reasons = "".join(f"\n  {run}: {'; '.join(why)}" for run, why in summary.left_out.items())
         raise JoulecastError(

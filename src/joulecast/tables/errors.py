@@ -206,7 +206,9 @@ def _notes(observations: pd.DataFrame) -> list[str]:
         notes.append(EMULATED_NOTE)
     marked = observations[observations["polluted"] != ""]
     if len(marked):
-        reasons = "; ".join(f"{row.run}: {row.polluted}" for row in marked.head(10).itertuples())
+        reasons = "; ".join(
+            f"{row.run}: {row.left_out_for}" for row in marked.head(10).itertuples()
+        )
         more = f"; and {len(marked) - 10} more" if len(marked) > 10 else ""
         count = "1 run is" if len(marked) == 1 else f"{len(marked)} runs are"
         notes.append(f"{count} left out ({reasons}{more}).")
@@ -256,6 +258,8 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     }
     for name, (title, table) in tables.items():
         said = [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
+        # What was measured comes before what was estimated.
+        table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
         write_table(folder / name, title, said, table, sections="split")
     write_table(
         folder / "scaling",

@@ -6,6 +6,9 @@ import pandas as pd
 
 from joulecast.files import written_aside
 
+_NOISE = 1e-12
+"""What is smaller is left over from rounding."""
+
 
 def write_table(
     stem: Path, title: str, notes: list[str], table: pd.DataFrame, sections: str | None = None
@@ -23,6 +26,16 @@ def write_table(
     with written_aside(stem.with_suffix(".csv")) as partial:
         rounded.to_csv(partial, index=False)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
+    same = [
+        c
+        for c in rounded.columns
+        if c != sections and len(rounded) > 1 and _is_constant(rounded[c])
+    ]
+    if same:
+        text.append(
+            "In all rows: " + ", ".join(f"`{c}` {_shown(rounded[c].iloc[0])}" for c in same) + ".\n"
+        )
+        rounded = rounded.drop(columns=same)
     if rounded.empty:
         text.append("No rows.")
     elif sections is None:
@@ -34,6 +47,14 @@ def write_table(
         partial.write_text("\n".join(text) + "\n")
 
 
+def _is_constant(column: pd.Series) -> bool:
+    return bool(column.nunique(dropna=False) == 1)
+
+
+def _shown(value: object) -> object:
+    return "—" if pd.isna(value) else value
+
+
 def _markdown(table: pd.DataFrame) -> str:
     shown = table.astype(object).where(table.notna(), "—")
     return str(shown.to_markdown(index=False, disable_numparse=True))
@@ -42,4 +63,6 @@ def _markdown(table: pd.DataFrame) -> str:
 def _significant(value: float) -> float:
     if isinstance(value, int) or float(value).is_integer():
         return value
+    if abs(value) < _NOISE:
+        return 0.0
     return float(f"{value:.4g}")
