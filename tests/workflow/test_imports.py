@@ -65,7 +65,7 @@ def test_imported_runs_stand_beside_the_campaign(clone):
     assert (ours["published_percent"] == 2.84).all()
     said = (tables / "energy_summary.md").read_text()
     assert "1 run is left out (resnet-4xacme-fast9000-result_3" in said
-    assert "In all rows: " in said and said.index("imported") < said.index("estimated")
+    assert "In all rows: " in said and said.index("| imported") < said.index("| estimated")
     for figure in ("stage_energies", "predicted_against_measured", "power_trace_acme"):
         assert (clone / f"results/acme/figures/{figure}.svg").stat().st_size > 5000
     again = snakemake(clone, *acme, "energy_tables")
