@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.transfer import ABLATIONS, PhaseMC2, Terms, duty
+from joulecast.energy.terms import ABLATIONS, Terms, duty
+from joulecast.energy.transfer import PhaseMC2
 
 IDLE_W = 2600.0
 

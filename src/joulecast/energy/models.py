@@ -13,7 +13,8 @@ import pandas as pd
 
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
 from joulecast.energy.proportional import MODELS, Context, Rival, Watts
-from joulecast.energy.transfer import ABLATIONS, PhaseMC2, Terms
+from joulecast.energy.terms import ABLATIONS, Terms
+from joulecast.energy.transfer import PhaseMC2
 
 TIME = ("given", "predicted")
 PREDICTION = ("predicted_j", "predicted_s", "lower_j", "upper_j", "lower_s", "upper_s")
@@ -182,7 +183,8 @@ class Proportional:
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         """Joules and seconds of ``runs``, without intervals."""
-        seconds = self.clock.predict(runs, time)["predicted_s"]
+        known = time == "given"
+        seconds = runs["total_s"] if known else self.clock.predict(runs, time)["predicted_s"]
         told = [
             self._on(platform, of_platform, seconds[of_platform.index], time)
             for platform, of_platform in runs.groupby("platform")

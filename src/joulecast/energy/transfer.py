@@ -41,12 +41,11 @@ from joulecast.energy.calibrated import (
 )
 from joulecast.energy.pace import RHO, RHO_SPREAD, batch_ratio, evaluating_rho_of, rho_of, slower
 from joulecast.energy.phases import SHORTEST_BREAK_S
+from joulecast.energy.terms import Terms, duty
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
 """One run: the columns of its observation, numbers or arrays of draws."""
-
-_FAN_EXPONENT = 1.4
 
 _KAPPA_PRIOR = 1.0
 _KAPPA_PRIOR_SD = 0.1
@@ -77,39 +76,6 @@ _POWER_NOISE = 0.01
 """Relative: how well the mean power of a setting is known."""
 
 TIMES = ("training_s", "evaluating_s", "stalled_s", "starts")
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Which terms the model has: all of them, but in an ablation.
-
-    ``duty`` is how power falls with the computing share: ``partial`` as above, ``shared`` a constant
-    communication power, ``linear`` straight to idle, ``none`` (one power whatever the share).
-    """
-
-    phases: bool = True
-    duty: str = "partial"
-    pooled: bool = True
-    ramp: bool = True
-    own_idle: bool = True
-
-
-ABLATIONS = {
-    "one power": Terms(phases=False, duty="none", ramp=False, own_idle=False),
-    "no partial duty (kappa = 0)": Terms(duty="linear"),
-    "shared communication power": Terms(duty="shared"),
-    "no phases": Terms(phases=False, ramp=False),
-    "no ramp": Terms(ramp=False),
-    "one idle floor for all nodes": Terms(own_idle=False),
-    "kappa of the prior alone": Terms(pooled=False),
-}
-"""Models with one thing taken away, by what is missing."""
-
-
-def duty(share: Floats, kappa: Floats | float) -> Floats:
-    """``f(u)``: excess power at computing share ``share`` over that at 1."""
-    share = np.asarray(share, dtype=float)
-    return np.asarray(share + kappa * (share - share**_FAN_EXPONENT))
 
 
 @dataclass

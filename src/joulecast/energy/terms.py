@@ -1,0 +1,43 @@
+"""The terms of MC2 on phases: power at partial duty, and what an ablation takes away."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_FAN_EXPONENT = 1.4
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Which terms the model has: all of them, but in an ablation.
+
+    ``duty`` is how power falls with the computing share: ``partial`` as :func:`duty` says, ``shared`` a
+    constant communication power, ``linear`` straight to idle, ``none`` (one power whatever the share).
+    """
+
+    phases: bool = True
+    duty: str = "partial"
+    pooled: bool = True
+    ramp: bool = True
+    own_idle: bool = True
+
+
+ABLATIONS = {
+    "one power": Terms(phases=False, duty="none", ramp=False, own_idle=False),
+    "no partial duty (kappa = 0)": Terms(duty="linear"),
+    "shared communication power": Terms(duty="shared"),
+    "no phases": Terms(phases=False, ramp=False),
+    "no ramp": Terms(ramp=False),
+    "one idle floor for all nodes": Terms(own_idle=False),
+    "kappa of the prior alone": Terms(pooled=False),
+}
+"""Models with one thing taken away, by what is missing."""
+
+
+def duty(share: Floats, kappa: Floats | float) -> Floats:
+    """``f(u)``: excess power at computing share ``share`` over that at 1."""
+    share = np.asarray(share, dtype=float)
+    return np.asarray(share + kappa * (share - share**_FAN_EXPONENT))
