@@ -5,12 +5,94 @@ watts carry the source they come from, because an estimate is only as good as th
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from joulecast.errors import JoulecastError
+
+
+class Link(BaseModel):
+    """One level of a cluster's network: units of devices that its ports join into larger units."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="nvlink, pcie, socket, nic, ...")
+    joins: int | None = Field(
+        None, ge=2, description="Consecutive devices that it joins; null: all that there are."
+    )
+    bytes_per_s: float | None = Field(
+        None,
+        gt=0,
+        description="Of each port and direction. A port serves one unit of the level below (one device "
+        "at the first level); links that stand side by side count together.",
+    )
+    latency_s: float | None = Field(
+        None, ge=0, description="Of one step of a collective over it (null: not known, taken as 0)."
+    )
+
+
+class Ring(BaseModel):
+    """The ring that NCCL builds for some devices, as the paper's communication model takes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bytes_per_s: float = Field(gt=0, description="Bus bandwidth of the ring.")
+    nvlink: bool = Field(False, description="Whether the hops within a node are NVLink.")
+
+
+class Device(BaseModel):
+    """What computes: a GPU, or the cores of a rank."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    peak_flops: dict[str, float] = Field({}, description="FLOP/s by precision: fp32, bf16, fp64.")
+    memory_bytes: float | None = Field(None, gt=0, description="Memory that a training may fill.")
+    memory_bytes_per_s: float | None = Field(None, gt=0, description="Memory bandwidth.")
+    launch_s: float = Field(0.0, ge=0, description="Of every op, beside its work.")
+
+
+class Cluster(BaseModel):
+    """Nodes, devices and links of a platform, for the simulator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    nodes: int | None = Field(None, ge=1, description="How many there are; null: any number.")
+    devices_per_node: int = Field(1, ge=1)
+    device: Device
+    links: tuple[Link, ...] = Field((), description="From the device outwards.")
+    collective_algorithm: Literal["ring", "recursive_doubling", "halving_doubling"] = Field(
+        "ring", description="Of all-reduces; the rule that calibrates a network chooses it."
+    )
+    collective_launch_s: float = Field(
+        0.0, ge=0, description="Seconds before a collective or message starts to move."
+    )
+    overlap_slowdown: float | None = Field(
+        None, ge=0, description="Gamma: what compute and gradient communication cost each other."
+    )
+    rings: dict[str, Ring] = Field(
+        {},
+        description="Rings by the places of their devices in a node and the nodes, `0-1x2`; for "
+        "`mode: proteus`, which knows no ports.",
+    )
+    sources: dict[str, str] = Field({}, description="Where each fact comes from.")
+
+    @model_validator(mode="after")
+    def _levels_grow(self) -> "Cluster":
+        inner = 1
+        for level, link in enumerate(self.links):
+            joins = link.joins
+            if joins is None and level != len(self.links) - 1:
+                raise ValueError(f"links.{level}.joins: only the outermost link joins all devices")
+            if joins is not None and (joins <= inner or joins % inner):
+                raise ValueError(
+                    f"links.{level}.joins: {joins} is no larger multiple of the {inner} devices "
+                    "of the level below"
+                )
+            inner = joins or inner
+        return self
 
 
 class Platform(BaseModel):
@@ -30,6 +112,10 @@ class Platform(BaseModel):
     watts_source: str | None = Field(None, description="Where the watts come from.")
     peak_flops: float | None = Field(None, gt=0, description="Peak FLOP/s of a node.")
     notes: str = ""
+    # Facts that no measured run depends on: left out of specifications, so that they change no run's hash.
+    cluster: Cluster | None = Field(
+        None, exclude=True, description="Devices and links, for the simulator."
+    )
     # Not a fact of the node: left out of specifications, so that it changes no run's hash.
     recorded: str | None = Field(
         None,
@@ -44,6 +130,15 @@ class Platform(BaseModel):
         if self.idle_w is not None and self.full_w is not None and self.full_w < self.idle_w:
             raise ValueError(f"full_w ({self.full_w}) is below idle_w ({self.idle_w})")
         return self
+
+    def require_cluster(self) -> Cluster:
+        """Devices and links; an error that says what to add where the file has none."""
+        if self.cluster is None:
+            raise JoulecastError(
+                f"platform {self.name}: the simulator needs the key `cluster` in its file "
+                "(config/platforms/): devices_per_node, device and links (see docs/simulator.md)"
+            )
+        return self.cluster
 
     def require_watts(self) -> tuple[float, float]:
         """Idle and full watts; an error that says what to add where the file has none."""

@@ -1,0 +1,156 @@
+"""What an op costs: its arithmetic and memory traffic, and the seconds that a device takes for them.
+
+A roofline takes the longer of FLOPs over peak and bytes over memory bandwidth (Williams et al. 2009); a
+convolution counts as an implicit matrix product, and a backward as one product for the gradient of its input
+and one for that of its weights (Duan et al. 2024). Costs are of the part of an op that one device has: its
+dims divided by the parts that they are split into.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.opgraph import KINDS, Access, DimKind, Op, OpGraph
+from joulecast.platforms import Device, Platform
+
+Direction = Literal["forward", "backward"]
+Parts = Mapping[str, float]
+"""Into how many parts each dim is split; dims that are not named are whole."""
+
+OPTIMIZER_PASSES = 5
+"""SGD with momentum reads weight, gradient and momentum and writes weight and momentum."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOPs and bytes of memory traffic of an op's part."""
+
+    flops: float
+    bytes: float
+
+
+def part_of(access: Access, parts: Parts) -> float:
+    """The share of a tensor that a part of an op touches."""
+    share = 1.0
+    for axis in access.axes:
+        if axis is not None:
+            share /= parts.get(axis, 1)
+    return share
+
+
+def _bytes(graph: OpGraph, accesses: tuple[Access, ...], parts: Parts) -> float:
+    return sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in accesses)
+
+
+def _volume(op: Op, parts: Parts) -> float:
+    return math.prod(dim.size / parts.get(dim.name, 1) for dim in op.dims)
+
+
+def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
+    touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
+    products = 2 if op.kind == "attention" else 1
+    flops = 2.0 * products * _volume(op, parts) / op.attributes.get("groups", 1)
+    if op.kind == "attention":
+        # The scores are written and read again around a softmax, unless a fused kernel keeps them.
+        itemsize = graph.tensors[op.writes[0].tensor].itemsize
+        scores = [d for d in op.dims if d.name != "head_dim"]
+        size = math.prod(d.size / parts.get(d.name, 1) for d in scores) * itemsize
+        touched += 4.0 * size
+    if direction == "forward":
+        return Work(flops, touched)
+    inputs = sum(1 for a in op.reads if graph.tensors[a.tensor].role != "input")
+    products = max(1, min(2, inputs))
+    return Work(products * flops, products * touched)
+
+
+def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
+    """FLOPs and bytes of a part of an op.
+
+    Args:
+        graph: that the op is of, at the batch that is asked for.
+        op: the operator.
+        parts: into how many parts its dims are split.
+        direction: forward, or backward for the gradients of all that it reads but network inputs.
+    """
+    family = KINDS[op.kind]
+    if family == "matmul":
+        return _matmul_work(graph, op, parts, direction)
+    reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
+    if family == "timed":
+        return Work(0.0, 0.0)
+    if family == "lookup":
+        # Only the rows that are looked up are touched, whatever the size of the table.
+        return Work(0.0, 2.0 * writes)
+    elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
+    if direction == "forward":
+        passes = 2.0 if family == "normalise" else 1.0
+        return Work(passes * elements, passes * reads + writes)
+    # The gradient of what was written, what was read, and the gradient of that.
+    activations = tuple(
+        a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")
+    )
+    into = _bytes(graph, activations, parts)
+    return Work(2.0 * elements, writes + into + (into if op.kind != "add" else 0.0))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of an op's part, and how they are known."""
+
+    seconds: float
+    source: Literal["measured", "interpolated", "roofline", "given"]
+
+
+class Costs(Protocol):
+    """Where the seconds of ops come from."""
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        """Seconds of a part of an op."""
+
+    def optimizer(self, parameter_bytes: float) -> Cost:
+        """Seconds of the optimizer on parameters of so many bytes."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Costs from a device's peak rates; ops cost their launch at least."""
+
+    flops_per_s: float
+    bytes_per_s: float
+    launch_s: float = 0.0
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        if op.kind == "timed":
+            seconds = float(op.attributes[f"{direction}_s"])
+            for dim in op.dims:
+                seconds /= parts.get(dim.name, 1) if dim.kind is not DimKind.OPAQUE else 1
+            return Cost(seconds, "given")
+        work = work_of(graph, op, parts, direction)
+        longer = max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
+        return Cost(longer + self.launch_s, "roofline")
+
+    def optimizer(self, parameter_bytes: float) -> Cost:
+        return Cost(OPTIMIZER_PASSES * parameter_bytes / self.bytes_per_s, "roofline")
+
+
+def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
+    """The roofline of a platform's device.
+
+    Raises:
+        JoulecastError: its file does not tell a peak rate; names the key.
+    """
+    device: Device = platform.require_cluster().device
+    if precision not in device.peak_flops:
+        known = ", ".join(device.peak_flops) or "none"
+        raise JoulecastError(
+            f"platform {platform.name}: cluster.device.peak_flops has no {precision} (known: {known}); "
+            "put the device's peak FLOP/s there, or measure an op database on it"
+        )
+    if device.memory_bytes_per_s is None:
+        raise JoulecastError(
+            f"platform {platform.name}: cluster.device.memory_bytes_per_s is not known; put it there, or "
+            "measure an op database on it"
+        )
+    return Roofline(device.peak_flops[precision], device.memory_bytes_per_s, device.launch_s)

@@ -1,0 +1,302 @@
+"""The op graph of a network: its operators, the spaces they iterate over, and the tensors between them.
+
+An op computes one value for each point of its iteration space. Every axis of a tensor that it reads or
+writes follows one dim of that space (or none, when the op always takes the axis whole), so that splitting a
+dim tells how its tensors split: a linear layer ``y[b, o] = x[b, h] w[o, h]`` has the dims ``b`` (batch),
+``o`` (other) and ``h`` (reduce), and splitting ``h`` leaves partial sums of ``y``. The same rule gives the
+backward op: a dim that a tensor does not have is summed over in that tensor's gradient, which is why
+splitting the batch makes the weights' gradients partial sums (Duan et al. 2024, section 4).
+
+Views are absorbed: a reshape that only renames axes is no op, its readers read the tensor before it. An axis
+that merges several dims, as the hidden axis merges heads and head size, follows the outermost of them.
+
+This module needs no torch.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+
+
+class DimKind(StrEnum):
+    """What splitting a dim means."""
+
+    BATCH = "batch"
+    """Samples: all tensors but the parameters have it."""
+    REDUCE = "reduce"
+    """Summed over: splitting it leaves partial sums of what is written."""
+    OTHER = "other"
+    """Any other dim that may be split: output channels, features, heads, positions."""
+    OPAQUE = "opaque"
+    """May not be split: neighbouring values depend on each other (image rows, kernels)."""
+
+
+Role = Literal["input", "activation", "parameter", "buffer"]
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dim of an op's iteration space."""
+
+    name: str
+    size: int
+    kind: DimKind
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the graph; ``itemsize`` is the bytes of one element."""
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int
+    role: Role
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * self.itemsize
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor that an op reads or writes, and the dim that each of its axes follows."""
+
+    tensor: str
+    axes: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator of the forward pass.
+
+    ``kind`` is a key of :data:`KINDS`; ``module`` the dotted path of the layer that it belongs to ("" for
+    the network itself); ``attributes`` what its cost needs beside its dims (stride, groups, ...).
+    """
+
+    name: str
+    kind: str
+    module: str
+    dims: tuple[Dim, ...]
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    attributes: dict[str, Any]
+
+    def dim(self, name: str) -> Dim:
+        """The dim of that name; ``KeyError`` if there is none."""
+        for dim in self.dims:
+            if dim.name == name:
+                return dim
+        raise KeyError(name)
+
+
+KINDS: dict[str, str] = {
+    "conv2d": "matmul",
+    "linear": "matmul",
+    "matmul": "matmul",
+    "attention": "matmul",
+    "embedding": "lookup",
+    "batch_norm": "normalise",
+    "layer_norm": "normalise",
+    "softmax": "normalise",
+    "cross_entropy": "normalise",
+    "max_pool": "pool",
+    "avg_pool": "pool",
+    "relu": "elementwise",
+    "gelu": "elementwise",
+    "dropout": "elementwise",
+    "add": "elementwise",
+    "multiply": "elementwise",
+    "concat": "copy",
+    "copy": "copy",
+    # An op of fixed, given duration: attributes forward_s and backward_s.
+    "timed": "timed",
+}
+"""Kinds of ops, and the family whose cost formula they share."""
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """A network's forward pass: ops in an order in which they can run, and their tensors by name."""
+
+    name: str
+    ops: tuple[Op, ...]
+    tensors: dict[str, Tensor]
+    batch: int
+    """Samples that the shapes are for."""
+
+    @cached_property
+    def producer(self) -> dict[str, Op]:
+        """The op that writes each activation."""
+        return {access.tensor: op for op in self.ops for access in op.writes}
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[Op, ...]]:
+        """The ops that read each tensor, in order; every tensor is a key."""
+        found: dict[str, list[Op]] = {name: [] for name in self.tensors}
+        for op in self.ops:
+            for name in dict.fromkeys(access.tensor for access in op.reads):
+                found[name].append(op)
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """What is trained."""
+        return tuple(t for t in self.tensors.values() if t.role == "parameter")
+
+    def with_batch(self, batch: int) -> "OpGraph":
+        """The same network for another number of samples."""
+        if batch == self.batch:
+            return self
+        follows: dict[str, set[int]] = {}
+        ops = []
+        for op in self.ops:
+            batched = {dim.name for dim in op.dims if dim.kind is DimKind.BATCH}
+            for access in (*op.reads, *op.writes):
+                axes = {i for i, axis in enumerate(access.axes) if axis in batched}
+                follows.setdefault(access.tensor, set()).update(axes)
+            dims = tuple(
+                replace(dim, size=dim.size * batch // self.batch) if dim.name in batched else dim
+                for dim in op.dims
+            )
+            ops.append(replace(op, dims=dims))
+        tensors = {
+            name: replace(
+                tensor,
+                shape=tuple(
+                    size * batch // self.batch if i in follows.get(name, ()) else size
+                    for i, size in enumerate(tensor.shape)
+                ),
+            )
+            for name, tensor in self.tensors.items()
+        }
+        return replace(self, ops=tuple(ops), tensors=tensors, batch=batch)
+
+    def write(self, path: Path) -> None:
+        """Write the graph as JSON, one op and one tensor a line."""
+        head = {"name": self.name, "batch": self.batch}
+        lines = [json.dumps(head)[:-1] + ', "tensors": [']
+        lines.append(",\n".join(json.dumps(asdict(t)) for t in self.tensors.values()))
+        lines.append('], "ops": [')
+        lines.append(",\n".join(json.dumps(asdict(op)) for op in self.ops))
+        lines.append("]}\n")
+        with written_aside(path) as partial:
+            partial.write_text("\n".join(lines))
+
+
+def _check_order(name: str, ops: Iterable[Op], tensors: dict[str, Tensor]) -> None:
+    written_by = {access.tensor: op.name for op in ops for access in op.writes}
+    written: set[str] = set()
+    for op in ops:
+        for access in op.reads:
+            if access.tensor in written_by and access.tensor not in written:
+                raise JoulecastError(
+                    f"graph {name}: the graph has a cycle or its ops are out of order: op `{op.name}` "
+                    f"reads `{access.tensor}` before op `{written_by[access.tensor]}` has written it"
+                )
+        written |= {access.tensor for access in op.writes}
+
+
+def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
+    if op.kind not in KINDS:
+        raise JoulecastError(
+            f"graph {name}: op `{op.name}` is of the unknown kind `{op.kind}` "
+            f"(known: {', '.join(sorted(KINDS))})"
+        )
+    sizes = {dim.name: dim.size for dim in op.dims}
+    if len(sizes) != len(op.dims):
+        raise JoulecastError(f"graph {name}: op `{op.name}` has a dim twice")
+    for access in (*op.reads, *op.writes):
+        tensor = tensors.get(access.tensor)
+        if tensor is None:
+            raise JoulecastError(
+                f"graph {name}: op `{op.name}` names the unknown tensor `{access.tensor}`"
+            )
+        if len(access.axes) != len(tensor.shape):
+            raise JoulecastError(
+                f"graph {name}: op `{op.name}` maps {len(access.axes)} axes of tensor "
+                f"`{tensor.name}`, which has {len(tensor.shape)}"
+            )
+        for axis in access.axes:
+            if axis is not None and axis not in sizes:
+                raise JoulecastError(
+                    f"graph {name}: op `{op.name}` maps an axis of `{tensor.name}` to `{axis}`, "
+                    f"which is no dim of it (dims: {', '.join(sizes) or 'none'})"
+                )
+
+
+def checked(graph: OpGraph) -> OpGraph:
+    """The graph itself, if it is sound.
+
+    Raises:
+        JoulecastError: names the op and tensor: a cycle (or an op before what it reads), an unknown kind of
+            op, a tensor nobody declared, two writers of a tensor, axes that do not match.
+    """
+    for op in graph.ops:
+        _check_op(graph.name, op, graph.tensors)
+    writers: dict[str, str] = {}
+    for op in graph.ops:
+        for access in op.writes:
+            if access.tensor in writers:
+                raise JoulecastError(
+                    f"graph {graph.name}: tensor `{access.tensor}` is written by op "
+                    f"`{writers[access.tensor]}` and by op `{op.name}`"
+                )
+            writers[access.tensor] = op.name
+    _check_order(graph.name, graph.ops, graph.tensors)
+    return graph
+
+
+def _op_of(content: dict[str, Any]) -> Op:
+    def accesses(entries: list[dict[str, Any]]) -> tuple[Access, ...]:
+        return tuple(Access(e["tensor"], tuple(e["axes"])) for e in entries)
+
+    return Op(
+        name=content["name"],
+        kind=content["kind"],
+        module=content["module"],
+        dims=tuple(Dim(d["name"], int(d["size"]), DimKind(d["kind"])) for d in content["dims"]),
+        reads=accesses(content["reads"]),
+        writes=accesses(content["writes"]),
+        attributes=content.get("attributes", {}),
+    )
+
+
+def read_graph(path: Path) -> OpGraph:
+    """Read a graph from JSON.
+
+    Raises:
+        JoulecastError: missing, not a graph, or not a sound one (see :func:`checked`).
+    """
+    try:
+        content = json.loads(path.read_text())
+        tensors = [
+            Tensor(t["name"], tuple(t["shape"]), int(t["itemsize"]), t["role"])
+            for t in content["tensors"]
+        ]
+        graph = OpGraph(
+            name=content["name"],
+            ops=tuple(_op_of(op) for op in content["ops"]),
+            tensors={tensor.name: tensor for tensor in tensors},
+            batch=int(content["batch"]),
+        )
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such op graph") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise JoulecastError(f"{path}: is no op graph: {type(error).__name__}: {error}") from None
+    return checked(graph)

@@ -1,0 +1,86 @@
+"""Where a step's time goes: computing, exposed communication, and waiting for others.
+
+Of a device's step, what it does not compute is exposed communication while something of its own travels,
+and bubble while nothing does: it waits for another stage, or for a straggler.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.simulator.executor import TaskGraph, Timeline
+
+Intervals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Seconds of one step, the mean over devices; the first three make the step."""
+
+    computing_s: float
+    exposed_communication_s: float
+    bubble_s: float
+    communication_s: float
+    """Something of the device's own travels, whether it computes meanwhile or not."""
+
+    @property
+    def step_s(self) -> float:
+        """The step."""
+        return self.computing_s + self.exposed_communication_s + self.bubble_s
+
+
+def _merged(intervals: list[tuple[float, float]]) -> Intervals:
+    merged: list[list[float]] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    return np.array(merged).reshape(-1, 2)
+
+
+def _common(first: Intervals, second: Intervals) -> float:
+    """Seconds in both of two lists of disjoint intervals."""
+    total, i, j = 0.0, 0, 0
+    while i < len(first) and j < len(second):
+        total += max(0.0, min(first[i, 1], second[j, 1]) - max(first[i, 0], second[j, 0]))
+        if first[i, 1] < second[j, 1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def breakdowns(graph: TaskGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
+    """The breakdown of each class of devices."""
+    computing: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
+    talking: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
+    for task, start, end in zip(graph.tasks, timeline.start_s, timeline.end_s, strict=True):
+        for device in task.devices:
+            (computing if task.usage is None else talking)[device].append((start, end))
+    step = timeline.duration_s
+    found = []
+    for busy, travels in zip(computing, talking, strict=True):
+        compute, communication = _merged(busy), _merged(travels)
+        computing_s = float((compute[:, 1] - compute[:, 0]).sum())
+        communication_s = float((communication[:, 1] - communication[:, 0]).sum())
+        exposed = communication_s - _common(compute, communication)
+        bubble = max(0.0, step - computing_s - exposed)
+        found.append(Breakdown(computing_s, exposed, bubble, communication_s))
+    return found
+
+
+def mean_breakdown(parts: list[Breakdown], sizes: NDArray[np.int64]) -> Breakdown:
+    """The mean over devices of classes of these sizes."""
+    share = sizes / sizes.sum()
+
+    def mean(name: str) -> float:
+        return float(sum(w * getattr(p, name) for w, p in zip(share, parts, strict=True)))
+
+    return Breakdown(
+        mean("computing_s"),
+        mean("exposed_communication_s"),
+        mean("bubble_s"),
+        mean("communication_s"),
+    )

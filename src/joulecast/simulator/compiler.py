@@ -1,0 +1,395 @@
+"""From the stages' programs to one graph of tasks: classes of ranks, micro-batches, gradients, optimizer.
+
+Steps between two points where anything is sent or awaited are fused into one task, since nothing can come
+between them; ``mode: proteus``, where an overlap slows whole ops, leaves every op a task of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Cost, Costs
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.simulator.executor import Task, TaskGraph
+from joulecast.simulator.folding import Classes, Ints, fold, unfolded
+from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.program import (
+    Key,
+    Message,
+    Phase,
+    StageProgram,
+    Step,
+    WeightGradient,
+)
+from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
+from joulecast.simulator.transfers import Transfers
+
+
+@dataclass
+class Bucket:
+    """Gradients that are sent together, once the last of them is ready."""
+
+    bytes: float
+    after: int
+    axes: tuple[str, ...]
+    zero: int
+
+
+def buckets_of(gradients: list[WeightGradient], least: float | None) -> list[Bucket]:
+    """Gradients in buckets, in the order in which backward has them ready.
+
+    A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
+    PyTorch's DistributedDataParallel does, or ``least`` bytes for all.
+    """
+    closed: list[Bucket] = []
+    filling: dict[tuple[tuple[str, ...], int], Bucket] = {}
+    for gradient in gradients:
+        if not gradient.axes:
+            continue
+        kind = (gradient.axes, gradient.zero)
+        bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
+        bucket.bytes += gradient.bytes
+        bucket.after = max(bucket.after, gradient.after)
+        limit = least or (DDP_BUCKET if any((b.axes, b.zero) == kind for b in closed) else DDP_FIRST_BUCKET)
+        if bucket.bytes >= limit:
+            closed.append(filling.pop(kind))
+    return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
+
+
+@dataclass
+class Segment:
+    """Steps that run through without a break."""
+
+    steps: list[int]
+    needs: list[int] = field(default_factory=list)
+    receives: list[Key] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """Messages that start when it ends."""
+
+
+def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
+    """Cut a phase where steps wait for something or something waits for them."""
+    starts: dict[int, list[int]] = {}
+    for number, message in enumerate(phase.messages):
+        starts.setdefault(message.after, []).append(number)
+    ends = {bucket.after for bucket in buckets} | set(starts)
+    segments: list[Segment] = []
+    open_segment = False
+    for number, step in enumerate(phase.steps):
+        if not (open_segment and fuse) or step.needs or step.receives:
+            segments.append(Segment([]))
+        segments[-1].steps.append(number)
+        segments[-1].needs += step.needs
+        segments[-1].receives += step.receives
+        segments[-1].starts += starts.get(number, [])
+        open_segment = number not in ends
+    return segments
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The devices of a strategy: where each stands in the mesh, and which are alike."""
+
+    mesh: dict[str, int]
+    place: dict[str, Ints]
+    """Place of each device along each axis."""
+    pace: np.ndarray
+    """How many times as long a device computes (a straggler more than 1)."""
+    classes: Classes
+
+    @property
+    def grid(self) -> Ints:
+        """Devices by their places, axes in the mesh's order."""
+        return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
+
+    def groups(self, axis: str) -> Ints:
+        """Devices of every group along an axis, shape ``(groups, size)``."""
+        along = list(self.mesh).index(axis)
+        return np.moveaxis(self.grid, along, -1).reshape(-1, self.mesh[axis])
+
+    def group_of(self, axis: str) -> Ints:
+        """The group along an axis of each device."""
+        groups = self.groups(axis)
+        found = np.empty(groups.size, dtype=np.int64)
+        found[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
+        return found
+
+
+def _uneven(items: list[PlacedOp], mesh: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Axes and remainders of dims that do not divide evenly: the first places have one more."""
+    found = set()
+    for item in items:
+        for axis, dim in item.placement.items():
+            if item.op.dim(dim).size % mesh[axis]:
+                found.add((axis, item.op.dim(dim).size % mesh[axis]))
+    return sorted(found)
+
+
+def build_fleet(
+    strategy: Strategy,
+    items: list[PlacedOp],
+    node_of: Ints,
+    widths: tuple[int, ...],
+    stragglers: Mapping[int, float],
+    folded: bool,
+) -> Fleet:
+    """Stand the devices of a strategy in its mesh, and fold those that are alike.
+
+    Raises:
+        JoulecastError: a straggler that is no device of it.
+    """
+    devices = strategy.devices
+    pace = np.ones(devices)
+    for device, factor in stragglers.items():
+        if not 0 <= device < devices:
+            raise JoulecastError(
+                f"straggler {device}: the strategy has devices 0 to {devices - 1}"
+            )
+        if not factor > 0:
+            raise JoulecastError(f"straggler {device}: a factor of {factor} is not positive")
+        pace[device] = factor
+    mesh = dict(strategy.mesh)
+    sizes = tuple(mesh.values())
+    numbers = np.arange(devices, dtype=np.int64)
+    place = dict(zip(mesh, np.unravel_index(numbers, sizes), strict=True)) if mesh else {}
+    fleet = Fleet(mesh, place, pace, unfolded(devices))
+    if not folded:
+        return fleet
+    own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
+    if "pipeline" in place:
+        own.append(place["pipeline"])
+    own += [(place[axis] < remainder).astype(np.int64) for axis, remainder in _uneven(items, mesh)]
+    groupings = [fleet.group_of(axis) for axis, size in mesh.items() if size > 1]
+    groupings += [numbers // width for width in widths if 1 < width < devices]
+    groupings.append(node_of)
+    return Fleet(mesh, place, pace, fold(own, groupings))
+
+
+class Compiler:
+    """Puts the tasks of all classes into one graph."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        strategy: Strategy,
+        programs: list[StageProgram],
+        fleet: Fleet,
+        transfers: Transfers,
+        costs: Costs,
+        fuse: bool,
+        blocking: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.strategy = strategy
+        self.programs = programs
+        self.fleet = fleet
+        self.transfers = transfers
+        self.costs = costs
+        self.fuse = fuse
+        self.blocking = blocking
+        """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
+        self.tasks = TaskGraph()
+        self.sources: dict[str, int] = {}
+        """Ops by how their cost is known."""
+        self._shared: dict[object, int] = {}
+        self._costs: dict[object, float] = {}
+
+    def compile(self) -> TaskGraph:
+        """Build the tasks of every class."""
+        for number in range(self.fleet.classes.count):
+            self._compile_class(number)
+        return self.tasks
+
+    def _place(self, number: int, axis: str) -> int:
+        device = int(self.fleet.classes.first[number])
+        return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
+
+    def stage_of(self, number: int) -> int:
+        """The pipeline stage of a class."""
+        return self._place(number, "pipeline")
+
+    def _parts(self, item: PlacedOp, number: int) -> dict[str, float]:
+        """Parts of an op's dims as this class has them: uneven dims give the first places one more."""
+        parts = item.parts(self.fleet.mesh)
+        for axis, dim in item.placement.items():
+            size = item.op.dim(dim).size
+            whole, more = divmod(size, self.fleet.mesh[axis])
+            if more:
+                mine = whole + (self._place(number, axis) < more)
+                parts[dim] *= size / mine / self.fleet.mesh[axis]
+        return parts
+
+    def _seconds(self, step: Step, number: int) -> float:
+        parts = self._parts(step.item, number)
+        key = (step.item.op.name, step.direction, *parts.values())
+        if key not in self._costs:
+            cost: Cost = self.costs.cost(self.graph, step.item.op, parts, step.direction)
+            self._costs[key] = cost.seconds
+            self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
+        return self._costs[key]
+
+    def _compile_class(self, number: int) -> None:
+        stage = self.stage_of(number)
+        program = self.programs[stage]
+        buckets = buckets_of(program.gradients, self.strategy.bucket_bytes)
+        overlapping = buckets if self.strategy.overlap else []
+        forward = segments_of(program.forward, [], self.fuse)
+        backward = segments_of(program.backward, [], self.fuse)
+        last_backward = segments_of(program.backward, overlapping, self.fuse)
+        lane = _Lane(self, number, stage)
+        for direction, micro_batch in phases(self.strategy, stage):
+            if direction == "forward":
+                lane.run(program.forward, forward, direction, micro_batch, [])
+            elif micro_batch < self.strategy.micro_batches - 1:
+                lane.run(program.backward, backward, direction, micro_batch, [])
+            else:
+                lane.run(program.backward, last_backward, direction, micro_batch, overlapping)
+        if not self.strategy.overlap:
+            for place, bucket in enumerate(buckets):
+                lane.send_bucket(place, bucket)
+        self._update(lane, program)
+
+    def _update(self, lane: "_Lane", program: StageProgram) -> None:
+        """The optimizer, on the shard of the weights whose state a device keeps."""
+        data = self.fleet.mesh.get("data", 1)
+        kept = sum(g.bytes / (data if g.zero else 1) for g in program.gradients)
+        cost = self.costs.optimizer(kept)
+        if cost.seconds > 0:
+            seconds = cost.seconds * lane.pace
+            lane.compute(Task("optimizer", (lane.number,), seconds), lane.gradient_messages)
+        gathered = sum(g.bytes for g in program.gradients if g.zero in (1, 2) and g.axes)
+        if gathered and data > 1:
+            message = Message("all_gather", "data", gathered, "gather updated weights", -1)
+            after = [lane.last_compute] if lane.last_compute is not None else []
+            lane.collective(("update", lane.stage), message, after + lane.gradient_messages[-1:])
+
+
+class _Lane:
+    """The tasks of one class, as they are added in order."""
+
+    def __init__(self, compiler: Compiler, number: int, stage: int) -> None:
+        self.compiler = compiler
+        self.tasks = compiler.tasks
+        self.number = number
+        self.stage = stage
+        self.pace = float(compiler.fleet.pace[compiler.fleet.classes.first[number]])
+        self.last_compute: int | None = None
+        self.last_on: dict[object, int] = {}
+        """Last message on each stream."""
+        self.gradient_messages: list[int] = []
+
+    def compute(self, task: Task, after: list[int]) -> None:
+        before = [] if self.last_compute is None else [self.last_compute]
+        if self.compiler.blocking:
+            before += list(self.last_on.values())
+        self.last_compute = self.tasks.add(task, [*before, *after])
+
+    def _queued(self, stream: object, task: int) -> None:
+        """First in, first out: a message waits for the one before it on its stream."""
+        before = self.last_on.get(stream)
+        if before is not None and before != task:
+            self.tasks.wait(task, before)
+        self.last_on[stream] = task
+
+    def collective(
+        self,
+        key: object,
+        message: Message,
+        after: list[int],
+        gradient: bool = False,
+    ) -> int:
+        """Join a collective, which its other members may have made already."""
+        flow = self.compiler.transfers.flow(message.kind, message.axis, self.number)
+        shared = self.compiler._shared
+        if (key, flow.number) not in shared:
+            task = flow.task(message.label, message.bytes, gradient)
+            shared[key, flow.number] = self.tasks.add(task)
+        number = shared[key, flow.number]
+        for earlier in after:
+            self.tasks.wait(number, earlier)
+        self._queued("gradient" if gradient else "weights" if message.weights else "feature", number)
+        return number
+
+    def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
+        assert message.key is not None
+        number = self._sent(message.key, micro_batch, self.number, message)
+        for earlier in after:
+            self.tasks.wait(number, earlier)
+        self._queued(("to", message.key[4]), number)
+        return number
+
+    def _sent(
+        self, key: Key, micro_batch: int, source: int, message: Message | None = None
+    ) -> int:
+        shared = self.compiler._shared
+        flow = self.compiler.transfers.send(source, key[3], key[4])
+        if (key, micro_batch, source) not in shared:
+            task = flow.task(f"send {key[0]}", 0.0, False)
+            shared[key, micro_batch, source] = self.tasks.add(task)
+        number = shared[key, micro_batch, source]
+        if message is not None:
+            # The receiver may have come first; only the sender knows the size.
+            sized = flow.task(message.label, message.bytes, False)
+            self.tasks.tasks[number].label = sized.label
+            self.tasks.tasks[number].work = sized.work
+            self.tasks.tasks[number].latency = sized.latency
+        return number
+
+    def send_bucket(self, place: int, bucket: Bucket) -> None:
+        """Reduce a bucket over all axes along which it is a partial sum, and wait for it at the end."""
+        after = [] if self.last_compute is None else [self.last_compute]
+        for axis in bucket.axes:
+            sharded = bucket.zero and axis == "data"
+            message = Message(
+                "reduce_scatter" if sharded else "all_reduce",
+                axis,
+                bucket.bytes,
+                f"gradients {place}",
+                -1,
+            )
+            key = ("gradients", self.stage, place, axis)
+            after = [self.collective(key, message, after, gradient=True)]
+        self.gradient_messages += after
+
+    def run(
+        self,
+        phase: Phase,
+        segments: list[Segment],
+        direction: str,
+        micro_batch: int,
+        buckets: list[Bucket],
+    ) -> None:
+        """Add the tasks of one micro-batch's forward or backward."""
+        sent: dict[int, int] = {}
+        transfers = self.compiler.transfers
+
+        def start(number: int) -> None:
+            message = phase.messages[number]
+            after = [sent[earlier] for earlier in message.behind]
+            after += [] if self.last_compute is None else [self.last_compute]
+            if message.key is not None:
+                sent[number] = self._send(message, micro_batch, after)
+            else:
+                key = (self.stage, direction, micro_batch, number)
+                sent[number] = self.collective(key, message, after)
+
+        for number, message in enumerate(phase.messages):
+            if message.after == -1:
+                start(number)
+        for segment in segments:
+            after = [sent[number] for number in segment.needs]
+            for received in segment.receives:
+                source = transfers.partner(self.number, received[3])
+                after.append(self._sent(received, micro_batch, source))
+            steps = [phase.steps[number] for number in segment.steps]
+            seconds = [self.compiler._seconds(step, self.number) * self.pace for step in steps]
+            label = f"{direction} {micro_batch}"
+            parts = tuple(zip(steps, seconds, strict=True))
+            self.compute(Task(label, (self.number,), sum(seconds), parts=parts), after)
+            for number in segment.starts:
+                start(number)
+            for place, bucket in enumerate(buckets):
+                if bucket.after in segment.steps:
+                    self.send_bucket(place, bucket)

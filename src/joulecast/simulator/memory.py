@@ -1,0 +1,177 @@
+"""Memory that a device needs in a step, by counting who still needs each tensor.
+
+A tensor lives from the op that makes it to the last op that reads it, forward or backward. What backward
+needs of the forward is kept for every micro-batch under way; with recomputation only a block's inputs are,
+and one block at a time is made again. Weights, gradients and optimizer state stand beside it, sharded as
+ZeRO says (Rajbhandari et al. 2020).
+"""
+
+from dataclasses import dataclass
+
+from joulecast.graphs.costs import part_of
+from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.program import StageProgram
+from joulecast.simulator.strategy import Strategy, phases
+
+OPTIMIZER_STATES = 1
+"""Tensors of a weight's size that SGD with momentum keeps."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device of a stage."""
+
+    stage: int
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    """At the peak."""
+    at_op: str
+    """The op at the peak."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """All of it."""
+        return (
+            self.weights_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+        )
+
+
+def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
+    """Activations that an op's backward reads."""
+    if KINDS[op.kind] in ("copy", "lookup") or op.kind in ("add", "avg_pool", "timed"):
+        return []
+    if op.kind == "relu":
+        return list(op.writes)
+    return [a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")]
+
+
+def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[str, float]:
+    """Bytes that a device holds of each activation that its stage reads or writes."""
+    sizes: dict[str, float] = {}
+    for item in items:
+        parts = item.parts(mesh)
+        for access in (*item.op.reads, *item.op.writes):
+            tensor = graph.tensors[access.tensor]
+            if tensor.role in ("input", "activation"):
+                size = tensor.bytes * part_of(access, parts)
+                sizes[tensor.name] = max(sizes.get(tensor.name, 0.0), size)
+    return sizes
+
+
+class _Stage:
+    """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
+
+    def __init__(self, graph: OpGraph, program: StageProgram, mesh: dict[str, int]) -> None:
+        self.items = program.items
+        self.sizes = _sizes(graph, program.items, mesh)
+        self.last_read: dict[str, int] = {}
+        self.kept: dict[str, int] = {}
+        for place, item in enumerate(self.items):
+            for access in item.op.reads:
+                self.last_read[access.tensor] = place
+            for access in kept_for_backward(graph, item.op):
+                # Backward runs the other way: the first op that keeps a tensor is the last to need it.
+                self.kept.setdefault(access.tensor, place)
+        self.made = {a.tensor: p for p, item in enumerate(self.items) for a in item.op.writes}
+        units = {item.unit for item in self.items if item.recompute}
+        self.unit_kept = {unit: self._inputs_of(unit) for unit in units}
+        saved = {t for t, place in self.kept.items() if not self.items[place].recompute}
+        for inputs in self.unit_kept.values():
+            saved |= inputs
+        self.saved = {t for t in saved if t in self.sizes}
+        self.saved_bytes = sum(self.sizes[t] for t in self.saved)
+
+    def _inputs_of(self, unit: str) -> set[str]:
+        inside = {a.tensor for i in self.items if i.unit == unit for a in i.op.writes}
+        read = {a.tensor for i in self.items if i.unit == unit for a in i.op.reads}
+        return read - inside
+
+    def forward_peak(self) -> tuple[float, str]:
+        """Most bytes during a forward, from nothing, and the op where."""
+        live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
+        now = sum(self.sizes[t] for t in live)
+        peak, where = now, ""
+        for place, item in enumerate(self.items):
+            for access in item.op.writes:
+                if access.tensor in self.sizes:
+                    live.add(access.tensor)
+                    now += self.sizes[access.tensor]
+            if now > peak:
+                peak, where = now, item.op.name
+            done = [t for t in live if self.last_read.get(t, place) <= place and t not in self.saved]
+            for tensor in done:
+                live.discard(tensor)
+                now -= self.sizes[tensor]
+        return peak, where
+
+    def backward_peak(self) -> tuple[float, str]:
+        """Most bytes during a backward that starts with what its forward saved, and the op where."""
+        now = self.saved_bytes
+        freed: dict[int, list[str]] = {}
+        for tensor in self.saved:
+            freed.setdefault(self.kept.get(tensor, self.made.get(tensor, 0)), []).append(tensor)
+        gradients = 0.0
+        held: dict[str, float] = {}
+        again: dict[str, float] = {}
+        peak, where = now, ""
+        for place in range(len(self.items) - 1, -1, -1):
+            item = self.items[place]
+            if item.recompute and item.unit not in again:
+                again = {item.unit: self._made_again(item.unit)}
+            elif not item.recompute:
+                again = {}
+            for access in item.op.reads:
+                # The gradient of what was read; several readers add into one.
+                if access.tensor in self.sizes and access.tensor not in held:
+                    held[access.tensor] = self.sizes[access.tensor]
+                    gradients += held[access.tensor]
+            total = now + gradients + sum(again.values())
+            if total > peak:
+                peak, where = total, item.op.name
+            for access in item.op.writes:
+                gradients -= held.pop(access.tensor, 0.0)
+            now -= sum(self.sizes[t] for t in freed.get(place, ()))
+        return peak, where
+
+    def _made_again(self, unit: str) -> float:
+        inside = {a.tensor for i in self.items if i.unit == unit for a in i.op.writes}
+        return sum(self.sizes[t] for t in inside if t in self.kept)
+
+
+def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memory:
+    """Peak memory of the devices of a stage (the largest parts, where dims divide unevenly)."""
+    mesh = dict(strategy.mesh)
+    stage = _Stage(graph, program, mesh)
+    forward, forward_at = stage.forward_peak()
+    backward, backward_at = stage.backward_peak()
+    peak, where, under_way = 0.0, "", 0
+    for direction, _ in phases(strategy, program.stage):
+        if direction == "forward":
+            now, at = under_way * stage.saved_bytes + forward, forward_at
+            under_way += 1
+        else:
+            under_way -= 1
+            now, at = under_way * stage.saved_bytes + backward, backward_at
+        if now > peak:
+            peak, where = now, at
+    data = mesh.get("data", 1)
+    sizes = [(g.bytes, g.zero) for g in program.gradients]
+    gathered = max(
+        (m.bytes for m in (*program.forward.messages, *program.backward.messages) if m.weights),
+        default=0.0,
+    )
+    return Memory(
+        stage=program.stage,
+        # Two blocks' weights are there at once: one that computes, and the next, gathered ahead.
+        weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes) + 2 * gathered,
+        gradients_bytes=sum(b / (data if zero >= 2 else 1) for b, zero in sizes),
+        optimizer_bytes=sum(OPTIMIZER_STATES * b / (data if zero else 1) for b, zero in sizes),
+        activations_bytes=peak,
+        at_op=where,
+    )

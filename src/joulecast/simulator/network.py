@@ -1,0 +1,99 @@
+"""How transfers share the ports of a network: max-min fair, as a fluid.
+
+A flow takes ``usage`` times its rate from every port that it crosses. Rates grow together until a port is
+full; the flows that cross it keep what they have, the others go on growing (progressive filling; Bertsekas
+and Gallager 1992, section 6.5.2).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+Usage = Mapping[int, float]
+"""What a flow takes of each port: a multiple of its own rate."""
+
+
+def alone(usage: Usage, capacity: Sequence[float]) -> float:
+    """Rate of a flow that has all its ports for itself, in bytes/s; infinite if it crosses none."""
+    return min((capacity[port] / times for port, times in usage.items()), default=float("inf"))
+
+
+def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[int, float]:
+    """Max-min fair rates.
+
+    Args:
+        flows: what each flow takes of which ports.
+        capacity: bytes/s of each port.
+
+    Returns:
+        The rate of each flow in bytes/s; infinite for a flow that crosses no port.
+    """
+    left: dict[int, float] = {}
+    load: dict[int, float] = {}
+    for usage in flows.values():
+        for port, times in usage.items():
+            load[port] = load.get(port, 0.0) + times
+            left[port] = capacity[port]
+    rates: dict[int, float] = {}
+    growing = dict(flows)
+    while growing and load:
+        share = min(left[port] / total for port, total in load.items())
+        full = {p for p, total in load.items() if left[p] / total <= share * (1 + 1e-12)}
+        stopped = [f for f, usage in growing.items() if not full.isdisjoint(usage)]
+        for flow in stopped:
+            rates[flow] = share
+            for port, times in growing.pop(flow).items():
+                left[port] = max(0.0, left[port] - share * times)
+                load[port] -= times
+        for port in full:
+            load.pop(port, None)
+        for port in [p for p, total in load.items() if total <= 1e-12]:
+            del load[port]
+    for flow in growing:
+        rates[flow] = float("inf")
+    return rates
+
+
+class SharedNetwork:
+    """The flows that are under way, and the rates that their ports leave them.
+
+    Only flows that share a port, directly or through others, change each other's rates, so that a change
+    is worked out for those alone.
+    """
+
+    def __init__(self, capacity: Sequence[float], sharing: bool = True) -> None:
+        self.capacity = capacity
+        self.sharing = sharing
+        """False: every flow has the network for itself (an ablation)."""
+        self._flows: dict[int, Usage] = {}
+        self._on_port: dict[int, set[int]] = {}
+
+    def add(self, flow: int, usage: Usage) -> None:
+        """A flow starts."""
+        self._flows[flow] = usage
+        for port in usage:
+            self._on_port.setdefault(port, set()).add(flow)
+
+    def remove(self, flow: int) -> set[int]:
+        """A flow ends; gives the flows that met it on some port."""
+        met: set[int] = set()
+        for port in self._flows.pop(flow):
+            others = self._on_port[port]
+            others.discard(flow)
+            met |= others
+        return met
+
+    def rates_around(self, changed: Iterable[int]) -> dict[int, float]:
+        """New rates of the changed flows and of all that they share ports with."""
+        if not self.sharing:
+            return {f: alone(self._flows[f], self.capacity) for f in changed if f in self._flows}
+        reached: dict[int, Usage] = {}
+        waiting = [flow for flow in changed if flow in self._flows]
+        while waiting:
+            flow = waiting.pop()
+            if flow in reached:
+                continue
+            usage = reached[flow] = self._flows[flow]
+            for port in usage:
+                others = self._on_port[port]
+                if len(others) > 1:
+                    waiting += [other for other in others if other not in reached]
+        return fair_rates(reached, self.capacity)

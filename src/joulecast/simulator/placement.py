@@ -1,0 +1,369 @@
+"""From a strategy tree to every op: its stage, and the mesh axis along which each of its dims is split.
+
+Settings go down the tree; what is left open is inferred: columns and rows of matrix products along the
+tensor axis, an even cut into stages along the pipeline axis, and for all other ops the placement of the
+tensors that they read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Costs
+from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph
+from joulecast.simulator.strategy import Node, Strategy
+
+Placement = Mapping[str, str]
+"""The dim that is split along each mesh axis; axes that are not named hold copies."""
+
+
+@dataclass(frozen=True)
+class PlacedOp:
+    """An op, and what one device does of it."""
+
+    op: Op
+    stage: int
+    placement: Placement
+    unit: str
+    """The repeated block that it belongs to: what is recomputed, gathered and cut as a whole."""
+    recompute: bool
+    zero: int
+
+    def parts(self, mesh: Mapping[str, int]) -> dict[str, float]:
+        """Into how many parts each split dim is divided."""
+        found: dict[str, float] = {}
+        for axis, dim in self.placement.items():
+            found[dim] = found.get(dim, 1) * mesh[axis]
+        return found
+
+
+def unit_of(module: str) -> str:
+    """The outermost numbered block of a module path: ``encoder.layers.3.mlp`` -> ``encoder.layers.3``."""
+    parts = module.split(".")
+    for place, part in enumerate(parts):
+        if part[-1:].isdigit():
+            return ".".join(parts[: place + 1])
+    return module
+
+
+def column_dims(graph: OpGraph, op: Op) -> list[Dim]:
+    """Dims whose parts need a part of the weights each and give a part of the output each."""
+    return [d for d in op.dims if d.kind is DimKind.OTHER and d.name in _weight_axes(graph, op)]
+
+
+def row_dims(graph: OpGraph, op: Op) -> list[Dim]:
+    """Dims whose parts need a part of the weights and of the input each, and give partial sums."""
+    return [d for d in op.dims if d.kind is DimKind.REDUCE and d.name in _weight_axes(graph, op)]
+
+
+def _weight_axes(graph: OpGraph, op: Op) -> set[str]:
+    return {
+        axis
+        for access in op.reads
+        if graph.tensors[access.tensor].role == "parameter"
+        for axis in access.axes
+        if axis is not None
+    }
+
+
+def _named_dims(graph: OpGraph, op: Op, name: str) -> list[Dim]:
+    exact = [dim for dim in op.dims if dim.name == name]
+    if exact:
+        return exact
+    if name == "batch":
+        return [dim for dim in op.dims if dim.kind is DimKind.BATCH]
+    if op.kind in ("linear", "conv2d", "embedding"):
+        if name == "out":
+            return column_dims(graph, op)[:1]
+        if name == "in":
+            return row_dims(graph, op)[:1]
+    return []
+
+
+def _within(module: str, path: str) -> bool:
+    return not path or module == path or module.startswith(f"{path}.")
+
+
+def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, str]], list[Node]]:
+    """What the tree says of each op: dims by mesh axis, and the inherited rest."""
+    placements: list[dict[str, str]] = [{} for _ in graph.ops]
+    settings = [strategy.tree for _ in graph.ops]
+
+    def apply(node: Node, path: str) -> None:
+        inside = [i for i, op in enumerate(graph.ops) if _within(op.module, path)]
+        where = f"strategy: node `{path or 'the root'}`"
+        if not inside:
+            near = sorted({op.module for op in graph.ops if op.module})[:4]
+            raise JoulecastError(
+                f"{where}: {graph.name} has no such module (as {', '.join(near)}, ...)"
+            )
+        for name, axis in node.split.items():
+            if axis not in strategy.mesh:
+                raise JoulecastError(
+                    f"{where}: split.{name}: the mesh has no axis `{axis}` (it has: "
+                    f"{', '.join(strategy.mesh)})"
+                )
+            found = False
+            for i in inside:
+                for dim in _named_dims(graph, graph.ops[i], name):
+                    found = True
+                    if dim.kind is DimKind.OPAQUE:
+                        raise JoulecastError(
+                            f"{where}: split.{name}: dim `{dim.name}` of op `{graph.ops[i].name}` is "
+                            "opaque and cannot be split"
+                        )
+                    placements[i][axis] = dim.name
+            if not found:
+                dims = sorted({d.name for i in inside for d in graph.ops[i].dims})
+                raise JoulecastError(
+                    f"{where}: split.{name}: no op in it has that dim (dims: {', '.join(dims)})"
+                )
+        for i in inside:
+            said = node.model_dump(
+                include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
+            )
+            settings[i] = settings[i].model_copy(update=said)
+        for name, child in node.children.items():
+            apply(child, f"{path}.{name}" if path else name)
+
+    apply(strategy.tree, "")
+    return placements, settings
+
+
+def _axes_of_tree(node: Node) -> set[str]:
+    axes = set(node.split.values())
+    for child in node.children.values():
+        axes |= _axes_of_tree(child)
+    return axes
+
+
+def _split_batch(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None:
+    for op, placement in zip(graph.ops, placements, strict=True):
+        for dim in op.dims:
+            if dim.kind is DimKind.BATCH:
+                placement[axis] = dim.name
+
+
+def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
+    """Whether a later matrix product takes what this op writes, with nothing but pointwise ops between."""
+    waiting = [access.tensor for access in op.writes]
+    seen = set(waiting)
+    while waiting:
+        for reader in graph.readers[waiting.pop()]:
+            if reader.kind in ("linear", "conv2d"):
+                return True
+            if reader.kind in ("layer_norm", "cross_entropy", "softmax"):
+                continue
+            for access in reader.writes:
+                if access.tensor not in seen:
+                    seen.add(access.tensor)
+                    waiting.append(access.tensor)
+    return False
+
+
+def followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
+    """The dim that an op must split to go on with the shards of what it reads; none if it cannot."""
+    for access in op.reads:
+        place = shards.get(access.tensor)
+        if place is None or graph.tensors[access.tensor].role != "activation":
+            continue
+        name = access.axes[place]
+        if name is not None and op.dim(name).kind in (DimKind.OTHER, DimKind.BATCH):
+            return name
+    return None
+
+
+def written_shards(op: Op, dim: str | None) -> dict[str, int]:
+    """The axis along which each written tensor is sharded when the op splits ``dim``."""
+    return {a.tensor: a.axes.index(dim) for a in op.writes if dim is not None and dim in a.axes}
+
+
+def _split_products(
+    graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int
+) -> None:
+    """Columns, then rows: the product after sharded columns sums over its rows (Megatron)."""
+    shards: dict[str, int] = {}
+    for op, placement in zip(graph.ops, placements, strict=True):
+        dim: str | None = None
+        if op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
+            rows = {d.name for d in row_dims(graph, op) if d.size >= size}
+            read = {
+                a.axes[shards[a.tensor]]
+                for a in op.reads
+                if a.tensor in shards and graph.tensors[a.tensor].role == "activation"
+            }
+            usable = [d.name for d in column_dims(graph, op) if d.size >= size]
+            if rows & read:
+                dim = next(iter(rows & read))
+            elif usable and _feeds_matmul(graph, op):
+                dim = usable[0]
+        else:
+            dim = followed_dim(op, shards, graph)
+        if dim is not None and dim not in placement.values() and op.dim(dim).size >= size:
+            placement[axis] = dim
+            shards |= written_shards(op, dim)
+
+
+def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None:
+    """Ops that nobody set go on with the shards of what they read."""
+    shards: dict[str, int] = {}
+    for op, placement in zip(graph.ops, placements, strict=True):
+        if axis not in placement:
+            dim = followed_dim(op, shards, graph)
+            if dim is not None and dim not in placement.values():
+                placement[axis] = dim
+        shards |= written_shards(op, placement.get(axis))
+
+
+def even_cut(weights: list[float], parts: int) -> list[int]:
+    """Part of each item when a sequence is cut into parts whose largest sum is least.
+
+    Dynamic programming over cuts; needs at least as many items as parts.
+    """
+    count = len(weights)
+    before = np.concatenate([[0.0], np.cumsum(weights)])
+    best = before.copy()
+    best[0] = 0.0
+    choice = np.zeros((parts, count + 1), dtype=int)
+    for part in range(1, parts):
+        next_best = np.full(count + 1, np.inf)
+        for end in range(part + 1, count + 1):
+            starts = np.arange(part, end)
+            worst = np.maximum(best[starts], before[end] - before[starts])
+            least = int(worst.argmin())
+            next_best[end] = worst[least]
+            choice[part, end] = starts[least]
+        best = next_best
+    owner = [0] * count
+    end = count
+    for part in range(parts - 1, 0, -1):
+        start = int(choice[part, end])
+        owner[start:end] = [part] * (end - start)
+        end = start
+    return owner
+
+
+def _cut_stages(
+    graph: OpGraph, placed: list[dict[str, str]], strategy: Strategy, costs: Costs
+) -> list[int]:
+    """Stages whose compute times come out even, cut between blocks if there are enough of them."""
+    seconds = []
+    for op, placement in zip(graph.ops, placed, strict=True):
+        parts: dict[str, float] = {dim: strategy.mesh[axis] for axis, dim in placement.items()}
+        seconds.append(
+            costs.cost(graph, op, parts, "forward").seconds
+            + costs.cost(graph, op, parts, "backward").seconds
+        )
+    blocks: list[list[int]] = []
+    for i, op in enumerate(graph.ops):
+        if blocks and unit_of(op.module) == unit_of(graph.ops[i - 1].module):
+            blocks[-1].append(i)
+        else:
+            blocks.append([i])
+    if len(blocks) < strategy.stages:
+        blocks = [[i] for i in range(len(graph.ops))]
+    if len(blocks) < strategy.stages:
+        raise JoulecastError(
+            f"strategy: {strategy.stages} pipeline stages, but {graph.name} has {len(blocks)} ops"
+        )
+    owner = even_cut([sum(seconds[i] for i in block) for block in blocks], strategy.stages)
+    stages = [0] * len(graph.ops)
+    for block, stage in zip(blocks, owner, strict=True):
+        for i in block:
+            stages[i] = stage
+    return stages
+
+
+def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
+    for item in placed:
+        for name, parts in item.parts(mesh).items():
+            if item.op.dim(name).size < parts:
+                raise JoulecastError(
+                    f"strategy: op `{item.op.name}` (node `{item.op.module or 'the root'}`): dim `{name}` of size "
+                    f"{item.op.dim(name).size} cannot be split into {parts:g} parts"
+                    + (
+                        "; a larger batch, or fewer replicas, can"
+                        if item.op.dim(name).kind is DimKind.BATCH
+                        else ""
+                    )
+                )
+
+
+def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
+    for item in placed:
+        if item.stage >= count:
+            raise JoulecastError(
+                f"strategy: node `{item.op.module}`: stage {item.stage}, but the mesh has {count} "
+                "(axis pipeline)"
+            )
+    stage = {item.op.name: item.stage for item in placed}
+    for item in placed:
+        for access in item.op.reads:
+            producer = graph.producer.get(access.tensor)
+            if producer is not None and stage[producer.name] > item.stage:
+                raise JoulecastError(
+                    f"strategy: node `{item.op.module}` is on stage {item.stage}, but reads "
+                    f"`{access.tensor}` of stage {stage[producer.name]}: stages must follow the data"
+                )
+    empty = set(range(count)) - {item.stage for item in placed}
+    if empty:
+        raise JoulecastError(f"strategy: no node is on stage {min(empty)}")
+
+
+def place(graph: OpGraph, strategy: Strategy, costs: Costs) -> list[PlacedOp]:
+    """Place every op of a graph (at the batch of all replicas of one micro-batch).
+
+    Raises:
+        JoulecastError: names the node of the tree: an unknown module, dim or axis, an opaque dim, more parts
+            than a dim has, stages against the flow of data.
+    """
+    placements, settings = _settle_splits(graph, strategy)
+    used = _axes_of_tree(strategy.tree)
+    for axis, size in strategy.mesh.items():
+        if axis == "pipeline" or size == 1:
+            continue
+        if axis in used:
+            _follow(graph, placements, axis)
+        elif axis == "data":
+            _split_batch(graph, placements, axis)
+        elif axis == "tensor":
+            _split_products(graph, placements, axis, size)
+        else:
+            raise JoulecastError(f"strategy: mesh.{axis}: no node of the tree splits along it")
+    for placement in placements:
+        for axis in [a for a in placement if strategy.mesh[a] == 1]:
+            del placement[axis]
+    told = [setting.stage for setting in settings]
+    if strategy.stages > 1 and any(stage is None for stage in told):
+        if any(stage is not None for stage in told):
+            missing = next(op.module for op, s in zip(graph.ops, told, strict=True) if s is None)
+            raise JoulecastError(
+                f"strategy: node `{missing}` has no stage; give all of them one, or none"
+            )
+        stages = _cut_stages(graph, placements, strategy, costs)
+    else:
+        stages = [stage or 0 for stage in told]
+    placed = [
+        PlacedOp(
+            op,
+            stage,
+            placement,
+            unit_of(op.module),
+            bool(setting.recompute),
+            setting.zero or 0,
+        )
+        for op, stage, placement, setting in zip(
+            graph.ops, stages, placements, settings, strict=True
+        )
+    ]
+    _check_parts(graph, placed, strategy.mesh)
+    _check_stages(graph, placed, strategy.stages)
+    return placed
+
+
+def axis_of_shard(access: Access, placement: Placement, axis: str) -> int | None:
+    """The tensor axis that is sharded along a mesh axis; ``None`` if it is not."""
+    dim = placement.get(axis)
+    return access.axes.index(dim) if dim is not None and dim in access.axes else None

@@ -1,0 +1,320 @@
+"""What one device of a pipeline stage does in a micro-batch: steps of compute, and messages between them.
+
+All devices of a stage run the same program, on their own parts. A step waits for the messages that bring
+what it reads; a message starts after the step that makes what it carries. Collectives are inferred from the
+layouts at both ends of a tensor, in forward and, with the same rule, in backward; tensors that cross a cut
+of the pipeline are sent.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecast.graphs.costs import Direction, part_of
+from joulecast.graphs.opgraph import Access, OpGraph, Tensor
+from joulecast.simulator.collectives import Kind
+from joulecast.simulator.layout import (
+    Layout,
+    conversion,
+    gradient_layout,
+    local_bytes,
+    read_layout,
+    whole,
+    written_layout,
+)
+from joulecast.simulator.placement import PlacedOp
+
+Mesh = Mapping[str, int]
+Key = tuple[str, Direction, Layout, int, int]
+"""What is sent between stages: tensor, direction, layout, from, to."""
+
+
+@dataclass
+class Step:
+    """One op, forward, backward, or forward once more before its backward."""
+
+    item: PlacedOp
+    direction: Direction
+    again: bool = False
+    needs: list[int] = field(default_factory=list)
+    """Messages that it waits for."""
+    receives: list[Key] = field(default_factory=list)
+
+
+@dataclass
+class Message:
+    """A collective along a mesh axis, or a tensor sent to another stage."""
+
+    kind: Kind
+    axis: str
+    bytes: float
+    label: str
+    after: int
+    """The step that makes what it carries; -1: the start of the phase."""
+    behind: list[int] = field(default_factory=list)
+    """Messages that it waits for."""
+    key: Key | None = None
+    weights: bool = False
+    """Whether it gathers weights (ZeRO-3)."""
+
+
+@dataclass
+class Phase:
+    """The forward or backward of one micro-batch."""
+
+    steps: list[Step] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+
+    def send(self, message: Message) -> int:
+        """Add a message; gives its number."""
+        self.messages.append(message)
+        return len(self.messages) - 1
+
+
+@dataclass(frozen=True)
+class WeightGradient:
+    """The gradient of a parameter, and when backward has it."""
+
+    tensor: Tensor
+    bytes: float
+    axes: tuple[str, ...]
+    """Mesh axes along which it is a partial sum."""
+    after: int
+    zero: int
+
+
+@dataclass(frozen=True)
+class StageProgram:
+    """The phases of one stage, and the weights that it trains."""
+
+    stage: int
+    items: list[PlacedOp]
+    forward: Phase
+    backward: Phase
+    gradients: list[WeightGradient]
+
+
+class ProgramBuilder:
+    """Builds the programs of all stages of a placed graph."""
+
+    def __init__(self, graph: OpGraph, placed: list[PlacedOp], mesh: Mesh) -> None:
+        self.graph = graph
+        self.placed = placed
+        # Collectives along the pipeline axis do not exist: stages send to each other.
+        self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
+        self.item = {item.op.name: item for item in placed}
+        self.readers: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
+        self.written: dict[str, tuple[PlacedOp, Layout]] = {}
+        for item in placed:
+            for access in item.op.reads:
+                self.readers[access.tensor].append((item, access))
+            for access in item.op.writes:
+                layout = written_layout(item.op, access, item.placement, self.mesh)
+                self.written[access.tensor] = (item, layout)
+        self.trained = self._trained()
+
+    def _trained(self) -> set[str]:
+        """Tensors that have a gradient: parameters, and what depends on them."""
+        found = {tensor.name for tensor in self.graph.parameters}
+        for item in self.placed:
+            if any(access.tensor in found for access in item.op.reads):
+                found |= {access.tensor for access in item.op.writes}
+        return found
+
+    def _convert(
+        self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
+    ) -> list[int]:
+        """Messages of a conversion, one behind the other; gives the last, if there is one."""
+        last: list[int] = []
+        for kind, axis, size in conversion(self.graph.tensors[tensor], have, want, self.mesh):
+            message = Message(kind, axis, size, f"{kind} {what}{tensor}", after, last)
+            last = [phase.send(message)]
+        return last
+
+    def _read(self, access: Access, item: PlacedOp) -> Layout:
+        return read_layout(access, item.placement, self.mesh)
+
+    def forward(self, stage: int) -> Phase:
+        """Forward of a stage."""
+        phase = Phase()
+        converted: dict[tuple[str, Layout], list[int]] = {}
+        for item in self.placed:
+            if item.stage != stage:
+                continue
+            step = Step(item, "forward")
+            for access in item.op.reads:
+                if access.tensor not in self.written:
+                    continue
+                producer, _ = self.written[access.tensor]
+                want = self._read(access, item)
+                if producer.stage != stage:
+                    step.receives.append(
+                        (access.tensor, "forward", want, producer.stage, stage)
+                    )
+                else:
+                    step.needs += converted[access.tensor, want]
+            phase.steps.append(step)
+            for access in item.op.writes:
+                self._pass_on(phase, access.tensor, converted)
+        return phase
+
+    def _pass_on(
+        self, phase: Phase, tensor: str, converted: dict[tuple[str, Layout], list[int]]
+    ) -> None:
+        """Bring a written tensor into the layouts of its readers, and to their stages."""
+        producer, have = self.written[tensor]
+        after = len(phase.steps) - 1
+        sent = set()
+        for reader, access in self.readers[tensor]:
+            want = self._read(access, reader)
+            if (tensor, want) not in converted:
+                converted[tensor, want] = self._convert(phase, tensor, have, want, after, "")
+            key: Key = (tensor, "forward", want, producer.stage, reader.stage)
+            if reader.stage != producer.stage and key not in sent:
+                sent.add(key)
+                size = local_bytes(self.graph.tensors[tensor], want, self.mesh)
+                last = converted[tensor, want]
+                phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
+
+    def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
+        """Backward of a stage, and the gradients of its weights in the order in which they are ready."""
+        phase = Phase()
+        done: dict[str, int] = {}
+        gradients: dict[str, WeightGradient] = {}
+        again: set[str] = set()
+        mine = [item for item in self.placed if item.stage == stage]
+        for item in reversed(mine):
+            if item.recompute and item.unit not in again:
+                again.add(item.unit)
+                self._recompute(phase, [i for i in mine if i.unit == item.unit])
+            if not any(access.tensor in self.trained for access in item.op.reads):
+                continue
+            step = Step(item, "backward")
+            for access in item.op.writes:
+                needs, receives = self._gradient_of(phase, access.tensor, stage, done)
+                step.needs += needs
+                step.receives += receives
+            phase.steps.append(step)
+            done[item.op.name] = len(phase.steps) - 1
+            self._collect(item, done[item.op.name], gradients)
+            self._send_back(phase, item, stage, done)
+        return phase, list(gradients.values())
+
+    def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
+        """Run a block's forward again, with the collectives inside it; its inputs were kept."""
+        inside = {access.tensor for item in unit for access in item.op.writes}
+        converted: dict[tuple[str, Layout], list[int]] = {}
+        for item in unit:
+            step = Step(item, "forward", again=True)
+            for access in item.op.reads:
+                if access.tensor in inside:
+                    step.needs += converted[access.tensor, self._read(access, item)]
+            phase.steps.append(step)
+            for access in item.op.writes:
+                after = len(phase.steps) - 1
+                _, have = self.written[access.tensor]
+                for reader, read in self.readers[access.tensor]:
+                    want = self._read(read, reader)
+                    if reader.unit == item.unit and (access.tensor, want) not in converted:
+                        converted[access.tensor, want] = self._convert(
+                            phase, access.tensor, have, want, after, "again "
+                        )
+
+    def _gradient_layouts(
+        self, tensor: str, stage: int, done: dict[str, int]
+    ) -> dict[Layout, int]:
+        """Layouts of the gradients that this stage's readers give of a tensor, and the last step of each."""
+        layouts: dict[Layout, int] = {}
+        for reader, access in self.readers[tensor]:
+            if reader.stage == stage and reader.op.name in done:
+                layout = gradient_layout(access, reader.placement, self.mesh)
+                layouts[layout] = max(layouts.get(layout, -1), done[reader.op.name])
+        return layouts
+
+    def _gradient_of(
+        self,
+        phase: Phase,
+        tensor: str,
+        stage: int,
+        done: dict[str, int],
+    ) -> tuple[list[int], list[Key]]:
+        """What a backward step must wait for before it has the gradient of what the op wrote."""
+        _, written = self.written[tensor]
+        want = whole(written)
+        needs: list[int] = []
+        for have, after in self._gradient_layouts(tensor, stage, done).items():
+            needs += self._convert(phase, tensor, have, want, after, "gradient of ")
+        later = {r.stage for r, _ in self.readers[tensor] if r.stage != stage}
+        keys: list[Key] = [(tensor, "backward", want, other, stage) for other in sorted(later)]
+        return needs, keys
+
+    def _collect(self, item: PlacedOp, step: int, gradients: dict[str, WeightGradient]) -> None:
+        for access in item.op.reads:
+            tensor = self.graph.tensors[access.tensor]
+            if tensor.role != "parameter":
+                continue
+            layout = gradient_layout(access, item.placement, self.mesh)
+            axes = tuple(a for a, place in layout if place == "partial" and self.mesh[a] > 1)
+            size = tensor.bytes * part_of(access, item.parts(self.mesh))
+            # A weight that several ops share is ready after the last of them.
+            gradients.pop(tensor.name, None)
+            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero)
+
+    def _send_back(
+        self,
+        phase: Phase,
+        item: PlacedOp,
+        stage: int,
+        done: dict[str, int],
+    ) -> None:
+        """Send gradients of what earlier stages wrote, once the last reader here has added its own."""
+        for access in item.op.reads:
+            if access.tensor not in self.written or access.tensor not in self.trained:
+                continue
+            producer, written = self.written[access.tensor]
+            readers = [r.op.name for r, _ in self.readers[access.tensor] if r.stage == stage]
+            if producer.stage == stage or any(name not in done for name in readers):
+                continue
+            want = whole(written)
+            behind: list[int] = []
+            for have, after in self._gradient_layouts(access.tensor, stage, done).items():
+                behind += self._convert(phase, access.tensor, have, want, after, "gradient of ")
+            key: Key = (access.tensor, "backward", want, stage, producer.stage)
+            if any(message.key == key for message in phase.messages):
+                continue
+            size = local_bytes(self.graph.tensors[access.tensor], want, self.mesh)
+            label = f"send gradient of {access.tensor}"
+            phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
+
+    def stage(self, number: int) -> StageProgram:
+        """The whole program of a stage."""
+        backward, gradients = self.backward(number)
+        forward = self.forward(number)
+        items = [item for item in self.placed if item.stage == number]
+        self._gather_weights(forward, items)
+        self._gather_weights(backward, items)
+        return StageProgram(number, items, forward, backward, gradients)
+
+    def _gather_weights(self, phase: Phase, items: list[PlacedOp]) -> None:
+        """ZeRO-3: gather each block's weights while the block before it computes."""
+        if "data" not in self.mesh or self.mesh["data"] == 1:
+            return
+        weights: dict[str, float] = defaultdict(float)
+        for item in items:
+            for access in item.op.reads if item.zero == 3 else ():
+                tensor = self.graph.tensors[access.tensor]
+                if tensor.role == "parameter":
+                    weights[item.unit] += tensor.bytes * part_of(access, item.parts(self.mesh))
+        starts: list[tuple[str, int]] = []
+        for number, step in enumerate(phase.steps):
+            unit = step.item.unit
+            if unit in weights and (not starts or starts[-1][0] != unit):
+                starts.append((unit, number))
+        for place, (unit, first) in enumerate(starts):
+            after = starts[place - 1][1] - 1 if place else -1
+            message = Message(
+                "all_gather", "data", weights[unit], f"gather weights of {unit}", after, weights=True
+            )
+            phase.steps[first].needs.append(phase.send(message))
+
+

@@ -1,0 +1,229 @@
+"""Simulating a training step: the one entry to this package.
+
+    simulate(graph, platform, parse_strategy("dp=8,tp=2"), batch=32)
+
+gives the step's time, where it goes, and the memory that each device needs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Costs, roofline_of
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.platforms import Platform
+from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
+from joulecast.simulator.collectives import Kind
+from joulecast.simulator.compiler import Compiler, Fleet, build_fleet
+from joulecast.simulator.executor import Slowdown, TaskGraph, Timeline, execute
+from joulecast.simulator.memory import Memory, memory_of
+from joulecast.simulator.network import SharedNetwork
+from joulecast.simulator.placement import PlacedOp, place
+from joulecast.simulator.program import ProgramBuilder, StageProgram
+from joulecast.simulator.strategy import Strategy, text_of
+from joulecast.simulator.topology import topology_of
+from joulecast.simulator.transfers import Mode, Transfers
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What is simulated beside the strategy; switches are for ablations."""
+
+    mode: Mode = "default"
+    """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
+    overlap_slowdown: float | None = None
+    """Gamma in place of the platform's."""
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    """Devices that compute so many times as long."""
+    folded: bool = True
+    sharing: bool = True
+    """Whether flows divide the ports that they meet on."""
+    single_queue: bool = False
+    """Whether compute waits for every message that it has sent (an ablation)."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A simulated step. Times in seconds, memory in bytes."""
+
+    graph: OpGraph
+    strategy: Strategy
+    platform: Platform
+    batch: float
+    """Samples of all devices."""
+    step_s: float
+    breakdown: Breakdown
+    memory: list[Memory]
+    """Of each stage's devices."""
+    cost_sources: dict[str, int]
+    """Ops by how their cost is known: measured, interpolated, roofline, given."""
+    fleet: Fleet
+    tasks: TaskGraph
+    timeline: Timeline
+    by_class: list[Breakdown]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of all devices."""
+        return self.batch / self.step_s
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Of the device that needs most."""
+        return max(memory.peak_bytes for memory in self.memory)
+
+    @property
+    def out_of_memory(self) -> bool | None:
+        """Whether some device has too little; ``None`` if the platform does not tell how much it has."""
+        limit = self.platform.require_cluster().device.memory_bytes
+        return None if limit is None else self.peak_memory_bytes > limit
+
+    def verdict(self) -> str:
+        """In a line: does it fit, and if not, what does not."""
+        limit = self.platform.require_cluster().device.memory_bytes
+        worst = max(self.memory, key=lambda memory: memory.peak_bytes)
+        if limit is None:
+            return f"memory of {self.platform.name}'s devices is not known"
+        if not self.out_of_memory:
+            return f"fits: {worst.peak_bytes / 1e9:.1f} of {limit / 1e9:.1f} GB"
+        return (
+            f"out of memory: stage {worst.stage} needs {worst.peak_bytes / 1e9:.1f} GB, a device of "
+            f"{self.platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the timeline, as plain values."""
+        parts = self.breakdown
+        return {
+            "network": self.graph.name,
+            "platform": self.platform.name,
+            "strategy": text_of(self.strategy),
+            "devices": self.strategy.devices,
+            "batch": self.batch,
+            "step_s": self.step_s,
+            "samples_per_s": self.samples_per_s,
+            "computing_s": parts.computing_s,
+            "exposed_communication_s": parts.exposed_communication_s,
+            "bubble_s": parts.bubble_s,
+            "communication_s": parts.communication_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "out_of_memory": self.out_of_memory,
+            "verdict": self.verdict(),
+            "op_costs": self.cost_sources,
+            "source": "simulated",
+        }
+
+
+def _kinds(programs: list[StageProgram]) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
+    """Collectives by mesh axis, and cuts that tensors are sent over."""
+    kinds: set[tuple[Kind, str]] = set()
+    cuts: set[tuple[int, int]] = set()
+    for program in programs:
+        for message in (*program.forward.messages, *program.backward.messages):
+            if message.key is None:
+                kinds.add((message.kind, message.axis))
+            else:
+                cuts.add((message.key[3], message.key[4]))
+        for gradient in program.gradients:
+            for axis in gradient.axes:
+                sharded = gradient.zero and axis == "data"
+                kinds.add(("reduce_scatter" if sharded else "all_reduce", axis))
+            if gradient.zero in (1, 2) and gradient.axes:
+                kinds.add(("all_gather", "data"))
+    return kinds, cuts
+
+
+def _check_batch(strategy: Strategy, batch: int) -> int:
+    """Samples of one micro-batch over all replicas, from those of a replica's step."""
+    if batch < 1 or batch % strategy.micro_batches:
+        raise JoulecastError(
+            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches"
+        )
+    return batch * strategy.mesh.get("data", 1) // strategy.micro_batches
+
+
+def placed_programs(
+    graph: OpGraph, strategy: Strategy, costs: Costs
+) -> tuple[list[PlacedOp], list[StageProgram]]:
+    """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
+    placed = place(graph, strategy, costs)
+    builder = ProgramBuilder(graph, placed, strategy.mesh)
+    return placed, [builder.stage(stage) for stage in range(strategy.stages)]
+
+
+def simulate(
+    graph: OpGraph,
+    platform: Platform,
+    strategy: Strategy,
+    batch: int,
+    costs: Costs | None = None,
+    assumptions: Assumptions | None = None,
+) -> Simulation:
+    """Simulate one training step.
+
+    Args:
+        graph: the network.
+        platform: devices and links.
+        strategy: how it is parallelised.
+        batch: samples of one replica's step (of a device, where only the batch is split).
+        costs: seconds of ops; the platform's roofline by default.
+        assumptions: what differs from the platform's file, and ablations.
+
+    Raises:
+        JoulecastError: the strategy, graph and platform do not go together; says what to change. A step that
+            does not fit in memory is no error: see :meth:`Simulation.verdict`.
+    """
+    assumed = assumptions or Assumptions()
+    strategy.check()
+    samples = _check_batch(strategy, batch)
+    costs = costs or roofline_of(platform)
+    cluster = platform.require_cluster()
+    at_batch = graph.with_batch(samples)
+    placed, programs = placed_programs(at_batch, strategy, costs)
+    topology = topology_of(platform, strategy.devices)
+    numbers = np.arange(strategy.devices, dtype=np.int64)
+    fleet = build_fleet(
+        strategy,
+        placed,
+        topology.node_of(numbers),
+        topology.widths,
+        assumed.stragglers,
+        assumed.folded,
+    )
+    kinds, cuts = _kinds(programs)
+    transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)
+    proteus = assumed.mode == "proteus"
+    compiler = Compiler(
+        at_batch,
+        strategy,
+        programs,
+        fleet,
+        transfers,
+        costs,
+        fuse=not proteus,
+        blocking=assumed.single_queue,
+    )
+    tasks = compiler.compile()
+    gamma = assumed.overlap_slowdown
+    gamma = cluster.overlap_slowdown or 0.0 if gamma is None else gamma
+    network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
+    timeline = execute(tasks, network, Slowdown(gamma, gamma, whole_task=proteus))
+    by_class = breakdowns(tasks, timeline, fleet.classes.count)
+    memory = [memory_of(at_batch, strategy, program) for program in programs]
+    return Simulation(
+        graph=graph,
+        strategy=strategy,
+        platform=platform,
+        batch=samples * strategy.micro_batches,
+        step_s=timeline.duration_s,
+        breakdown=mean_breakdown(by_class, fleet.classes.size),
+        memory=memory,
+        cost_sources=compiler.sources,
+        fleet=fleet,
+        tasks=tasks,
+        timeline=timeline,
+        by_class=by_class,
+    )

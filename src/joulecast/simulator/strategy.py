@@ -1,0 +1,224 @@
+"""The strategy tree: how a network's ops are split over a mesh of devices, and in which order they run.
+
+The mesh has named axes, ``pipeline``, ``data`` and ``tensor`` by habit, whose sizes multiply to the number
+of devices; a tree that mirrors the network's modules says which dim of an op is split along which axis,
+which pipeline stage it belongs to, whether its activations are computed again for backward, and how much of
+its training state each device keeps (ZeRO). What a node does not say it inherits from its parent; what
+nobody says is inferred: ``data`` splits the batch, ``tensor`` splits columns and rows of matrix products
+in turn (Megatron), ``pipeline`` cuts the network where the stages' times come out even, and every other op
+follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis after GSPMD).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from joulecast.errors import JoulecastError
+
+DDP_FIRST_BUCKET = 1 << 20
+DDP_BUCKET = 25 << 20
+
+
+class Node(BaseModel):
+    """What a subtree of the network's modules does; ``None`` and missing keys are inherited."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    split: dict[str, str] = Field(
+        {},
+        description="Mesh axis by dim: a dim's own name, or `batch`, `out` (columns), `in` (rows).",
+    )
+    stage: int | None = Field(None, ge=0, description="Pipeline stage.")
+    recompute: bool | None = Field(None, description="Compute activations again for backward.")
+    zero: Literal[0, 1, 2, 3] | None = Field(
+        None,
+        description="Shard over the data axis: 1 optimizer state, 2 also gradients, 3 also weights.",
+    )
+    children: dict[str, "Node"] = Field({}, description="By module path from this node.")
+
+
+class Strategy(BaseModel):
+    """A parallel training step."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mesh: dict[str, int] = Field(
+        {"data": 1}, description="Axes and sizes, the outermost first: neighbours lie on the last."
+    )
+    micro_batches: int = Field(1, ge=1)
+    schedule: Literal["1f1b", "gpipe"] | tuple[int, ...] = Field(
+        "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
+    )
+    overlap: bool = Field(True, description="Send gradients while backward goes on.")
+    bucket_bytes: float | None = Field(
+        None, gt=0, description="Least size of a gradient bucket; null: 1 MiB, then 25 MiB (DDP)."
+    )
+    tree: Node = Node()
+
+    @property
+    def devices(self) -> int:
+        """Devices that it takes."""
+        count = 1
+        for size in self.mesh.values():
+            count *= size
+        return count
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.mesh.get("pipeline", 1)
+
+    def under_way(self, stage: int) -> int:
+        """Micro-batches whose forward a stage may have done without their backward."""
+        if self.schedule == "gpipe":
+            return self.micro_batches
+        if self.schedule == "1f1b":
+            return min(self.micro_batches, self.stages - stage)
+        return min(self.micro_batches, self.schedule[stage])
+
+    def check(self, devices: int | None = None) -> "Strategy":
+        """The strategy itself, if it can be run on that many devices.
+
+        Raises:
+            JoulecastError: sizes that do not multiply to the devices, or a schedule that does not fit.
+        """
+        for name, size in self.mesh.items():
+            if size < 1:
+                raise JoulecastError(f"strategy: mesh.{name}: {size} is below 1")
+        if devices is not None and devices != self.devices:
+            product = " x ".join(f"{name}={size}" for name, size in self.mesh.items())
+            raise JoulecastError(
+                f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
+            )
+        if isinstance(self.schedule, tuple):
+            if len(self.schedule) != self.stages or min(self.schedule) < 1:
+                raise JoulecastError(
+                    f"strategy: schedule {list(self.schedule)}: one number above 0 for each of the "
+                    f"{self.stages} stages"
+                )
+            for stage, (here, later) in enumerate(
+                zip(self.schedule, self.schedule[1:], strict=False)
+            ):
+                if here < later:
+                    raise JoulecastError(
+                        f"strategy: schedule: stage {stage} may have {here} micro-batches under way "
+                        f"and stage {stage + 1} waits for {later}: it would wait for ever"
+                    )
+        return self
+
+
+def phases(strategy: Strategy, stage: int) -> Iterator[tuple[Literal["forward", "backward"], int]]:
+    """Order of a stage's micro-batches: forward while it may, else a backward.
+
+    With 1F1B stage s of p warms up with p - s forwards and then alternates (Narayanan et al. 2019); with
+    GPipe all forwards come before all backwards (Huang et al. 2019), whose order is that of the forwards.
+    """
+    limit = strategy.under_way(stage)
+    forward = backward = 0
+    while backward < strategy.micro_batches:
+        if forward < strategy.micro_batches and forward - backward < limit:
+            yield "forward", forward
+            forward += 1
+        else:
+            yield "backward", backward
+            backward += 1
+
+
+_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
+
+
+def _number(text: str, key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise JoulecastError(f"strategy `{text}`: {key}={value} is no number") from None
+
+
+def parse_strategy(text: str) -> Strategy:
+    """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
+
+    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe), ``zero``
+    (0..3), ``bucket`` (bytes), and the words ``recompute`` and ``no-overlap``. A path of a YAML file gives a
+    strategy with a tree of its own.
+
+    Raises:
+        JoulecastError: an unknown word, or a number that is none.
+    """
+    if text.endswith((".yaml", ".yml")):
+        return read_strategy(Path(text))
+    sizes = {"pp": 1, "dp": 1, "tp": 1}
+    rest: dict[str, object] = {}
+    root: dict[str, object] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = word.partition("=")
+        if key in sizes:
+            size = _number(text, key, value)
+            if size != int(size) or size < 1:
+                raise JoulecastError(f"strategy `{text}`: {word}: a whole number above 0 is needed")
+            sizes[key] = int(size)
+        elif key == "micro":
+            rest["micro_batches"] = int(_number(text, key, value))
+        elif key == "bucket":
+            rest["bucket_bytes"] = _number(text, key, value)
+        elif key == "schedule":
+            rest["schedule"] = value
+        elif key == "zero":
+            root["zero"] = int(_number(text, key, value))
+        elif word == "recompute":
+            root["recompute"] = True
+        elif word == "no-overlap":
+            rest["overlap"] = False
+        else:
+            raise JoulecastError(
+                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, micro=, schedule=, "
+                "zero=, bucket=, recompute, no-overlap; or the path of a YAML file)"
+            )
+    mesh = {_AXES[key]: size for key, size in sizes.items()}
+    return _validated({"mesh": mesh, "tree": root, **rest}, f"strategy `{text}`")
+
+
+def _validated(content: object, origin: str) -> Strategy:
+    try:
+        return Strategy.model_validate(content).check()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the strategy"
+        raise JoulecastError(f"{origin}: {key}: {first['msg']}") from None
+
+
+def read_strategy(path: Path) -> Strategy:
+    """Read a strategy with its tree from YAML.
+
+    Raises:
+        JoulecastError: missing, no YAML, or wrong keys.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such strategy file") from None
+    except yaml.YAMLError as error:
+        raise JoulecastError(f"{path}: is not YAML: {error}") from None
+    return _validated(content, str(path))
+
+
+def text_of(strategy: Strategy) -> str:
+    """The line that :func:`parse_strategy` reads; a tree of its own is only hinted at."""
+    words = [f"{key}={strategy.mesh[axis]}" for key, axis in _AXES.items() if axis in strategy.mesh]
+    words = [word for word in words if not word.endswith("=1")] or ["dp=1"]
+    if strategy.micro_batches > 1:
+        words.append(f"micro={strategy.micro_batches}")
+    if strategy.stages > 1:
+        schedule = strategy.schedule
+        words.append(f"schedule={schedule if isinstance(schedule, str) else list(schedule)}")
+    if strategy.tree.zero:
+        words.append(f"zero={strategy.tree.zero}")
+    if strategy.tree.recompute:
+        words.append("recompute")
+    if strategy.bucket_bytes:
+        words.append(f"bucket={strategy.bucket_bytes:g}")
+    if not strategy.overlap:
+        words.append("no-overlap")
+    return ",".join(words)
