@@ -60,8 +60,13 @@ def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> 
         touched += 4.0 * size
     if direction == "forward":
         return Work(flops, touched)
-    inputs = sum(1 for a in op.reads if graph.tensors[a.tensor].role != "input")
-    products = max(1, min(2, inputs))
+    # One product for each gradient: of the weights, and of the activations unless they are data.
+    if op.kind == "attention":
+        products = 2
+    else:
+        products = len(
+            {graph.tensors[a.tensor].role for a in op.reads} & {"parameter", "activation"}
+        )
     return Work(products * flops, products * touched)
 
 

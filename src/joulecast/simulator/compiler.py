@@ -15,6 +15,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulator.executor import Task, TaskGraph
 from joulecast.simulator.folding import Classes, Ints, fold, unfolded
 from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.program import (
     Key,
     Message,
@@ -25,6 +26,8 @@ from joulecast.simulator.program import (
 )
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
 from joulecast.simulator.transfers import Transfers
+
+PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
 @dataclass
@@ -37,11 +40,15 @@ class Bucket:
     zero: int
 
 
-def buckets_of(gradients: list[WeightGradient], least: float | None) -> list[Bucket]:
+def buckets_of(
+    gradients: list[WeightGradient],
+    least: float | None,
+    usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
+) -> list[Bucket]:
     """Gradients in buckets, in the order in which backward has them ready.
 
     A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
-    PyTorch's DistributedDataParallel does, or ``least`` bytes for all.
+    PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all.
     """
     closed: list[Bucket] = []
     filling: dict[tuple[tuple[str, ...], int], Bucket] = {}
@@ -52,8 +59,8 @@ def buckets_of(gradients: list[WeightGradient], least: float | None) -> list[Buc
         bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
         bucket.bytes += gradient.bytes
         bucket.after = max(bucket.after, gradient.after)
-        limit = least or (DDP_BUCKET if any((b.axes, b.zero) == kind for b in closed) else DDP_FIRST_BUCKET)
-        if bucket.bytes >= limit:
+        first = all((b.axes, b.zero) != kind for b in closed)
+        if bucket.bytes >= (least or usual[0 if first else 1]):
             closed.append(filling.pop(kind))
     return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
 
@@ -233,7 +240,8 @@ class Compiler:
     def _compile_class(self, number: int) -> None:
         stage = self.stage_of(number)
         program = self.programs[stage]
-        buckets = buckets_of(program.gradients, self.strategy.bucket_bytes)
+        usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
+        buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
         overlapping = buckets if self.strategy.overlap else []
         forward = segments_of(program.forward, [], self.fuse)
         backward = segments_of(program.backward, [], self.fuse)

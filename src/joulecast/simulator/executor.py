@@ -106,6 +106,8 @@ class _Run:
         self.computing: dict[int, int] = {}
         self.sending: dict[int, set[int]] = {}
         self.flowing = [False] * count
+        self.queued: dict[int, set[int]] = {}
+        """Gradient transfers of each device whose gradients are there, under way or not."""
         self.now = 0.0
 
     def _set_rate(self, task: int, rate: float) -> None:
@@ -138,6 +140,9 @@ class _Run:
             if self.overlaps:
                 self.computing[work.devices[0]] = task
                 self.met |= self.sending.get(work.devices[0], set())
+                if self.slowdown.whole_task:
+                    for transfer in self.queued.get(work.devices[0], ()):
+                        self._stretch(transfer, self.slowdown.transfer)
             return
         self.network.add(task, work.usage)
         self.changed_flows.add(task)
@@ -163,13 +168,20 @@ class _Run:
                     self.sending[device].discard(task)
                     if device in self.computing:
                         self.changed_compute.add(self.computing[device])
+                    if self.slowdown.whole_task:
+                        self.queued[device].discard(task)
         for later in work.successors:
+            if self.slowdown.whole_task and work.usage is None and self.tasks[later].gradient:
+                self.queued.setdefault(work.devices[0], set()).add(later)
             self.waits[later] -= 1
             if self.waits[later] == 0:
                 self.ready.append(later)
 
     def _stretch(self, task: int, slowdown: float) -> None:
-        """The paper's overlap: the whole task takes longer, once, however short it meets the other."""
+        """The paper's overlap: a whole task takes longer, once, if it meets the other kind at all.
+
+        A transfer meets the compute that goes on once its gradients are there, even while it queues.
+        """
         if not self.stretched[task]:
             self.stretched[task] = True
             if self.rate[task] > 0:
@@ -190,15 +202,11 @@ class _Run:
 
     def _set_flow_rate(self, task: int) -> None:
         work = self.tasks[task]
-        slow = self.overlaps and work.gradient
-        slow = slow and any(device in self.computing for device in work.devices)
-        if not slow:
-            self._set_rate(task, self.fair[task])
-        elif self.slowdown.whole_task:
-            self._stretch(task, self.slowdown.transfer)
-            self._set_rate(task, self.fair[task])
-        else:
+        slow = self.overlaps and work.gradient and not self.slowdown.whole_task
+        if slow and any(device in self.computing for device in work.devices):
             self._set_rate(task, self.fair[task] / (1 + self.slowdown.transfer))
+        else:
+            self._set_rate(task, self.fair[task])
 
     def _settle(self) -> None:
         """Start what is ready and give everything that changed its new rate."""
