@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.opgraph import KINDS, Access, DimKind, Op, OpGraph
+from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 from joulecast.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
@@ -128,10 +128,7 @@ class Roofline:
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         if op.kind == "timed":
-            seconds = float(op.attributes[f"{direction}_s"])
-            for dim in op.dims:
-                seconds /= parts.get(dim.name, 1) if dim.kind is not DimKind.OPAQUE else 1
-            return Cost(seconds, "given")
+            return Cost(float(op.attributes[f"{direction}_s"]), "given")
         work = work_of(graph, op, parts, direction)
         longer = max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
         return Cost(longer + self.launch_s, "roofline")

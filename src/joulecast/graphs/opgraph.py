@@ -124,7 +124,7 @@ KINDS: dict[str, str] = {
     "multiply": "elementwise",
     "concat": "copy",
     "copy": "copy",
-    # An op of fixed, given duration: attributes forward_s and backward_s.
+    # An op of given duration, the same for every part: attributes forward_s and backward_s.
     "timed": "timed",
 }
 """Kinds of ops, and the family whose cost formula they share."""
@@ -159,10 +159,17 @@ class OpGraph:
         """What is trained."""
         return tuple(t for t in self.tensors.values() if t.role == "parameter")
 
+    @cached_property
+    def _other_batches(self) -> dict[int, "OpGraph"]:
+        return {self.batch: self}
+
     def with_batch(self, batch: int) -> "OpGraph":
         """The same network for another number of samples."""
-        if batch == self.batch:
-            return self
+        if batch not in self._other_batches:
+            self._other_batches[batch] = self._scaled(batch)
+        return self._other_batches[batch]
+
+    def _scaled(self, batch: int) -> "OpGraph":
         follows: dict[str, set[int]] = {}
         ops = []
         for op in self.ops:

@@ -4,18 +4,17 @@ Steps between two points where anything is sent or awaited are fused into one ta
 between them; ``mode: proteus``, where an overlap slows whole ops, leaves every op a task of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Cost, Costs
+from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulator.executor import Task, TaskGraph
 from joulecast.simulator.folding import Classes, Ints, fold, unfolded
 from joulecast.simulator.placement import PlacedOp
-from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.program import (
     Key,
     Message,
@@ -24,6 +23,7 @@ from joulecast.simulator.program import (
     Step,
     WeightGradient,
 )
+from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
 from joulecast.simulator.transfers import Transfers
 
@@ -74,6 +74,20 @@ class Segment:
     receives: list[Key] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     """Messages that start when it ends."""
+    parts: tuple[tuple[Step, float], ...] = ()
+    """Its steps and their seconds."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A stage's program cut into segments, for devices whose parts are of one size."""
+
+    program: StageProgram
+    buckets: list[Bucket]
+    forward: list[Segment]
+    backward: list[Segment]
+    last_backward: list[Segment]
 
 
 def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
@@ -151,9 +165,7 @@ def build_fleet(
     pace = np.ones(devices)
     for device, factor in stragglers.items():
         if not 0 <= device < devices:
-            raise JoulecastError(
-                f"straggler {device}: the strategy has devices 0 to {devices - 1}"
-            )
+            raise JoulecastError(f"straggler {device}: the strategy has devices 0 to {devices - 1}")
         if not factor > 0:
             raise JoulecastError(f"straggler {device}: a factor of {factor} is not positive")
         pace[device] = factor
@@ -201,7 +213,7 @@ class Compiler:
         self.sources: dict[str, int] = {}
         """Ops by how their cost is known."""
         self._shared: dict[object, int] = {}
-        self._costs: dict[object, float] = {}
+        self._plans: dict[tuple[int, tuple[bool, ...]], _Plan] = {}
 
     def compile(self) -> TaskGraph:
         """Build the tasks of every class."""
@@ -217,47 +229,69 @@ class Compiler:
         """The pipeline stage of a class."""
         return self._place(number, "pipeline")
 
-    def _parts(self, item: PlacedOp, number: int) -> dict[str, float]:
-        """Parts of an op's dims as this class has them: uneven dims give the first places one more."""
-        parts = item.parts(self.fleet.mesh)
-        for axis, dim in item.placement.items():
-            size = item.op.dim(dim).size
-            whole, more = divmod(size, self.fleet.mesh[axis])
-            if more:
-                mine = whole + (self._place(number, axis) < more)
-                parts[dim] *= size / mine / self.fleet.mesh[axis]
-        return parts
-
-    def _seconds(self, step: Step, number: int) -> float:
-        parts = self._parts(step.item, number)
-        key = (step.item.op.name, step.direction, *parts.values())
-        if key not in self._costs:
-            cost: Cost = self.costs.cost(self.graph, step.item.op, parts, step.direction)
-            self._costs[key] = cost.seconds
-            self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
-        return self._costs[key]
-
     def _compile_class(self, number: int) -> None:
         stage = self.stage_of(number)
-        program = self.programs[stage]
+        uneven = _uneven(self.programs[stage].items, self.fleet.mesh)
+        larger = tuple(self._place(number, axis) < remainder for axis, remainder in uneven)
+        if (stage, larger) not in self._plans:
+            places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
+            self._plans[stage, larger] = self._plan(self.programs[stage], places)
+        plan = self._plans[stage, larger]
+        lane = _Lane(self, number, stage)
+        overlapping = plan.buckets if self.strategy.overlap else []
+        last = self.strategy.micro_batches - 1
+        for direction, micro_batch in phases(self.strategy, stage):
+            if direction == "forward":
+                lane.run(plan.program.forward, plan.forward, direction, micro_batch)
+            elif micro_batch < last:
+                lane.run(plan.program.backward, plan.backward, direction, micro_batch)
+            else:
+                backward = plan.program.backward
+                lane.run(backward, plan.last_backward, direction, micro_batch, overlapping)
+        if not self.strategy.overlap:
+            for place, bucket in enumerate(plan.buckets):
+                lane.send_bucket(place, bucket)
+        self._update(lane, plan.program)
+
+    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> "_Plan":
+        """Cut a stage's phases into segments, with what they cost a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
         overlapping = buckets if self.strategy.overlap else []
-        forward = segments_of(program.forward, [], self.fuse)
-        backward = segments_of(program.backward, [], self.fuse)
-        last_backward = segments_of(program.backward, overlapping, self.fuse)
-        lane = _Lane(self, number, stage)
-        for direction, micro_batch in phases(self.strategy, stage):
-            if direction == "forward":
-                lane.run(program.forward, forward, direction, micro_batch, [])
-            elif micro_batch < self.strategy.micro_batches - 1:
-                lane.run(program.backward, backward, direction, micro_batch, [])
-            else:
-                lane.run(program.backward, last_backward, direction, micro_batch, overlapping)
-        if not self.strategy.overlap:
-            for place, bucket in enumerate(buckets):
-                lane.send_bucket(place, bucket)
-        self._update(lane, program)
+        plan = _Plan(
+            program,
+            buckets,
+            segments_of(program.forward, [], self.fuse),
+            segments_of(program.backward, [], self.fuse),
+            segments_of(program.backward, overlapping, self.fuse),
+        )
+        seconds: dict[tuple[str, Direction], float] = {}
+        for phase, segments in (
+            (program.forward, plan.forward),
+            (program.backward, plan.backward),
+            (program.backward, plan.last_backward),
+        ):
+            for segment in segments:
+                for number in segment.steps:
+                    step = phase.steps[number]
+                    key = (step.item.op.name, step.direction)
+                    if key not in seconds:
+                        seconds[key] = self._seconds(step, places)
+                    segment.parts += ((step, seconds[key]),)
+                segment.seconds = sum(part for _, part in segment.parts)
+        return plan
+
+    def _seconds(self, step: Step, places: Mapping[str, int]) -> float:
+        parts = step.item.parts(self.fleet.mesh)
+        for axis, dim in step.item.placement.items():
+            # Uneven dims give the first places one more.
+            size, count = step.item.op.dim(dim).size, self.fleet.mesh[axis]
+            if size % count:
+                mine = size // count + (places[axis] < size % count)
+                parts[dim] *= size / mine / count
+        cost = self.costs.cost(self.graph, step.item.op, parts, step.direction)
+        self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
+        return cost.seconds
 
     def _update(self, lane: "_Lane", program: StageProgram) -> None:
         """The optimizer, on the shard of the weights whose state a device keeps."""
@@ -317,7 +351,9 @@ class _Lane:
         number = shared[key, flow.number]
         for earlier in after:
             self.tasks.wait(number, earlier)
-        self._queued("gradient" if gradient else "weights" if message.weights else "feature", number)
+        self._queued(
+            "gradient" if gradient else "weights" if message.weights else "feature", number
+        )
         return number
 
     def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
@@ -328,9 +364,7 @@ class _Lane:
         self._queued(("to", message.key[4]), number)
         return number
 
-    def _sent(
-        self, key: Key, micro_batch: int, source: int, message: Message | None = None
-    ) -> int:
+    def _sent(self, key: Key, micro_batch: int, source: int, message: Message | None = None) -> int:
         shared = self.compiler._shared
         flow = self.compiler.transfers.send(source, key[3], key[4])
         if (key, micro_batch, source) not in shared:
@@ -367,7 +401,7 @@ class _Lane:
         segments: list[Segment],
         direction: str,
         micro_batch: int,
-        buckets: list[Bucket],
+        buckets: Sequence[Bucket] = (),
     ) -> None:
         """Add the tasks of one micro-batch's forward or backward."""
         sent: dict[int, int] = {}
@@ -391,11 +425,9 @@ class _Lane:
             for received in segment.receives:
                 source = transfers.partner(self.number, received[3])
                 after.append(self._sent(received, micro_batch, source))
-            steps = [phase.steps[number] for number in segment.steps]
-            seconds = [self.compiler._seconds(step, self.number) * self.pace for step in steps]
             label = f"{direction} {micro_batch}"
-            parts = tuple(zip(steps, seconds, strict=True))
-            self.compute(Task(label, (self.number,), sum(seconds), parts=parts), after)
+            seconds = segment.seconds * self.pace
+            self.compute(Task(label, (self.number,), seconds, parts=segment.parts), after)
             for number in segment.starts:
                 start(number)
             for place, bucket in enumerate(buckets):

@@ -11,6 +11,7 @@ more slowly (the overlap slowdown gamma). Both are rates here, for exactly as lo
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.simulator.network import SharedNetwork, Usage
@@ -36,7 +37,7 @@ class Task:
     """Seconds before a transfer's bytes flow."""
     gradient: bool = False
     """Whether it is gradient communication, which compute overlaps at a price."""
-    parts: tuple[object, ...] = ()
+    parts: tuple[Any, ...] = ()
     """What was fused into it, for whoever explains it."""
     successors: list[int] = field(default_factory=list)
     waits_for: int = 0

@@ -14,27 +14,33 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def _signatures(group: Ints, colour: Ints) -> Ints:
+def scrambled(numbers: Ints) -> NDArray[np.uint64]:
+    """Each number as 64 bits that look random, so that sums of them tell multisets apart (splitmix64)."""
+    bits = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    scrambled_bits: NDArray[np.uint64] = bits ^ (bits >> np.uint64(31))
+    return scrambled_bits
+
+
+def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Sum of the values of each group, groups numbered from 0 (modulo 2^64)."""
+    sums = np.zeros(int(group.max()) + 1, dtype=np.uint64)
+    np.add.at(sums, group, values)
+    return sums
+
+
+def signatures(group: Ints, colour: Ints) -> Ints:
     """A number for the colours in each device's group: equal where the colours of the groups are."""
-    order = np.lexsort((colour, group))
-    _, starts, sizes = np.unique(group[order], return_index=True, return_counts=True)
-    widest = int(sizes.max())
-    # Groups of unequal size are padded with a colour that no device has.
-    table = np.full((len(starts), widest), -1, dtype=np.int64)
-    row = np.repeat(np.arange(len(starts)), sizes)
-    place = np.arange(len(order)) - np.repeat(starts, sizes)
-    table[row, place] = colour[order]
-    signature = np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = np.repeat(signature, sizes)
-    return found
+    return summed_by(group, scrambled(colour))[group].astype(np.int64)
 
 
 def _renumbered(columns: list[Ints]) -> Ints:
     """One number for each distinct row of the columns, in the order in which devices show them."""
-    _, first, inverse = np.unique(
-        np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True
-    )
+    row = np.zeros(len(columns[0]), dtype=np.uint64)
+    for place, column in enumerate(columns):
+        row += scrambled(column + (place << 40))
+    _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     numbers: Ints = rank[inverse.reshape(-1)]
@@ -74,7 +80,7 @@ def fold(own: list[Ints], groupings: list[Ints]) -> Classes:
     """
     colour = _renumbered(own)
     while True:
-        finer = _renumbered([colour, *(_signatures(group, colour) for group in groupings)])
+        finer = _renumbered([colour, *(signatures(group, colour) for group in groupings)])
         if finer.max() == colour.max():
             return _classes(colour)
         colour = finer

@@ -104,7 +104,9 @@ class _Stage:
                     now += self.sizes[access.tensor]
             if now > peak:
                 peak, where = now, item.op.name
-            done = [t for t in live if self.last_read.get(t, place) <= place and t not in self.saved]
+            done = [
+                t for t in live if self.last_read.get(t, place) <= place and t not in self.saved
+            ]
             for tensor in done:
                 live.discard(tensor)
                 now -= self.sizes[tensor]

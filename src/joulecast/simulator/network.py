@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 Usage = Mapping[int, float]
 """What a flow takes of each port: a multiple of its own rate."""
 
+UNLIMITED = 1e30
+"""Rate of a flow that crosses no port; finite, so that time can be divided by it."""
+
 
 def alone(usage: Usage, capacity: Sequence[float]) -> float:
-    """Rate of a flow that has all its ports for itself, in bytes/s; infinite if it crosses none."""
-    return min((capacity[port] / times for port, times in usage.items()), default=float("inf"))
+    """Rate of a flow that has all its ports for itself, in bytes/s; :data:`UNLIMITED` if it crosses none."""
+    return min((capacity[port] / times for port, times in usage.items()), default=UNLIMITED)
 
 
 def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[int, float]:
@@ -24,8 +27,11 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
         capacity: bytes/s of each port.
 
     Returns:
-        The rate of each flow in bytes/s; infinite for a flow that crosses no port.
+        The rate of each flow in bytes/s; :data:`UNLIMITED` for one that crosses no port.
     """
+    if len(flows) == 1:
+        ((flow, usage),) = flows.items()
+        return {flow: alone(usage, capacity)}
     left: dict[int, float] = {}
     load: dict[int, float] = {}
     for usage in flows.values():
@@ -48,7 +54,7 @@ def fair_rates(flows: Mapping[int, Usage], capacity: Sequence[float]) -> dict[in
         for port in [p for p, total in load.items() if total <= 1e-12]:
             del load[port]
     for flow in growing:
-        rates[flow] = float("inf")
+        rates[flow] = UNLIMITED
     return rates
 
 

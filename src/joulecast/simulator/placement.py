@@ -152,9 +152,9 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
     seen = set(waiting)
     while waiting:
         for reader in graph.readers[waiting.pop()]:
-            if reader.kind in ("linear", "conv2d"):
+            if reader.kind in ("linear", "conv2d", "cross_entropy"):
                 return True
-            if reader.kind in ("layer_norm", "cross_entropy", "softmax"):
+            if reader.kind in ("layer_norm", "softmax"):
                 continue
             for access in reader.writes:
                 if access.tensor not in seen:
@@ -165,12 +165,16 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
 
 def followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
     """The dim that an op must split to go on with the shards of what it reads; none if it cannot."""
+    return _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
+
+
+def _sharded_dim(op: Op, shards: Mapping[str, int], graph: OpGraph, *kinds: DimKind) -> str | None:
     for access in op.reads:
         place = shards.get(access.tensor)
         if place is None or graph.tensors[access.tensor].role != "activation":
             continue
         name = access.axes[place]
-        if name is not None and op.dim(name).kind in (DimKind.OTHER, DimKind.BATCH):
+        if name is not None and op.dim(name).kind in kinds:
             return name
     return None
 
@@ -180,14 +184,17 @@ def written_shards(op: Op, dim: str | None) -> dict[str, int]:
     return {a.tensor: a.axes.index(dim) for a in op.writes if dim is not None and dim in a.axes}
 
 
-def _split_products(
-    graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int
-) -> None:
+def _split_products(graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int) -> None:
     """Columns, then rows: the product after sharded columns sums over its rows (Megatron)."""
     shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):
         dim: str | None = None
-        if op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
+        if op.kind == "cross_entropy":
+            dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
+        elif op.kind == "embedding":
+            # The table is split by its rows; looking up elsewhere adds zero (Megatron).
+            dim = next((d.name for d in row_dims(graph, op) if d.size >= size), None)
+        elif op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
             rows = {d.name for d in row_dims(graph, op) if d.size >= size}
             read = {
                 a.axes[shards[a.tensor]]
@@ -217,21 +224,26 @@ def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None
         shards |= written_shards(op, placement.get(axis))
 
 
-def even_cut(weights: list[float], parts: int) -> list[int]:
+def even_cut(weights: list[float], parts: int, cut: list[float] | None = None) -> list[int]:
     """Part of each item when a sequence is cut into parts whose largest sum is least.
 
     Dynamic programming over cuts; needs at least as many items as parts.
+
+    Args:
+        weights: of the items.
+        parts: how many parts.
+        cut: what a cut before each item adds to the part that ends there (the first is never cut).
     """
     count = len(weights)
     before = np.concatenate([[0.0], np.cumsum(weights)])
-    best = before.copy()
-    best[0] = 0.0
+    added = np.concatenate([np.zeros(count) if cut is None else np.array(cut), [0.0]])
+    best = before + added
     choice = np.zeros((parts, count + 1), dtype=int)
     for part in range(1, parts):
         next_best = np.full(count + 1, np.inf)
         for end in range(part + 1, count + 1):
             starts = np.arange(part, end)
-            worst = np.maximum(best[starts], before[end] - before[starts])
+            worst = np.maximum(best[starts], before[end] - before[starts] + added[end])
             least = int(worst.argmin())
             next_best[end] = worst[least]
             choice[part, end] = starts[least]
@@ -245,10 +257,24 @@ def even_cut(weights: list[float], parts: int) -> list[int]:
     return owner
 
 
+def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
+    """Bytes of the activations that a cut before each block would have to send."""
+    block_of = {graph.ops[i].name: number for number, block in enumerate(blocks) for i in block}
+    crossing = np.zeros(len(blocks))
+    for name, op in graph.producer.items():
+        last = max((block_of[reader.name] for reader in graph.readers[name]), default=-1)
+        crossing[block_of[op.name] + 1 : last + 1] += graph.tensors[name].bytes
+    return [float(size) for size in crossing]
+
+
 def _cut_stages(
-    graph: OpGraph, placed: list[dict[str, str]], strategy: Strategy, costs: Costs
+    graph: OpGraph,
+    placed: list[dict[str, str]],
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float,
 ) -> list[int]:
-    """Stages whose compute times come out even, cut between blocks if there are enough of them."""
+    """Stages whose times come out even, cut between blocks if there are enough of them."""
     seconds = []
     for op, placement in zip(graph.ops, placed, strict=True):
         parts: dict[str, float] = {dim: strategy.mesh[axis] for axis, dim in placement.items()}
@@ -268,7 +294,11 @@ def _cut_stages(
         raise JoulecastError(
             f"strategy: {strategy.stages} pipeline stages, but {graph.name} has {len(blocks)} ops"
         )
-    owner = even_cut([sum(seconds[i] for i in block) for block in blocks], strategy.stages)
+    # What crosses a cut is sent forward, and its gradient back.
+    replicas = strategy.mesh.get("data", 1)
+    sends = [2 * size / replicas * send_s_per_byte for size in _crossing_bytes(graph, blocks)]
+    weights = [sum(seconds[i] for i in block) for block in blocks]
+    owner = even_cut(weights, strategy.stages, sends)
     stages = [0] * len(graph.ops)
     for block, stage in zip(blocks, owner, strict=True):
         for i in block:
@@ -279,15 +309,12 @@ def _cut_stages(
 def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
     for item in placed:
         for name, parts in item.parts(mesh).items():
-            if item.op.dim(name).size < parts:
+            dim = item.op.dim(name)
+            if dim.size < parts:
+                hint = "; a larger batch, or fewer replicas" if dim.kind is DimKind.BATCH else ""
                 raise JoulecastError(
-                    f"strategy: op `{item.op.name}` (node `{item.op.module or 'the root'}`): dim `{name}` of size "
-                    f"{item.op.dim(name).size} cannot be split into {parts:g} parts"
-                    + (
-                        "; a larger batch, or fewer replicas, can"
-                        if item.op.dim(name).kind is DimKind.BATCH
-                        else ""
-                    )
+                    f"strategy: op `{item.op.name}` (node `{item.op.module or 'the root'}`): dim "
+                    f"`{name}` of size {dim.size} cannot be split into {parts:g} parts{hint}"
                 )
 
 
@@ -312,8 +339,16 @@ def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
         raise JoulecastError(f"strategy: no node is on stage {min(empty)}")
 
 
-def place(graph: OpGraph, strategy: Strategy, costs: Costs) -> list[PlacedOp]:
+def place(
+    graph: OpGraph, strategy: Strategy, costs: Costs, send_s_per_byte: float = 0.0
+) -> list[PlacedOp]:
     """Place every op of a graph (at the batch of all replicas of one micro-batch).
+
+    Args:
+        graph: the network.
+        strategy: what is said of it.
+        costs: seconds of ops, to cut stages evenly.
+        send_s_per_byte: seconds that a byte takes between stages, for the same.
 
     Raises:
         JoulecastError: names the node of the tree: an unknown module, dim or axis, an opaque dim, more parts
@@ -342,7 +377,7 @@ def place(graph: OpGraph, strategy: Strategy, costs: Costs) -> list[PlacedOp]:
             raise JoulecastError(
                 f"strategy: node `{missing}` has no stage; give all of them one, or none"
             )
-        stages = _cut_stages(graph, placements, strategy, costs)
+        stages = _cut_stages(graph, placements, strategy, costs, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in told]
     placed = [

@@ -148,9 +148,7 @@ class ProgramBuilder:
                 producer, _ = self.written[access.tensor]
                 want = self._read(access, item)
                 if producer.stage != stage:
-                    step.receives.append(
-                        (access.tensor, "forward", want, producer.stage, stage)
-                    )
+                    step.receives.append((access.tensor, "forward", want, producer.stage, stage))
                 else:
                     step.needs += converted[access.tensor, want]
             phase.steps.append(step)
@@ -220,9 +218,7 @@ class ProgramBuilder:
                             phase, access.tensor, have, want, after, "again "
                         )
 
-    def _gradient_layouts(
-        self, tensor: str, stage: int, done: dict[str, int]
-    ) -> dict[Layout, int]:
+    def _gradient_layouts(self, tensor: str, stage: int, done: dict[str, int]) -> dict[Layout, int]:
         """Layouts of the gradients that this stage's readers give of a tensor, and the last step of each."""
         layouts: dict[Layout, int] = {}
         for reader, access in self.readers[tensor]:
@@ -313,8 +309,11 @@ class ProgramBuilder:
         for place, (unit, first) in enumerate(starts):
             after = starts[place - 1][1] - 1 if place else -1
             message = Message(
-                "all_gather", "data", weights[unit], f"gather weights of {unit}", after, weights=True
+                "all_gather",
+                "data",
+                weights[unit],
+                f"gather weights of {unit}",
+                after,
+                weights=True,
             )
             phase.steps[first].needs.append(phase.send(message))
-
-

@@ -146,10 +146,10 @@ def _check_batch(strategy: Strategy, batch: int) -> int:
 
 
 def placed_programs(
-    graph: OpGraph, strategy: Strategy, costs: Costs
+    graph: OpGraph, strategy: Strategy, costs: Costs, send_s_per_byte: float = 0.0
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
-    placed = place(graph, strategy, costs)
+    placed = place(graph, strategy, costs, send_s_per_byte)
     builder = ProgramBuilder(graph, placed, strategy.mesh)
     return placed, [builder.stage(stage) for stage in range(strategy.stages)]
 
@@ -182,8 +182,9 @@ def simulate(
     costs = costs or roofline_of(platform)
     cluster = platform.require_cluster()
     at_batch = graph.with_batch(samples)
-    placed, programs = placed_programs(at_batch, strategy, costs)
     topology = topology_of(platform, strategy.devices)
+    slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest)
     numbers = np.arange(strategy.devices, dtype=np.int64)
     fleet = build_fleet(
         strategy,
@@ -191,7 +192,8 @@ def simulate(
         topology.node_of(numbers),
         topology.widths,
         assumed.stragglers,
-        assumed.folded,
+        # A folded flow is several that share ports: without sharing each has to be one of its own.
+        assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
     )
     kinds, cuts = _kinds(programs)
     transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)

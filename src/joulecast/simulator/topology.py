@@ -82,7 +82,8 @@ class Topology:
                 times.append(hops.weight[crosses])
         flow, port = np.concatenate(flows), np.concatenate(ports)
         key, where = np.unique(flow * self.port_count + port, return_inverse=True)
-        summed = np.bincount(where, weights=np.concatenate(times), minlength=len(key))
+        summed = np.zeros(len(key))
+        np.add.at(summed, where, np.concatenate(times))
         return PortLoad(key // self.port_count, key % self.port_count, summed)
 
     def levels_crossed(self, hops: Hops) -> Ints:
@@ -149,5 +150,3 @@ def with_links(platform: Platform, rates: dict[str, float]) -> Platform:
         for link in cluster.links
     )
     return platform.model_copy(update={"cluster": cluster.model_copy(update={"links": links})})
-
-

@@ -20,7 +20,7 @@ from joulecast.simulator.collectives import (
     steps_of,
 )
 from joulecast.simulator.executor import Task
-from joulecast.simulator.folding import Ints, _signatures
+from joulecast.simulator.folding import Ints, scrambled, signatures, summed_by
 from joulecast.simulator.network import Usage
 from joulecast.simulator.topology import Hops, Topology
 
@@ -88,9 +88,7 @@ class Transfers:
         self.capacity: list[float] = []
         self.flows = self._priced()
 
-    def _add(
-        self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints
-    ) -> None:
+    def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
         """Flows of groups: one for each signature; ``devices`` look their flow up by class."""
         class_of = self.fleet.classes.of_device
         _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
@@ -109,16 +107,14 @@ class Transfers:
 
     def _add_axis(self, kind: Kind, axis: str) -> None:
         groups = self.fleet.groups(axis)
-        signature = _signatures(self.fleet.group_of(axis), self.fleet.classes.of_device)
+        signature = signatures(self.fleet.group_of(axis), self.fleet.classes.of_device)
         self._add(kind, (kind, axis), groups, groups, signature[groups[:, 0]])
 
     def _add_cut(self, source: int, target: int) -> None:
         pipelines = self.fleet.groups("pipeline")
-        signature = _signatures(self.fleet.group_of("pipeline"), self.fleet.classes.of_device)
+        signature = signatures(self.fleet.group_of("pipeline"), self.fleet.classes.of_device)
         pairs = pipelines[:, [source, target]]
-        self._add(
-            "send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]]
-        )
+        self._add("send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]])
 
     def partner(self, number: int, stage: int) -> int:
         """The class at another stage of the same pipeline."""
@@ -160,7 +156,9 @@ class Transfers:
             nodes = len(np.unique(self.topology.node_of(group)))
             if self.mode == "proteus":
                 ring = self._ring(group)
-                flows.append(Flow(number, kind, members, usage[number], 1.0, 0.0, ring, ranks, nodes))
+                flows.append(
+                    Flow(number, kind, members, usage[number], 1.0, 0.0, ring, ranks, nodes)
+                )
                 continue
             share = sent_share(kind, self.algorithm, ranks)
             latency = launch + self._latency(kind, group)
@@ -180,21 +178,26 @@ class Transfers:
         )
         load = self.topology.load(hops)
         capacity = self.topology.capacity()
-        order = np.argsort(load.port, kind="stable")
-        ports, starts = np.unique(load.port[order], return_index=True)
-        flow, times = load.flow[order].tolist(), load.times[order].tolist()
-        alike: dict[object, int] = {}
-        for port, start, stop in zip(
-            ports.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True
+        ports, port = np.unique(load.port, return_inverse=True)
+        stands_for = np.arange(len(ports))
+        if self.fleet.classes.count < len(self.fleet.pace):
+            # Ports of the same rate that carry the same flows in the same shares are alike.
+            loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
+            rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))
+            _, first, stands_for = np.unique(
+                summed_by(port, loads) + rates, return_index=True, return_inverse=True
+            )
+            ports, kept = ports[first], np.isin(port, first)
+        else:
+            kept = np.ones(len(port), dtype=bool)
+        self.capacity = capacity[ports].tolist()
+        for flow, number, times in zip(
+            load.flow[kept].tolist(),
+            stands_for[port[kept]].tolist(),
+            load.times[kept].tolist(),
+            strict=True,
         ):
-            signature = (capacity[port], *flow[start:stop], *times[start:stop])
-            folded = self.fleet.classes.count < len(self.fleet.pace)
-            key: object = signature if folded else port
-            if key not in alike:
-                alike[key] = len(self.capacity)
-                self.capacity.append(float(capacity[port]))
-                for f, t in zip(flow[start:stop], times[start:stop], strict=True):
-                    usage[f][alike[key]] = t
+            usage[flow][number] = times
         return usage
 
     def _ring(self, group: Ints) -> Ring:

@@ -1,0 +1,386 @@
+"""The simulator against cases worked out by hand, and properties that hold for every strategy."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.opgraph import DimKind, OpGraph
+from joulecast.graphs.shipped import load
+from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
+from joulecast.platforms import Cluster, Device, Link, Platform
+from joulecast.simulator.executor import Slowdown, Task, TaskGraph, execute
+from joulecast.simulator.network import SharedNetwork, fair_rates
+from joulecast.simulator.placement import even_cut
+from joulecast.simulator.simulate import Assumptions, Simulation, simulate
+from joulecast.simulator.strategy import Strategy, parse_strategy
+
+MB = 1_000_000
+NIC = 25 * MB
+
+
+def cluster_of(
+    per_node: int = 1,
+    inside: float = 1000 * MB,
+    nic: float | None = NIC,
+    gamma: float = 0.0,
+    memory: float | None = None,
+    nodes: int | None = None,
+) -> Platform:
+    links = [Link(name="nic", bytes_per_s=nic, latency_s=0.0)]
+    if per_node > 1:
+        links.insert(0, Link(name="bus", joins=per_node, bytes_per_s=inside, latency_s=0.0))
+    return Platform(
+        name="test",
+        cluster=Cluster(
+            nodes=nodes,
+            devices_per_node=per_node,
+            device=Device(
+                name="device",
+                peak_flops={"fp32": 1e13},
+                memory_bytes_per_s=1e12,
+                memory_bytes=memory,
+            ),
+            links=tuple(links),
+            overlap_slowdown=gamma,
+        ),
+    )
+
+
+def chain(
+    count: int,
+    forward_s: float = 0.01,
+    backward_s: float = 0.02,
+    gradient_bytes: int = 0,
+    activation_bytes: int = 1,
+    shards: int = 1,
+) -> OpGraph:
+    layers = [
+        TimedLayer(f"layers.{i}", forward_s, backward_s, gradient_bytes, activation_bytes)
+        for i in range(count)
+    ]
+    return timed_chain("chain", layers, shards)
+
+
+def run(
+    graph: OpGraph, platform: Platform, strategy: str | Strategy, **assumed: object
+) -> Simulation:
+    chosen = parse_strategy(strategy) if isinstance(strategy, str) else strategy
+    return simulate(
+        graph,
+        platform,
+        chosen,
+        chosen.micro_batches,
+        GivenCosts(),
+        Assumptions(**assumed),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("stages", "micro"), [(2, 4), (4, 4), (4, 9), (3, 1)])
+def test_pipeline_takes_m_plus_p_minus_1_slots(schedule: str, stages: int, micro: int) -> None:
+    graph = chain(stages, activation_bytes=0)
+    text = f"pp={stages},micro={micro},schedule={schedule}"
+    simulated = run(graph, cluster_of(), text)
+    assert simulated.step_s == pytest.approx((micro + stages - 1) * 0.03, rel=1e-9)
+    assert simulated.breakdown.computing_s == pytest.approx(micro * 0.03)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_ring_all_reduce_after_backward(ranks: int) -> None:
+    graph = chain(1, gradient_bytes=5 * MB)
+    simulated = run(graph, cluster_of(), f"dp={ranks},no-overlap")
+    expected = 0.03 + 2 * (ranks - 1) / ranks * 5 * MB / NIC
+    assert simulated.step_s == pytest.approx(expected, rel=1e-9)
+    assert simulated.breakdown.exposed_communication_s == pytest.approx(expected - 0.03)
+
+
+def test_buckets_travel_behind_backward_one_after_the_other() -> None:
+    # Four layers of 20 ms; gradients of 1 MB take 40 ms each between two ranks.
+    graph = chain(4, gradient_bytes=MB)
+    step = run(graph, cluster_of(), "dp=2,bucket=1").step_s
+    assert step == pytest.approx(0.04 + 0.02 + 4 * 0.04, rel=1e-9)
+    # In one bucket nothing overlaps; in buckets of two, half of it.
+    assert run(graph, cluster_of(), "dp=2,bucket=1e9").step_s == pytest.approx(0.12 + 0.16)
+    assert run(graph, cluster_of(), "dp=2,bucket=2e6").step_s == pytest.approx(0.04 + 0.04 + 0.16)
+
+
+@pytest.mark.parametrize(("zero", "volume"), [(0, 2.0), (1, 2.0), (2, 2.0), (3, 3.0)])
+def test_zero_volumes(zero: int, volume: float) -> None:
+    # Bytes through a port, in units of the weights times (R - 1) / R (Rajbhandari et al. 2020, section 7).
+    graph = chain(3, gradient_bytes=MB)
+    simulated = run(graph, cluster_of(), f"dp=4,zero={zero}")
+    sent = sum(task.work for task in simulated.tasks.tasks if task.usage is not None)
+    assert sent == pytest.approx(volume * 3 * MB * 3 / 4)
+
+
+def test_zero_divides_training_state() -> None:
+    graph = chain(4, gradient_bytes=MB)
+    by_level = [run(graph, cluster_of(), f"dp=4,zero={level}").memory[0] for level in range(4)]
+    assert [m.optimizer_bytes for m in by_level] == [4 * MB, MB, MB, MB]
+    assert [m.gradients_bytes for m in by_level] == [4 * MB, 4 * MB, MB, MB]
+    # Level 3 keeps a quarter, and gathers two layers at a time.
+    assert by_level[3].weights_bytes == MB + 2 * MB
+
+
+def test_max_min_sharing() -> None:
+    # One flow crosses both links: the narrow one leaves it 2, and what is left of the wide one goes on.
+    rates = fair_rates({1: {0: 1.0}, 2: {0: 1.0, 1: 1.0}, 3: {1: 1.0}}, [10.0, 4.0])
+    assert rates == {1: 8.0, 2: 2.0, 3: 2.0}
+
+
+def test_a_transfer_speeds_up_when_another_ends() -> None:
+    graph = TaskGraph()
+    graph.add(Task("small", (0,), 10.0, {0: 1.0}))
+    graph.add(Task("large", (1,), 30.0, {0: 1.0}))
+    timeline = execute(graph, SharedNetwork([10.0]))
+    assert timeline.end_s == pytest.approx([2.0, 4.0])
+
+
+def test_groups_that_share_a_nic_halve_it() -> None:
+    # Two tensor shards on each of two nodes: both replicas' groups cross the same NIC.
+    graph = chain(1, gradient_bytes=MB, activation_bytes=0, shards=2)
+    strategy = Strategy(
+        mesh={"data": 2, "tensor": 2},
+        overlap=False,
+        tree={"split": {"shard": "tensor", "batch": "data"}},
+    )
+    shared = run(graph, cluster_of(per_node=2), strategy).step_s
+    alone = run(graph, cluster_of(per_node=2), strategy, sharing=False).step_s
+    assert alone == pytest.approx(0.03 + MB / NIC)
+    assert shared == pytest.approx(0.03 + 2 * MB / NIC)
+
+
+def test_gamma_slows_what_overlaps_for_as_long_as_it_does() -> None:
+    # Backward of 20 ms meets a transfer of 4 ms: 4 ms of each take 25 % longer, at 1 / 1.25 of the pace.
+    graph = timed_chain(
+        "two", [TimedLayer("a.0", 0.0, 0.02, 0, 0), TimedLayer("a.1", 0.0, 0.01, 100_000, 0)]
+    )
+    step = run(graph, cluster_of(gamma=0.25), "dp=2,bucket=1").step_s
+    assert step == pytest.approx(0.01 + 0.02 + 0.25 * 0.004)
+
+
+def test_straggler_holds_up_its_group_only_where_they_meet() -> None:
+    graph = chain(2, gradient_bytes=MB)
+    simulated = run(graph, cluster_of(), "dp=4,no-overlap", stragglers={2: 1.5})
+    assert simulated.step_s == pytest.approx(0.06 * 1.5 + 1.5 * 2 * MB / NIC)
+    assert simulated.fleet.classes.count == 2
+    waiting = [part for part in simulated.by_class if part.bubble_s > 1e-9]
+    assert len(waiting) == 1 and waiting[0].bubble_s == pytest.approx(0.03)
+
+
+def test_tensor_parallel_all_reduces_in_line() -> None:
+    graph = chain(3, activation_bytes=MB, shards=2)
+    strategy = Strategy(mesh={"tensor": 2}, tree={"split": {"shard": "tensor"}})
+    # Two sums each way: nobody reads what the last layer writes, or wants the gradient of the input.
+    assert run(graph, cluster_of(), strategy).step_s == pytest.approx(0.09 + 4 * MB / NIC)
+
+
+def test_recomputation_repeats_forward_and_keeps_less() -> None:
+    graph = load("vit_b")
+    plain = simulate(graph, cluster_of(), parse_strategy("dp=1"), 8)
+    again = simulate(graph, cluster_of(), parse_strategy("dp=1,recompute"), 8)
+    assert again.step_s > 1.2 * plain.step_s
+    assert again.memory[0].activations_bytes < plain.memory[0].activations_bytes
+
+
+def test_uneven_batches_give_the_first_ranks_one_more() -> None:
+    graph = load("alexnet")
+    strategy = parse_strategy("dp=4,micro=3")
+    # 12 samples a replica over 3 micro-batches divide evenly; 10 do not divide.
+    with pytest.raises(JoulecastError, match="does not divide into 3 micro-batches"):
+        simulate(graph, cluster_of(), strategy, 10)
+
+
+def test_even_cut_is_the_best_cut() -> None:
+    weights = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
+    owner = even_cut(weights, 3)
+    assert owner == sorted(owner) and set(owner) == {0, 1, 2}
+    sums = [sum(w for w, o in zip(weights, owner, strict=True) if o == part) for part in range(3)]
+    assert max(sums) == 14.0
+
+
+def _meshes() -> st.SearchStrategy[str]:
+    sizes = st.tuples(
+        st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3])
+    )
+    return st.builds(
+        lambda s, micro, zero, schedule, overlap, recompute: (
+            f"dp={s[0]},tp={s[1]},pp={s[2]},micro={micro},zero={zero},schedule={schedule}"
+            + ("" if overlap else ",no-overlap")
+            + (",recompute" if recompute else "")
+        ),
+        sizes,
+        st.sampled_from([1, 2]),
+        st.sampled_from([0, 1, 2, 3]),
+        st.sampled_from(["1f1b", "gpipe"]),
+        st.booleans(),
+        st.booleans(),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    text=_meshes(),
+    per_node=st.sampled_from([1, 2, 4]),
+    gamma=st.sampled_from([0.0, 0.3]),
+    straggler=st.none() | st.tuples(st.integers(0, 35), st.sampled_from([1.3, 2.0])),
+)
+def test_folded_equals_unfolded(
+    text: str,
+    per_node: int,
+    gamma: float,
+    straggler: tuple[int, float] | None,
+) -> None:
+    strategy = parse_strategy(text)
+    slow = {straggler[0] % strategy.devices: straggler[1]} if straggler else {}
+    # Slow links, so that whatever is sent shows.
+    platform = cluster_of(per_node, inside=2e9, nic=1e9, gamma=gamma)
+    results = [
+        simulate(
+            load("alexnet"),
+            platform,
+            strategy,
+            8,
+            assumptions=Assumptions(stragglers=slow, folded=folded),
+        )
+        for folded in (True, False)
+    ]
+    folded, unfolded = results
+    assert folded.step_s == pytest.approx(unfolded.step_s, rel=1e-9)
+    for name in ("computing_s", "exposed_communication_s", "bubble_s", "communication_s"):
+        ours, theirs = getattr(folded.breakdown, name), getattr(unfolded.breakdown, name)
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
+    assert folded.fleet.classes.count <= unfolded.fleet.classes.count == strategy.devices
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=_meshes(), nic=st.sampled_from([1e8, 1e9, 1e10]))
+def test_no_step_is_shorter_than_its_work(text: str, nic: float) -> None:
+    strategy = parse_strategy(text)
+    simulated = simulate(load("alexnet"), cluster_of(2, nic=nic), strategy, 8)
+    busiest = max(part.computing_s for part in simulated.by_class)
+    assert simulated.step_s >= busiest - 1e-12
+    for part in simulated.by_class:
+        assert part.step_s == pytest.approx(simulated.step_s)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    flows=st.dictionaries(
+        st.integers(0, 9),
+        st.dictionaries(
+            st.integers(0, 4), st.sampled_from([1.0, 2.0, 0.5]), min_size=1, max_size=3
+        ),
+        min_size=1,
+    ),
+    capacity=st.lists(st.floats(1.0, 100.0), min_size=5, max_size=5),
+)
+def test_fair_rates_fill_a_port_of_every_flow(
+    flows: dict[int, dict[int, float]], capacity: list[float]
+) -> None:
+    rates = fair_rates(flows, capacity)
+    loads = [
+        sum(rates[f] * usage.get(port, 0.0) for f, usage in flows.items()) for port in range(5)
+    ]
+    assert all(load <= cap * (1 + 1e-9) for load, cap in zip(loads, capacity, strict=True))
+    for flow, usage in flows.items():
+        # Somewhere it is held up: that port is full, and nobody there is faster.
+        assert any(
+            math.isclose(loads[port], capacity[port], rel_tol=1e-6)
+            and all(rates[flow] >= rates[f] * (1 - 1e-9) for f, u in flows.items() if port in u)
+            for port in usage
+        )
+
+
+def test_an_endless_schedule_is_an_error() -> None:
+    graph = TaskGraph()
+    first = graph.add(Task("first", (0,), 1.0))
+    second = graph.add(Task("second", (0,), 1.0), [first])
+    graph.wait(first, second)
+    with pytest.raises(JoulecastError, match="never ends: 2 of 2 tasks"):
+        execute(graph, SharedNetwork([]), Slowdown())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("dp=0", "a whole number above 0"),
+        ("dp=2,tq=2", "`tq=2` is not known"),
+        ("dp=two", "dp=two is no number"),
+        ("dp=2,zero=4", "tree.zero"),
+    ],
+)
+def test_bad_lines(strategy: str, message: str) -> None:
+    with pytest.raises(JoulecastError, match=message):
+        parse_strategy(strategy)
+
+
+def test_a_strategy_must_multiply_to_the_devices() -> None:
+    with pytest.raises(JoulecastError, match="takes 8 devices, not the 6 asked for"):
+        parse_strategy("dp=4,tp=2").check(6)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"children": {"nowhere": {}}}, "node `nowhere`: alexnet has no such module"),
+        ({"split": {"h": "data"}}, "node `the root`: split.h: dim `h` of op .* is opaque"),
+        ({"split": {"colour": "data"}}, "split.colour: no op in it has that dim"),
+        ({"split": {"batch": "width"}}, "the mesh has no axis `width`"),
+        ({"children": {"classifier": {"stage": 1}}}, "has no stage; give all of them one, or none"),
+        (
+            {"stage": 1, "children": {"classifier": {"stage": 0}}},
+            "node `classifier.*` is on stage 0, but reads .* of stage 1",
+        ),
+    ],
+)
+def test_bad_trees_name_their_node(tree: dict[str, object], message: str) -> None:
+    strategy = Strategy(mesh={"pipeline": 2, "data": 2}, tree=tree)
+    with pytest.raises(JoulecastError, match=message):
+        simulate(load("alexnet"), cluster_of(), strategy, 4)
+
+
+def test_a_dim_smaller_than_its_parts() -> None:
+    with pytest.raises(JoulecastError, match="dim `n` of size 4 cannot be split into 8 parts"):
+        simulate(
+            load("alexnet"),
+            cluster_of(),
+            Strategy(mesh={"data": 4, "more": 2}, tree={"split": {"batch": "more"}}),
+            1,
+        )
+
+
+def test_a_link_without_a_rate_names_its_key() -> None:
+    with pytest.raises(
+        JoulecastError, match=r"cluster\.links\.0\.bytes_per_s \(`nic`\) is not known"
+    ):
+        simulate(load("alexnet"), cluster_of(nic=None), parse_strategy("dp=2"), 4)
+
+
+def test_too_many_devices_names_the_key() -> None:
+    with pytest.raises(
+        JoulecastError, match=r"3 devices, but it has 2 nodes of 1 \(key cluster.nodes\)"
+    ):
+        simulate(load("alexnet"), cluster_of(nodes=2), parse_strategy("dp=3"), 4)
+
+
+def test_out_of_memory_is_a_verdict() -> None:
+    simulated = simulate(load("vgg16"), cluster_of(memory=1e9), parse_strategy("dp=2"), 32)
+    assert simulated.out_of_memory
+    assert simulated.verdict().startswith("out of memory: stage 0 needs")
+    assert simulate(load("vgg16"), cluster_of(), parse_strategy("dp=2"), 32).out_of_memory is None
+
+
+def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
+    graph = load("gpt2")
+    simulated = simulate(graph, cluster_of(per_node=4), parse_strategy("tp=4"), 2)
+    sums = [t for t in simulated.tasks.tasks if t.label.startswith("all_reduce")]
+    # 2 in forward and 2 in backward of each of 12 blocks, the embedding's, and the output layer's.
+    assert len(sums) == 12 * 4 + 2
+    assert not [t for t in simulated.tasks.tasks if "gather" in t.label]
+    assert all(
+        op.dim("classes").kind is DimKind.REDUCE for op in graph.ops if op.kind == "cross_entropy"
+    )
