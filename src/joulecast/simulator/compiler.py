@@ -239,15 +239,15 @@ class Compiler:
         plan = self._plans[stage, larger]
         lane = _Lane(self, number, stage)
         overlapping = plan.buckets if self.strategy.overlap else []
-        last = self.strategy.micro_batches - 1
-        for direction, micro_batch in phases(self.strategy, stage):
+        forward, backward = plan.program.forward, plan.program.backward
+        *earlier, (_, last) = phases(self.strategy, stage)
+        for direction, micro_batch in earlier:
             if direction == "forward":
-                lane.run(plan.program.forward, plan.forward, direction, micro_batch)
-            elif micro_batch < last:
-                lane.run(plan.program.backward, plan.backward, direction, micro_batch)
+                lane.run(forward, plan.forward, direction, micro_batch)
             else:
-                backward = plan.program.backward
-                lane.run(backward, plan.last_backward, direction, micro_batch, overlapping)
+                lane.run(backward, plan.backward, direction, micro_batch)
+        # Gradients of all micro-batches are complete with the last backward, and sent once.
+        lane.run(backward, plan.last_backward, "backward", last, overlapping)
         if not self.strategy.overlap:
             for place, bucket in enumerate(plan.buckets):
                 lane.send_bucket(place, bucket)

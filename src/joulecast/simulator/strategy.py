@@ -114,8 +114,12 @@ def phases(strategy: Strategy, stage: int) -> Iterator[tuple[Literal["forward", 
     """Order of a stage's micro-batches: forward while it may, else a backward.
 
     With 1F1B stage s of p warms up with p - s forwards and then alternates (Narayanan et al. 2019); with
-    GPipe all forwards come before all backwards (Huang et al. 2019), whose order is that of the forwards.
+    GPipe all forwards come before all backwards, which run in the opposite order (Huang et al. 2019).
     """
+    if strategy.schedule == "gpipe":
+        yield from (("forward", batch) for batch in range(strategy.micro_batches))
+        yield from (("backward", batch) for batch in reversed(range(strategy.micro_batches)))
+        return
     limit = strategy.under_way(stage)
     forward = backward = 0
     while backward < strategy.micro_batches:
