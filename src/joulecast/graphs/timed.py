@@ -17,11 +17,14 @@ class TimedLayer:
     gradient_bytes: int
     """Of the weights that a device holds."""
     activation_bytes: int
-    """Of what the layer writes for a micro-batch of a replica."""
+    """Of what the layer reads and writes for a micro-batch of a replica."""
 
 
 def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
-    """A chain of layers; along the dim ``shard`` their weights are split and what they write is summed.
+    """A chain of layers; along the dim ``shard`` their work is split and what they write is summed.
+
+    A layer reads its weights first, so that their gradient is complete when its backward is, with the
+    gradient of its input summed over the shards.
 
     Args:
         name: of the graph.
@@ -30,26 +33,33 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
     """
     tensors = [Tensor("input", (1, 1), 1, "input")]
     ops = []
-    read = "input"
+
+    def add(
+        module: str,
+        suffix: str,
+        reads: Sequence[Access],
+        size: int,
+        seconds: tuple[float, float] = (0.0, 0.0),
+        shard: Sequence[Dim] = (),
+    ) -> Access:
+        written = Tensor(module + suffix, (1, size), 1, "activation")
+        tensors.append(written)
+        attributes = {"forward_s": seconds[0], "backward_s": seconds[1]}
+        dims = (Dim("batch", 1, DimKind.BATCH), *shard)
+        access = Access(written.name, ("batch", None))
+        ops.append(Op(written.name, "timed", module, dims, tuple(reads), (access,), attributes))
+        return access
+
+    read = Access("input", ("batch", None))
+    shard = Dim("shard", shards, DimKind.REDUCE)
     for layer in layers:
-        weight = Tensor(f"{layer.name}.weight", (shards, layer.gradient_bytes), 1, "parameter")
-        written = Tensor(layer.name, (1, layer.activation_bytes), 1, "activation")
-        tensors += [weight, written]
-        ops.append(
-            Op(
-                name=layer.name,
-                kind="timed",
-                module=layer.name,
-                dims=(
-                    Dim("batch", 1, DimKind.BATCH),
-                    Dim("shard", shards, DimKind.REDUCE),
-                ),
-                reads=(Access(read, ("batch", None)), Access(weight.name, ("shard", None))),
-                writes=(Access(written.name, ("batch", None)),),
-                attributes={"forward_s": layer.forward_s, "backward_s": layer.backward_s},
-            )
-        )
-        read = layer.name
+        weight = Tensor(f"{layer.name}.weight", (layer.gradient_bytes,), 1, "parameter")
+        tensors.append(weight)
+        size = layer.activation_bytes
+        entered = add(layer.name, "/weights", [read, Access(weight.name, (None,))], size)
+        seconds = (layer.forward_s, layer.backward_s)
+        read = add(layer.name, "", [entered], size, seconds, [shard])
+    add(layers[-1].name, "/loss", [read], 1)
     return checked(OpGraph(name, tuple(ops), {t.name: t for t in tensors}, 1))
 
 

@@ -53,7 +53,7 @@ def buckets_of(
     closed: list[Bucket] = []
     filling: dict[tuple[tuple[str, ...], int], Bucket] = {}
     for gradient in gradients:
-        if not gradient.axes:
+        if not gradient.axes or not gradient.bytes:
             continue
         kind = (gradient.axes, gradient.zero)
         bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))

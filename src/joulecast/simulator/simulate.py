@@ -64,6 +64,8 @@ class Simulation:
     tasks: TaskGraph
     timeline: Timeline
     by_class: list[Breakdown]
+    capacity: list[float]
+    """Bytes/s of the ports that the tasks name."""
 
     @property
     def samples_per_s(self) -> float:
@@ -228,4 +230,5 @@ def simulate(
         tasks=tasks,
         timeline=timeline,
         by_class=by_class,
+        capacity=transfers.capacity,
     )

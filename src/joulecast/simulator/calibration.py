@@ -1,0 +1,98 @@
+"""What a network's links are worth, from stand-alone collectives and messages.
+
+A collective takes a launch, a latency for each of its steps, and the time of its bytes: which of the
+algorithms' forms explains the measurements best is chosen with the rates, by relative error. Nothing of a
+training step goes into it.
+"""
+
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from joulecast.errors import JoulecastError
+from joulecast.platforms import Platform
+from joulecast.simulator.collectives import Algorithm, Kind, sent_share, steps_of
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NetworkCalibration:
+    """Rates of one level of links, and how well they explain what was measured."""
+
+    algorithm: Algorithm
+    bytes_per_s: float
+    latency_s: float
+    """Of a step of a collective."""
+    launch_s: float
+    mape_percent: float
+    points: int
+
+
+def _terms(kind: str, algorithm: Algorithm, ranks: int, size: float) -> tuple[float, float, float]:
+    collective: Kind = "send" if kind == "send" else "all_reduce"
+    steps = steps_of(collective, algorithm, ranks)
+    return 1.0, steps, sent_share(collective, algorithm, ranks) * size
+
+
+def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
+    """Fit launch, latency and rate, for the algorithm whose form fits best.
+
+    Args:
+        points: ``kind`` (all_reduce or send), ``ranks``, ``bytes``, ``seconds``.
+
+    Raises:
+        JoulecastError: nothing to fit, or no bytes were seen to take time.
+    """
+    if not len(points):
+        raise JoulecastError("network calibration: there are no measured collectives")
+    seconds = points["seconds"].to_numpy(float)
+    best: NetworkCalibration | None = None
+    for algorithm in get_args(Algorithm):
+        system: Floats = np.array(
+            [
+                _terms(row.kind, algorithm, int(row.ranks), float(row.bytes))
+                for row in points.itertuples()
+            ]
+        )
+        # Relative errors: the small messages tell the latency, and count as much as the large ones.
+        (launch, latency, per_byte), _ = nnls(system / seconds[:, None], np.ones(len(points)))
+        error = np.abs(system @ np.array([launch, latency, per_byte]) / seconds - 1)
+        if per_byte > 0 and (best is None or 100 * error.mean() < best.mape_percent):
+            best = NetworkCalibration(
+                algorithm,
+                float(1 / per_byte),
+                float(latency),
+                float(launch),
+                float(100 * error.mean()),
+                len(points),
+            )
+    if best is None:
+        raise JoulecastError(
+            "network calibration: larger messages took no longer; measure larger ones"
+        )
+    return best
+
+
+def calibrated(platform: Platform, link: str, found: NetworkCalibration) -> Platform:
+    """The platform with the rate and latency of a link, the launch and the algorithm that were found.
+
+    Raises:
+        JoulecastError: the platform has no link of that name.
+    """
+    cluster = platform.require_cluster()
+    if link not in {each.name for each in cluster.links}:
+        raise JoulecastError(f"platform {platform.name}: no link `{link}` to calibrate")
+    values = {"bytes_per_s": found.bytes_per_s, "latency_s": found.latency_s}
+    changed = {
+        "links": tuple(
+            each.model_copy(update=values) if each.name == link else each for each in cluster.links
+        ),
+        "collective_launch_s": found.launch_s,
+        "collective_algorithm": found.algorithm,
+    }
+    return platform.model_copy(update={"cluster": cluster.model_copy(update=changed)})
