@@ -1,0 +1,363 @@
+"""What each operator of torch is as an op: one function an operator.
+
+Each takes the exported node's arguments by name (:class:`Call`), with the tensors among them as views, adds
+its op to the builder and gives the view of what it wrote; an operator that only looks at its input
+differently adds nothing and gives another view. :data:`OPERATORS` has them by their aten name.
+
+Torch's schema names the arguments, so this module imports no torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs import views
+from joulecast.graphs.builder import (
+    BATCH,
+    OPAQUE,
+    OTHER,
+    REDUCE,
+    Call,
+    Groups,
+    bindings,
+    map_groups,
+    rows,
+    unit_dim,
+)
+from joulecast.graphs.opgraph import Dim
+from joulecast.graphs.views import View, units
+
+Result = View | list[View]
+
+
+def _pair(value: Any, default: Any = None) -> list[int]:
+    """Height and width, from torch's one or two numbers."""
+    value = default if value is None or value == [] else value
+    return list(value) * 2 if len(value) == 1 else list(value)
+
+
+def _channels_of(call: Call, view: View, name: str) -> Groups:
+    """The dims of a feature map that the op writes: batch, ``name``, and rows and columns."""
+    n = units(view.axes[0])[0].size
+    _, c, h, w = call.shape
+    return [
+        [Dim("batch", n, BATCH)],
+        [Dim(name, c, OTHER)],
+        [Dim("h", h, OPAQUE)],
+        [Dim("w", w, OPAQUE)],
+    ]
+
+
+def conv2d(call: Call) -> Result:
+    """Dims n, cout, h, w (of the output), cin REDUCE, k1, k2; cin is OPAQUE where there are groups.
+
+    cin is the input's channels; with groups, each output channel reads only ``cin / groups`` of them.
+    """
+    x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
+    _, cin, *kernel = call.builder.tensors[weight.tensor].shape
+    written = _channels_of(call, x, "cout")
+    written[0] = [replace(written[0][0], name="n")]
+    inner = (
+        Dim("cin", cin * groups, REDUCE if groups == 1 else OPAQUE),
+        Dim("k1", kernel[0], OPAQUE),
+        Dim("k2", kernel[1], OPAQUE),
+    )
+    names = ["n", "cin", "h", "w"]
+    reads = [(x, list(zip(x.axes, names, strict=True)))]
+    names = ["cout", "cin", "k1", "k2"]
+    reads.append((weight, list(zip(weight.axes, names, strict=True))))
+    if bias:
+        reads.append((bias, [(bias.axes[0], "cout")]))
+    return call.emit(
+        "conv2d",
+        reads,
+        written,
+        inner,
+        kernel=kernel,
+        stride=_pair(call["stride"]),
+        **({} if _pair(call["dilation"]) == [1, 1] else {"dilation": _pair(call["dilation"])}),
+        groups=groups,
+    )
+
+
+def linear(call: Call) -> Result:
+    """Dims batch, sequence, out OTHER, in REDUCE."""
+    x, weight, bias = call["input"], call["weight"], call["bias"]
+    leading = rows(x.axes[:-1])
+    out, inner = weight.shape
+    reads = [
+        (x, [*bindings(View(x.tensor, x.axes[:-1]), leading), (x.axes[-1], "in")]),
+        (weight, [(weight.axes[0], "out"), (weight.axes[1], "in")]),
+    ]
+    if bias:
+        reads.append((bias, [(bias.axes[0], "out")]))
+    return call.emit(
+        "linear", reads, [*leading, [Dim("out", out, OTHER)]], (Dim("in", inner, REDUCE),)
+    )
+
+
+def matmul(call: Call) -> Result:
+    """Dims batch, others in front, rows, columns, and inner REDUCE; both factors have the same in front."""
+    one, other = call["mat1"] or call["self"], call["mat2"] or call["other"]
+    bias = call["self"] if call["mat1"] else None
+    if len(one.axes) != len(other.axes) or len(one.axes) < 2:
+        raise JoulecastError("a product of matrices with different axes in front is not known")
+    front = rows(one.axes[:-2])
+    first = units(one.axes[-2])[0]
+    row = [unit_dim(first, "rows", OTHER)]
+    column, inner = Dim("columns", other.shape[-1], OTHER), Dim("inner", one.shape[-1], REDUCE)
+    reads = [
+        (one, [*bindings(View(one.tensor, one.axes[:-1]), [*front, row]), (one.axes[-1], "inner")]),
+        (
+            other,
+            [
+                *bindings(View(other.tensor, other.axes[:-2]), front),
+                (other.axes[-2], "inner"),
+                (other.axes[-1], "columns"),
+            ],
+        ),
+    ]
+    if bias:
+        reads.append((bias, [(bias.axes[-1], "columns")]))
+    return call.emit("matmul", reads, [*front, row, [column]], (inner,))
+
+
+def attention(call: Call) -> Result:
+    """softmax(q k') v: dims batch, heads OTHER, query OPAQUE, head_dim OPAQUE, key OPAQUE.
+
+    Queries could be computed apart, but not with the keys' tensor split in the same way; where both are
+    read from one tensor, as in self-attention, that would be a contradiction.
+    """
+    q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
+    if len(q.axes) != 4:
+        raise JoulecastError("attention without an axis of heads is not known")
+    size = dict(zip(("batch", "heads", "query", "head_dim"), q.shape, strict=True))
+    batch, heads, query, head_dim = (
+        Dim(name, n, BATCH if name == "batch" else OTHER if name == "heads" else OPAQUE)
+        for name, n in size.items()
+    )
+    reads = [(q, list(zip(q.axes, size, strict=True)))]
+    reads += [
+        (x, list(zip(x.axes, ("batch", "heads", "key", "head_dim"), strict=True))) for x in (k, v)
+    ]
+    if mask:
+        reads.append(
+            (mask, list(zip(mask.axes[::-1], ("key", "query", "heads", "batch"), strict=False)))
+        )
+    return call.emit(
+        "attention",
+        reads,
+        [[batch], [heads], [query], [head_dim]],
+        (Dim("key", k.shape[2], OPAQUE),),
+        causal=bool(call["is_causal"]),
+        dropout=float(call["dropout_p"]),
+    )
+
+
+def batch_norm(call: Call) -> Result:
+    """Dims batch, channels OTHER, h, w; reads the running statistics too."""
+    x = call["input"]
+    written = map_groups(x.axes)
+    channels = written[1][0].name
+    vectors = [call[n] for n in ("weight", "bias", "running_mean", "running_var") if call[n]]
+    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], channels)]) for v in vectors)]
+    return call.emit("batch_norm", reads, written)
+
+
+def layer_norm(call: Call) -> Result:
+    """Dims batch, sequence OTHER, features OPAQUE."""
+    x, count = call["input"], len(call["normalized_shape"])
+    if count != 1:
+        raise JoulecastError("a layer norm over several axes is not known")
+    written = [*rows(x.axes[:-1]), [Dim("features", x.shape[-1], OPAQUE)]]
+    vectors = [call[n] for n in ("weight", "bias") if call[n]]
+    reads = [(x, bindings(x, written)), *((v, [(v.axes[0], "features")]) for v in vectors)]
+    return call.emit("layer_norm", reads, written)
+
+
+def softmax(call: Call) -> Result:
+    """Dims as element by element; the one that is normalised over is OPAQUE."""
+    x = call["self"]
+    written = map_groups(x.axes)
+    written[call["dim"]] = [replace(dim, kind=OPAQUE) for dim in written[call["dim"]]]
+    return call.emit("softmax", [(x, bindings(x, written))], written)
+
+
+def _pool(call: Call, kind: str, kernel: list[int], stride: list[int]) -> View:
+    x = call["self"]
+    written = _channels_of(call, x, "channels")
+    inner = (Dim("k1", kernel[0], OPAQUE), Dim("k2", kernel[1], OPAQUE))
+    return call.emit(
+        kind, [(x, bindings(x, written))], written, inner, kernel=kernel, stride=stride
+    )
+
+
+def pool(kind: str) -> Callable[[Call], Result]:
+    """Dims batch, channels OTHER, h, w of the output, k1, k2."""
+
+    def build(call: Call) -> Result:
+        kernel = _pair(call["kernel_size"])
+        return _pool(call, kind, kernel, _pair(call["stride"], kernel))
+
+    return build
+
+
+def adaptive_avg_pool(call: Call) -> Result:
+    """An average pool whose window is what the sizes make of it, rounded up."""
+    (h, w), (rows_out, columns_out) = call["self"].shape[2:], call.shape[2:]
+    kernel = [ceil(h / rows_out), ceil(w / columns_out)]
+    return _pool(call, "avg_pool", kernel, kernel)
+
+
+def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
+    """Computed element by element from one or two tensors; dims in :func:`builder.map_groups`.
+
+    ``fixed`` gives the attributes' names and the arguments that they come from.
+    """
+
+    def build(call: Call) -> Result:
+        operands = [v for v in call.arguments.values() if isinstance(v, View)]
+        if operands[0].tensor in call.builder.tensors:
+            role = call.builder.tensors[operands[0].tensor].role
+            if role == "buffer" and call.inplace:  # batch norm counts its batches
+                return operands[0]
+        whole = [v for v in operands if v.shape == call.shape]
+        if not whole:
+            raise JoulecastError("two tensors that both grow to each other's shape are not known")
+        like = max(whole, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+        written = map_groups(like.axes)
+        reads = [(v, bindings(v, written)) for v in operands]
+        return call.emit(kind, reads, written, **{name: call[a] for name, a in fixed.items()})
+
+    return build
+
+
+def dropout(call: Call) -> Result:
+    """Torch gives the input back where nothing is dropped, so that is no op."""
+    if not call["train"] or call["p"] == 0:
+        return call["input"]  # type: ignore[no-any-return]
+    return elementwise("dropout", p="p")(call)
+
+
+def concat(call: Call) -> Result:
+    """Dims as element by element; the one along which tensors are joined is OPAQUE."""
+    operands: list[View] = call["tensors"]
+    like = max(operands, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
+    axis = (call["dim"] or 0) % len(like.axes)
+    written = map_groups(like.axes)
+    written[axis] = [Dim(written[axis][0].name, call.shape[axis], OPAQUE)]
+    return call.emit("concat", [(v, bindings(v, written)) for v in operands], written)
+
+
+def copy(call: Call) -> Result:
+    """Dims as element by element."""
+    x = call["self"]
+    written = map_groups(x.axes)
+    return call.emit("copy", [(x, bindings(x, written))], written)
+
+
+def embedding(call: Call) -> Result:
+    """Dims batch, sequence OTHER, hidden OTHER, vocab REDUCE: a part of the table gives a partial sum."""
+    weight, ids = call["weight"], call["indices"]
+    vocab, hidden = weight.shape
+    leading = rows(ids.axes)
+    reads = [
+        (ids, bindings(ids, leading)),
+        (weight, [(weight.axes[0], "vocab"), (weight.axes[1], "hidden")]),
+    ]
+    return call.emit(
+        "embedding",
+        reads,
+        [*leading, [Dim("hidden", hidden, OTHER)]],
+        (Dim("vocab", vocab, REDUCE),),
+    )
+
+
+def cross_entropy(call: Call) -> Result:
+    """Dims batch, sequence OTHER, classes REDUCE; writes one value a sample (and position), not their mean.
+
+    Each rank takes the mean of its own samples, so nothing is summed over ranks here. Ranks that hold a part
+    of the classes each sum the exponentials and the target's score, as Megatron's parallel loss does.
+    """
+    logits, target = call["self"], call["target"]
+    leading = rows(logits.axes[:-1])
+    classes = Dim("classes", logits.shape[-1], REDUCE)
+    reads = [(logits, bindings(logits, [*leading, [classes]])), (target, bindings(target, leading))]
+    return call.emit("cross_entropy", reads, leading, (classes,))
+
+
+def _reshaped(call: Call) -> Result:
+    return views.reshape(call["self"], call.shape)
+
+
+def _split(call: Call) -> Result:
+    axis, start, pieces = call["dim"] or 0, 0, []
+    for shape in call.shapes:
+        pieces.append(views.narrow(call["self"], axis, start, shape[axis]))
+        start += shape[axis]
+    return pieces
+
+
+def _slice(call: Call) -> Result:
+    x, axis = call["self"], call["dim"] or 0
+    if call["step"] not in (None, 1):
+        raise JoulecastError("a slice with a step is not known")
+    start = call["start"] or 0
+    return views.narrow(x, axis, start + (x.shape[axis] if start < 0 else 0), call.shape[axis])
+
+
+def _unchanged(call: Call) -> Result:
+    return call["self"]  # type: ignore[no-any-return]
+
+
+OPERATORS: dict[str, Callable[[Call], Result]] = {
+    "conv2d.default": conv2d,
+    "linear.default": linear,
+    "matmul.default": matmul,
+    "bmm.default": matmul,
+    "mm.default": matmul,
+    "addmm.default": matmul,
+    "scaled_dot_product_attention.default": attention,
+    "batch_norm.default": batch_norm,
+    "layer_norm.default": layer_norm,
+    "softmax.int": softmax,
+    "max_pool2d.default": pool("max_pool"),
+    "avg_pool2d.default": pool("avg_pool"),
+    "adaptive_avg_pool2d.default": adaptive_avg_pool,
+    "relu.default": elementwise("relu"),
+    "relu_.default": elementwise("relu"),
+    "gelu.default": elementwise("gelu", approximate="approximate"),
+    "dropout.default": dropout,
+    "dropout_.default": dropout,
+    "add.Tensor": elementwise("add"),
+    "add_.Tensor": elementwise("add"),
+    "sub.Tensor": elementwise("add"),
+    "mul.Tensor": elementwise("multiply"),
+    "mul_.Tensor": elementwise("multiply"),
+    "div.Tensor": elementwise("multiply"),
+    "cat.default": concat,
+    "clone.default": copy,
+    "embedding.default": embedding,
+    "view.default": _reshaped,
+    "reshape.default": _reshaped,
+    "flatten.using_ints": _reshaped,
+    "unflatten.int": _reshaped,
+    "unsqueeze.default": _reshaped,
+    "squeeze.dim": _reshaped,
+    "squeeze.default": _reshaped,
+    "permute.default": lambda call: views.permute(call["self"], call["dims"]),
+    "transpose.int": lambda call: views.transpose(call["self"], call["dim0"], call["dim1"]),
+    "t.default": lambda call: views.transpose(call["self"], 0, 1),
+    "select.int": lambda call: views.select(call["self"], call["dim"]),
+    "expand.default": lambda call: views.expand(call["self"], call.shape),
+    "slice.Tensor": _slice,
+    "split.Tensor": _split,
+    "split_with_sizes.default": _split,
+    "chunk.default": _split,
+    "contiguous.default": _unchanged,
+    "alias.default": _unchanged,
+    "detach.default": _unchanged,
+}
+"""By aten name without its namespace."""

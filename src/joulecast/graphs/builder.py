@@ -1,0 +1,204 @@
+"""Puts an op graph together: names ops, makes their dims, and follows axes from views to tensors.
+
+Used by :mod:`joulecast.graphs.aten`, which knows what each operator does. This module needs no torch.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, Role, Tensor
+from joulecast.graphs.views import Atom, Axis, Unit, View, regroup, units
+
+BATCH, REDUCE, OTHER, OPAQUE = DimKind.BATCH, DimKind.REDUCE, DimKind.OTHER, DimKind.OPAQUE
+
+Binding = tuple[Axis, str]
+"""Atoms of a view's axis (outermost first), and the dim that they are."""
+Groups = list[list[Dim]]
+"""For each axis of a view, the dims merged in it."""
+
+
+def unit_dim(unit: Unit, name: str, kind: DimKind) -> Dim:
+    """The dim that a unit is; the batch is always called so."""
+    return Dim("batch", unit.size, BATCH) if unit.batch else Dim(name, unit.size, kind)
+
+
+def rows(axes: Iterable[Axis], kind: DimKind = OTHER) -> Groups:
+    """The axes in front of the last: ``batch``, ``sequence``, then ``axis2``, ``axis3``, ..."""
+    groups: Groups = []
+    others = 0
+    for axis in axes:
+        group = []
+        for unit in units(axis):
+            if not unit.batch:
+                others += 1
+            group.append(unit_dim(unit, "sequence" if others == 1 else f"axis{others}", kind))
+        groups.append(group)
+    return groups
+
+
+def map_groups(axes: Sequence[Axis]) -> Groups:
+    """The axes of what is computed element by element.
+
+    A feature map has ``batch``, ``channels``, and ``h``, ``w`` which may not be split; anything else
+    ``batch``, ``sequence``, ``features``.
+    """
+    found = [units(axis) for axis in axes]
+    spatial = any(u.spatial for axis in found for u in axis)
+    plain = sum(not u.batch and not u.spatial for axis in found for u in axis)
+    names = ["channels"] if spatial else ["sequence"] * (plain > 1)
+    names += [f"axis{i}" for i in range(len(names) + 1, plain + spatial)]
+    names += [] if spatial else ["features"]
+    spatials = ["h", "w", *(f"space{i}" for i in range(3, 9))]
+    return [
+        [
+            unit_dim(u, spatials.pop(0), OPAQUE)
+            if u.spatial
+            else unit_dim(u, "" if u.batch else names.pop(0), OTHER)
+            for u in axis
+        ]
+        for axis in found
+    ]
+
+
+def bindings(view: View, groups: Groups) -> list[Binding]:
+    """Which of the view's atoms are which dims; axes of size 1 are broadcast and are none."""
+    found: list[Binding] = []
+    offset = len(groups) - len(view.axes)
+    for axis, group in zip(view.axes, groups[offset:], strict=True):
+        broadcast = not any(leaf.size > 1 for atom in axis for leaf in atom.leaves())
+        if len(group) == 1 and (group[0].size == 1 or not broadcast):
+            found.append((axis, group[0].name))
+        elif not broadcast:
+            pieces = regroup(axis, [dim.size for dim in group])
+            found += [(piece, dim.name) for piece, dim in zip(pieces, group, strict=True)]
+    return found
+
+
+class Builder:
+    """The graph while it is being put together."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.tensors: dict[str, Tensor] = {}
+        self._atoms: dict[str, tuple[Atom, ...]] = {}
+        self._names: dict[str, int] = {}
+
+    def add_tensor(
+        self,
+        name: str,
+        shape: Sequence[int],
+        itemsize: int,
+        role: Role,
+        batch: Sequence[int] = (),
+        spatial: Sequence[int] = (),
+    ) -> View:
+        """Declare a tensor; ``batch`` and ``spatial`` are the axes that are so. The view of it as it is."""
+        atoms = tuple(Atom(n, i in batch, i in spatial) for i, n in enumerate(shape))
+        self.tensors[name] = Tensor(name, tuple(shape), itemsize, role)
+        self._atoms[name] = atoms
+        return View(name, tuple((atom,) for atom in atoms))
+
+    def _unused(self, module: str, kind: str, leaf: bool) -> str:
+        name = module if leaf else f"{module}/{kind}" if module else kind
+        self._names[name] = count = self._names.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+    def access(self, view: View, bound: list[Binding], dims: dict[str, Dim]) -> Access:
+        """The tensor under a view: each of its axes follows the outermost splittable dim found in it."""
+        names: dict[Atom, str] = {}
+        for axis, name in bound:
+            outermost = [leaf for atom in axis for leaf in atom.leaves()]
+            big = [leaf for leaf in outermost if leaf.size > 1] or outermost
+            if big:
+                names[big[0]] = name
+        axes: list[str | None] = []
+        for atom in self._atoms[view.tensor]:
+            inside = [names[part] for part in atom.family() if part in names]
+            splittable = [name for name in inside if dims[name].kind is not OPAQUE]
+            axes.append(next(iter(splittable or inside), None))
+        return Access(view.tensor, tuple(axes))
+
+    def add_op(
+        self,
+        kind: str,
+        *,
+        module: str,
+        leaf: bool,
+        itemsize: int,
+        reads: list[tuple[View, list[Binding]]],
+        writes: Groups,
+        inner: Sequence[Dim] = (),
+        attributes: dict[str, Any] | None = None,
+    ) -> View:
+        """Add an op whose dims are those that it writes and, after them, ``inner``; the view it gives.
+
+        ``leaf``: it is all that its module does, and takes the module's name.
+        """
+        written = [dim for group in writes for dim in group]
+        dims = {dim.name: dim for dim in (*written, *inner)}
+        name = self._unused(module, kind, leaf)
+        accesses = dict.fromkeys(self.access(view, bound, dims) for view, bound in reads)
+        self.add_tensor(
+            name,
+            [dim.size for dim in written],
+            itemsize,
+            "activation",
+            batch=[i for i, dim in enumerate(written) if dim.kind is BATCH],
+            spatial=[i for i, dim in enumerate(written) if dim.name in ("h", "w")],
+        )
+        self.ops.append(
+            Op(
+                name=name,
+                kind=kind,
+                module=module,
+                dims=tuple(dims.values()),
+                reads=tuple(accesses),
+                writes=(Access(name, tuple(dim.name for dim in written)),),
+                attributes=attributes or {},
+            )
+        )
+        atoms = iter(self._atoms[name])
+        return View(name, tuple(tuple(next(atoms) for _ in group) for group in writes))
+
+
+@dataclass
+class Call:
+    """One call of an operator in the exported graph."""
+
+    builder: Builder
+    arguments: dict[str, Any]
+    """By the names of the operator's schema; tensors are :class:`View`."""
+    shape: tuple[int, ...]
+    """Of the result; of the first, where there are several."""
+    itemsize: int
+    shapes: list[tuple[int, ...]]
+    """Of all results."""
+    module: str
+    leaf: bool
+    inplace: bool = False
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    def emit(
+        self,
+        kind: str,
+        reads: list[tuple[View, list[Binding]]],
+        writes: Groups,
+        inner: tuple[Dim, ...] = (),
+        **attributes: Any,
+    ) -> View:
+        """Add an op of that kind; the view that it writes."""
+        if self.inplace:
+            attributes["inplace"] = True
+        return self.builder.add_op(
+            kind,
+            module=self.module,
+            leaf=self.leaf,
+            itemsize=self.itemsize,
+            reads=reads,
+            writes=writes,
+            inner=inner,
+            attributes=attributes,
+        )

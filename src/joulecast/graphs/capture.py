@@ -1,0 +1,298 @@
+"""Op graphs from torch: a module is exported, and every operator in the export becomes an op or a view.
+
+The graph is that of the forward pass in training mode (batch norm with the batch's statistics, dropout where
+its probability is not 0, Inception's auxiliary classifier), with one ``cross_entropy`` op for every output at
+its end. It is traced with two samples, so that every axis that follows the batch is known to, and scaled to
+one. A weight that two layers share (tied) is one tensor that both read, under the first of its names.
+
+Needs torch, which takes seconds to import; :mod:`joulecast.graphs.shipped` reads captured graphs without it.
+"""
+
+import operator
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram, export
+from torch.utils.flop_counter import FlopCounterMode
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.aten import OPERATORS, cross_entropy
+from joulecast.graphs.builder import Builder, Call
+from joulecast.graphs.costs import work_of
+from joulecast.graphs.opgraph import KINDS, OpGraph, checked
+from joulecast.graphs.views import View, units
+from joulecast.workloads.gpt import GPTSize, build_gpt
+from joulecast.workloads.networks import build_empty
+
+TRACED_BATCH = 2
+"""Samples that a network is exported with; not 1, as axes of size 1 cannot be followed."""
+_LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
+
+SHIPPED_IMAGES: dict[str, int] = {
+    "vgg16": 224,
+    "vgg19": 224,
+    "resnet50": 224,
+    "inception_v3": 299,
+    "vit_b": 224,
+    "alexnet": 224,
+}
+"""Networks whose graphs are shipped, and the pixels of their images (ImageNet, 1000 classes)."""
+SHIPPED_LENGTH = 1024
+"""Tokens a sample in the shipped ``gpt2``."""
+
+
+def graph_flops(graph: OpGraph) -> int:
+    """FLOPs of the forward pass as torch's ``FlopCounterMode`` counts them: the matmul family alone."""
+    products = [op for op in graph.ops if KINDS[op.kind] == "matmul"]
+    return sum(int(work_of(graph, op, {}, "forward").flops) for op in products)
+
+
+def counted_flops(module: nn.Module, inputs: Sequence[torch.Tensor]) -> int:
+    """FLOPs of the module's forward pass in its present mode by torch's own counter."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(*inputs)
+    return int(counter.get_total_flops())
+
+
+def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgram:
+    """The module's training-mode forward as operators of torch; the module's own mode stays as it was.
+
+    Raises:
+        JoulecastError: torch cannot export it (its forward depends on values, say).
+    """
+    training = module.training
+    module.train()
+    try:
+        return export(module, tuple(inputs), strict=False)
+    except Exception as error:
+        first = str(error).strip().splitlines()[:1]
+        raise JoulecastError(
+            f"{type(module).__name__}: torch.export cannot follow its forward: "
+            f"{type(error).__name__}: {''.join(first)}"
+        ) from error
+    finally:
+        module.train(training)
+
+
+class NodeNamer:
+    """Where a node of the export is in the module tree, and whether it is all that its layer does."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = dict(module.named_modules())
+
+    def place(self, node: torch.fx.Node, weight: str) -> tuple[str, bool]:
+        """Module path of the node, and whether it has no layers inside.
+
+        A layer whose parent calls its function instead of it (the output projection of torch's attention)
+        is found by the name of its ``weight``.
+        """
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        path = re.sub(r"@\d+", "", stack[-1][0]) if stack else ""
+        owner = weight.rpartition(".")[0]
+        if owner.startswith(f"{path}." if path else "") and owner in self._layers and weight:
+            path = owner
+        layer = self._layers.get(path)
+        return path, bool(path) and layer is not None and not any(layer.children())
+
+
+def _parameter_names(module: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer, and the first name of the same tensor."""
+    first: dict[int, str] = {}
+    both = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    return {name: first.setdefault(id(tensor), name) for name, tensor in both}
+
+
+def _place_tensors(
+    program: ExportedProgram, module: nn.Module, builder: Builder
+) -> dict[torch.fx.Node, View]:
+    """Declare parameters, buffers and inputs; the views that the export's placeholders are."""
+    names = _parameter_names(module)
+    signature = program.graph_signature
+    inputs = list(signature.user_inputs)
+    views: dict[torch.fx.Node, View] = {}
+    declared: dict[str, View] = {}
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta["val"]
+        found = signature.inputs_to_parameters.get(node.name)
+        buffer = signature.inputs_to_buffers.get(node.name)
+        if found or buffer:
+            name = names[found or buffer]
+            if name not in declared:
+                declared[name] = builder.add_tensor(
+                    name, value.shape, value.dtype.itemsize, "parameter" if found else "buffer"
+                )
+            views[node] = declared[name]
+        else:
+            name = "input" if len(inputs) == 1 else f"input{inputs.index(node.name) + 1}"
+            views[node] = builder.add_tensor(
+                name,
+                value.shape,
+                value.dtype.itemsize,
+                "input",
+                batch=[0],
+                spatial=range(2, value.dim()) if value.dim() > 3 else (),
+            )
+    return views
+
+
+def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[str, Any]:
+    """The node's arguments by name, defaults filled in, tensors as views."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    given: dict[str, Any] = {a.name: a.default_value for a in schema.arguments}
+    given |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
+    given |= node.kwargs
+
+    def viewed(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return values[value]
+        return [viewed(v) for v in value] if isinstance(value, list | tuple) else value
+
+    return {name: viewed(value) for name, value in given.items()}
+
+
+class Capture:
+    """One walk through an export.
+
+    ``graph_ops`` maps each of the export's nodes to the op that it became, or, for a view, to the op whose
+    tensor it looks at (``None``: a parameter's or an input's).
+    """
+
+    def __init__(self, module: nn.Module, program: ExportedProgram, name: str) -> None:
+        self.name, self.builder = name, Builder()
+        self.graph_ops: dict[str, str | None] = {}
+        self._namer = NodeNamer(module)
+        self._values: dict[torch.fx.Node, Any] = dict(_place_tensors(program, module, self.builder))
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                self._add(node)
+        outputs = program.graph.find_nodes(op="output")[0].args[0]
+        mutated = len(program.graph_signature.buffers_to_mutate)
+        self._add_losses([self._values[node] for node in outputs[mutated:]])
+
+    def _add(self, node: torch.fx.Node) -> None:
+        if node.target is operator.getitem:
+            source, index = node.args
+            assert isinstance(source, torch.fx.Node)
+            self._values[node] = self._values[source][index]
+            self.graph_ops[node.name] = self.graph_ops[source.name]
+            return
+        arguments = _arguments(node, self._values)
+        tensors = self.builder.tensors
+        weight = arguments.get("weight")
+        module, leaf = self._namer.place(node, weight.tensor if isinstance(weight, View) else "")
+        target = str(node.target).removeprefix("aten.")
+        results = node.meta["val"]
+        results = list(results) if isinstance(results, list | tuple) else [results]
+        call = Call(
+            self.builder,
+            arguments,
+            tuple(results[0].shape),
+            results[0].dtype.itemsize,
+            [tuple(r.shape) for r in results],
+            module,
+            leaf,
+            inplace=target.split(".")[0].endswith("_"),
+        )
+        known = len(self.builder.ops)
+        try:
+            if target not in OPERATORS:
+                raise JoulecastError("this operator is not known to joulecast.graphs.aten")
+            value = OPERATORS[target](call)
+        except JoulecastError as error:
+            raise JoulecastError(
+                f"graph {self.name}: `{node.target}` in module `{module}`: {error}"
+            ) from None
+        self._values[node] = value
+        view = value[0] if isinstance(value, list) else value
+        if len(self.builder.ops) > known:
+            self.graph_ops[node.name] = self.builder.ops[-1].name
+        else:
+            activation = tensors[view.tensor].role == "activation"
+            self.graph_ops[node.name] = view.tensor if activation else None
+
+    def _add_losses(self, outputs: list[View]) -> None:
+        target: View | None = None
+        for logits in outputs:
+            if target is None:
+                leading = [unit for axis in logits.axes[:-1] for unit in units(axis)]
+                target = self.builder.add_tensor(
+                    "target",
+                    [unit.size for unit in leading],
+                    _LABEL_BYTES,
+                    "input",
+                    batch=[i for i, unit in enumerate(leading) if unit.batch],
+                )
+            itemsize = self.builder.tensors[logits.tensor].itemsize
+            arguments = {"self": logits, "target": target}
+            cross_entropy(Call(self.builder, arguments, (), itemsize, [], "", False))
+
+    def graph(self) -> OpGraph:
+        """The graph for one sample, checked."""
+        builder = self.builder
+        used = {access.tensor for op in builder.ops for access in (*op.reads, *op.writes)}
+        tensors = {
+            name: tensor
+            for name, tensor in builder.tensors.items()
+            if name in used or tensor.role == "parameter"
+        }
+        graph = OpGraph(self.name, tuple(builder.ops), tensors, TRACED_BATCH)
+        return checked(graph.with_batch(1))
+
+
+def capture(module: nn.Module, example_inputs: Sequence[torch.Tensor], name: str) -> OpGraph:
+    """The op graph of a module, for one sample.
+
+    ``module`` takes tensors whose first axis is the batch (of any size here) and gives logits ``(batch, ...,
+    classes)``, or several of them. It may be on the ``meta`` device; nothing is computed.
+
+    Raises:
+        JoulecastError: torch cannot export the module, or it uses an operator that is not known.
+    """
+    inputs = [x.new_zeros((TRACED_BATCH, *x.shape[1:])) for x in example_inputs]
+    return Capture(module, exported(module, inputs), name).graph()
+
+
+def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:
+    """The op graph of a network of :data:`joulecast.workloads.networks.NETWORKS`.
+
+    Inception's auxiliary classifier is part of it, as it is of its training.
+
+    Raises:
+        JoulecastError: unknown network, or a size it does not take.
+    """
+    network = build_empty(name, image_size, patch_size, classes)
+    return capture(network, [torch.empty(1, 3, image_size, image_size, device="meta")], name)
+
+
+def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gpt2") -> OpGraph:
+    """The op graph of :class:`joulecast.workloads.gpt.GPT` for samples of ``length`` tokens.
+
+    Raises:
+        JoulecastError: more tokens than the transformer has positions.
+    """
+    size = size or GPTSize()
+    if length > size.positions:
+        raise JoulecastError(
+            f"graph {name}: a sample of {length} tokens needs as many positions; there are {size.positions}"
+        )
+    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+    return capture(build_gpt(size, empty=True), [tokens], name)
+
+
+def write_shipped(folder: Path) -> list[Path]:
+    """Capture the graphs that are shipped with joulecast and write them to ``folder``; the files."""
+    graphs = [capture_network(name, image, 16, 1000) for name, image in SHIPPED_IMAGES.items()]
+    paths = []
+    for graph in (*graphs, capture_gpt(length=SHIPPED_LENGTH)):
+        paths.append(folder / f"{graph.name}.json")
+        graph.write(paths[-1])
+    return paths

@@ -1,0 +1,324 @@
+"""The op database: what operators were measured to take on a machine, and shapes between them.
+
+An entry is keyed by all that its time depends on (:class:`Signature`): kind, attributes, sizes, direction and
+precision. A shape that was not measured is read off a straight line between two that were, if they differ
+from it in one splittable dim alone (an op costs a fixed part and one for each row); beyond the measured
+shapes only as far as :data:`REACH`. Anything else has no answer here, and a caller takes a roofline.
+
+This module needs no torch; :mod:`joulecast.graphs.profile` measures.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+from joulecast.graphs.costs import Cost, Costs, Direction
+from joulecast.graphs.opgraph import DimKind, Op, OpGraph
+
+REACH = 2.0
+"""How many times larger or smaller than the nearest measured size a shape may be."""
+_COSTLY_ATTRIBUTES = ("stride", "dilation", "groups", "causal", "dropout", "approximate", "inplace")
+_SAME_HOST = ("cpu", "cores", "memory_bytes")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What the time of an op depends on."""
+
+    kind: str
+    attributes: tuple[tuple[str, str], ...]
+    """Strides, groups, ...; and ``reads``: the roles of what it reads, as an op on a network's input has no
+    gradient to compute for it."""
+    fixed: tuple[tuple[str, int], ...]
+    """Sizes of the dims that may not be split."""
+    dims: tuple[tuple[str, int], ...]
+    """Sizes of the others."""
+    direction: Direction
+    precision: str
+
+    def but(self, name: str) -> tuple[Any, ...]:
+        """All of it but the size of one dim."""
+        others = tuple(size for size in self.dims if size[0] != name)
+        return (self.kind, self.attributes, self.fixed, others, self.direction, self.precision)
+
+
+def _size(size: int, parts: float) -> int:
+    """Entries of the largest part of a dim."""
+    return math.ceil(size / parts - 1e-9)
+
+
+def signature(
+    graph: OpGraph,
+    op: Op,
+    direction: Direction,
+    parts: Mapping[str, float] | None = None,
+    precision: str = "fp32",
+) -> Signature:
+    """The signature of an op of a graph, or of one part of it.
+
+    Args:
+        graph: at the batch that is asked for.
+        op: one of its ops.
+        direction: forward or backward.
+        parts: into how many parts each dim is split; dims that are not named are whole.
+        precision: of the arithmetic.
+    """
+    given = {name: op.attributes[name] for name in _COSTLY_ATTRIBUTES if name in op.attributes}
+    given["reads"] = "+".join(graph.tensors[access.tensor].role for access in op.reads)
+    sizes = sorted((d.name, _size(d.size, (parts or {}).get(d.name, 1)), d.kind) for d in op.dims)
+    return Signature(
+        kind=op.kind,
+        attributes=tuple(sorted((name, json.dumps(value)) for name, value in given.items())),
+        fixed=tuple((name, size) for name, size, kind in sizes if kind is DimKind.OPAQUE),
+        dims=tuple((name, size) for name, size, kind in sizes if kind is not DimKind.OPAQUE),
+        direction=direction,
+        precision=precision,
+    )
+
+
+def optimizer_signature(parameter_bytes: int, precision: str = "fp32") -> Signature:
+    """The signature of a step of SGD with momentum on parameters of so many bytes."""
+    return Signature("sgd", (), (), (("bytes", parameter_bytes),), "forward", precision)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A measured op: the median of ``samples`` times over iterations and ranks."""
+
+    signature: Signature
+    milliseconds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The time of exactly this shape."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Interpolated:
+    """A time read off the line between two measured sizes of ``dim``."""
+
+    seconds: float
+    dim: str
+    between: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """How much of a whole training step its ops' times make up."""
+
+    network: str
+    batch: int
+    whole_s: float
+    """Forward, loss and backward of the network as it is, nothing timed inside; the median."""
+    ops_s: float
+    """Sum of the ops' medians, forward and backward."""
+    timed_s: float
+    """The median step that was timed op by op: near ``whole_s``, timing disturbed nothing; well above
+    ``ops_s``, the machine was not quiet, and each step was held up in another op."""
+    optimizer_s: float
+    kept: int
+    """Steps of all ranks that the medians are of."""
+    dropped: int
+    """Steps left out because the rank did not have its core all the time."""
+    waited_share: float
+    """Of the kept steps' time, the share in which the rank had no core (median); above a few hundredths the
+    database was measured on a busy machine and should be measured again."""
+
+    @property
+    def covered_share(self) -> float:
+        """The ops' part of the whole; 1 where they explain it exactly."""
+        return self.ops_s / self.whole_s
+
+
+@dataclass(frozen=True)
+class Database:
+    """Measured ops of one machine.
+
+    ``provenance`` has the host, the threads of a rank, the ranks that ran side by side, versions and date.
+    """
+
+    provenance: dict[str, Any]
+    entries: tuple[Entry, ...]
+    steps: tuple[StepCheck, ...] = ()
+    reach: float = field(default=REACH)
+
+    @cached_property
+    def _exact(self) -> dict[Signature, Entry]:
+        return {entry.signature: entry for entry in self.entries}
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, tuple[Any, ...]], list[tuple[int, float]]]:
+        """Measured sizes and seconds of each dim, all else being the same."""
+        lines: dict[tuple[str, tuple[Any, ...]], list[tuple[int, float]]] = {}
+        for entry in self.entries:
+            for name, size in entry.signature.dims:
+                key = (name, entry.signature.but(name))
+                lines.setdefault(key, []).append((size, entry.milliseconds / 1e3))
+        return {key: sorted(points) for key, points in lines.items() if len(points) > 1}
+
+    def lookup(self, wanted: Signature) -> Measured | Interpolated | None:
+        """Seconds of an op: measured, between two measured shapes, or not known.
+
+        Of several dims along which it could be read, the one whose nearest measured size is closest.
+        """
+        if wanted in self._exact:
+            return Measured(self._exact[wanted].milliseconds / 1e3)
+        found: list[tuple[float, Interpolated]] = []
+        for name, size in wanted.dims:
+            points = self._lines.get((name, wanted.but(name)))
+            if points is None:
+                continue
+            smaller = [p for p in points if p[0] < size]
+            larger = [p for p in points if p[0] > size]
+            outside = not smaller or not larger
+            low, high = (
+                (points[:2] if not smaller else points[-2:])
+                if outside
+                else (smaller[-1], larger[0])
+            )
+            away = min(max(size / near, near / size) for near, _ in (low, high))
+            if outside and away > self.reach:
+                continue
+            slope = (high[1] - low[1]) / (high[0] - low[0])
+            # Noise may turn the line; a time is never less than its proportion of the smaller shape's.
+            floor = low[1] * min(1.0, size / low[0])
+            seconds = low[1] + slope * (size - low[0])
+            if outside:
+                seconds = max(seconds, floor) if size < low[0] else max(seconds, high[1])
+            found.append((away, Interpolated(seconds, name, (low[0], high[0]))))
+        return min(found, key=lambda pair: pair[0])[1] if found else None
+
+    def optimizer(
+        self, parameter_bytes: float, precision: str = "fp32"
+    ) -> Measured | Interpolated | None:
+        """Seconds of SGD with momentum: the measured seconds a byte of the nearest size."""
+        known = [
+            (e.signature.dims[0][1], e.milliseconds / 1e3)
+            for e in self.entries
+            if e.signature.kind == "sgd" and e.signature.precision == precision
+        ]
+        if not known or parameter_bytes <= 0:
+            return None
+        size, seconds = min(known, key=lambda pair: abs(math.log(pair[0] / parameter_bytes)))
+        if size == parameter_bytes:
+            return Measured(seconds)
+        return Interpolated(seconds * parameter_bytes / size, "bytes", (size, size))
+
+    def write(self, path: Path) -> None:
+        """Write the database as JSON, one entry a line."""
+        head = json.dumps({"provenance": self.provenance, "steps": [asdict(s) for s in self.steps]})
+        lines = ",\n".join(json.dumps(asdict(entry)) for entry in self.entries)
+        with written_aside(path) as partial:
+            partial.write_text(f'{head[:-1]}, "entries": [\n{lines}\n]}}\n')
+
+
+def _pairs(entries: list[list[Any]]) -> tuple[tuple[str, Any], ...]:
+    return tuple((str(name), value) for name, value in entries)
+
+
+def _entry_of(content: dict[str, Any]) -> Entry:
+    parts = dict(content["signature"])
+    for name in ("attributes", "fixed", "dims"):
+        parts[name] = _pairs(parts[name])
+    milliseconds = float(content["milliseconds"])
+    if not milliseconds > 0:
+        raise ValueError(f"{parts['kind']} takes {milliseconds} ms")
+    return Entry(Signature(**parts), milliseconds, int(content["samples"]))
+
+
+def read_database(path: Path) -> Database:
+    """Read a database from JSON.
+
+    Raises:
+        JoulecastError: missing, or not a database.
+    """
+    try:
+        content = json.loads(path.read_text())
+        return Database(
+            provenance=dict(content["provenance"]),
+            entries=tuple(_entry_of(entry) for entry in content["entries"]),
+            steps=tuple(StepCheck(**step) for step in content["steps"]),
+        )
+    except FileNotFoundError:
+        raise JoulecastError(
+            f"{path}: no such op database; joulecast.graphs.profile measures one"
+        ) from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise JoulecastError(
+            f"{path}: is no op database: {type(error).__name__}: {error}"
+        ) from None
+
+
+def joined(databases: Iterable[Database]) -> Database:
+    """Databases of several networks as one; of an op that is in several, the mean.
+
+    Raises:
+        JoulecastError: they are of different processors, threads or numbers of ranks.
+    """
+    databases = list(databases)
+    if not databases:
+        raise JoulecastError("no op database to join")
+    first = databases[0].provenance
+
+    def setting(provenance: dict[str, Any]) -> dict[str, Any]:
+        host = {key: provenance.get("host", {}).get(key) for key in _SAME_HOST}
+        return host | {key: provenance.get(key) for key in ("threads", "ranks")}
+
+    for database in databases:
+        for key, value in setting(database.provenance).items():
+            if value != setting(first)[key]:
+                raise JoulecastError(
+                    f"op databases cannot be joined: `{key}` is {setting(first)[key]} in one and {value} "
+                    "in another; measure both in the same setting"
+                )
+    return Database(
+        provenance=first,
+        entries=merged(entry for database in databases for entry in database.entries),
+        steps=tuple(step for database in databases for step in database.steps),
+    )
+
+
+def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """One entry a signature: of an op in several places the mean of its medians, so that sums stay."""
+    found: dict[Signature, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.signature, []).append(entry)
+    return tuple(
+        Entry(key, sum(e.milliseconds for e in same) / len(same), sum(e.samples for e in same))
+        for key, same in found.items()
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """Costs from a database, and from ``fallback`` where it has no answer."""
+
+    database: Database
+    fallback: Costs
+    precision: str = "fp32"
+
+    def _known(self, answer: Measured | Interpolated | None) -> Cost | None:
+        if answer is None:
+            return None
+        return Cost(answer.seconds, "measured" if isinstance(answer, Measured) else "interpolated")
+
+    def cost(
+        self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
+    ) -> Cost:
+        wanted = signature(graph, op, direction, parts, self.precision)
+        answer = self._known(self.database.lookup(wanted))
+        return answer or self.fallback.cost(graph, op, parts, direction)
+
+    def optimizer(self, parameter_bytes: float) -> Cost:
+        answer = self._known(self.database.optimizer(parameter_bytes, self.precision))
+        return answer or self.fallback.optimizer(parameter_bytes)

@@ -1,0 +1,179 @@
+"""A network's real training step with every operator timed where it runs.
+
+The network's export is run operator by operator, which computes what the network computes. The forward of an
+op is timed around its call. Its backward is what autograd does from the first of the nodes that the call
+left on the tape to the next op's, so the sum of gradients that meet belongs to the op that brought the last
+of them. Operators that only look at a tensor (or copy it to another layout) belong to the op that wrote it.
+"""
+
+import operator
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.capture import TRACED_BATCH, Capture, exported
+from joulecast.graphs.opgraph import OpGraph
+
+Times = dict[str, float]
+"""Seconds by op; under "" what belongs to none."""
+_LOSS = "cross_entropy"
+_FREE = {
+    str(operator.getitem),
+    *(f"aten.{name}" for name in ("view.default", "transpose.int", "permute.default")),
+    *(f"aten.{name}" for name in ("unflatten.int", "unsqueeze.default", "squeeze.dim")),
+    *(f"aten.{name}" for name in ("flatten.using_ints", "t.default")),
+}
+"""Views whose backward moves nothing; what little it takes falls to the op before it in the backward."""
+
+
+def _logits_of(outputs: Any) -> list[Tensor]:
+    """The network's outputs: one, or Inception's two."""
+    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+
+
+def _loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy as training has it: summed, over samples (and positions)."""
+    return functional.cross_entropy(logits.flatten(0, -2), target.flatten(), reduction="sum")
+
+
+@dataclass
+class _Clock:
+    """Who was at work when."""
+
+    forward: Times = field(default_factory=dict)
+    backward: Times = field(default_factory=dict)
+    known: set[Any] = field(default_factory=set)
+    """Nodes of the tape; held because autograd's own hold on their Python side is weak."""
+    events: list[tuple[str, float]] = field(default_factory=list)
+
+    def claim(self, op: str, output: Any) -> None:
+        """Time what leads to ``output`` on the tape, and nobody has claimed, as ``op``'s.
+
+        Autograd runs the nodes of one call one after the other, so that the arrival at the first will do; a
+        hook at each of them would make a vision transformer's backward slower by a tenth.
+        """
+        node = getattr(output, "grad_fn", None)
+        if node is not None and node not in self.known:
+            self.known.add(node)
+            node.register_prehook(self._arrival(op))
+
+    def _arrival(self, op: str) -> Callable[[Any], None]:
+        def arrive(gradients: Any) -> None:
+            self.events.append((op, time.perf_counter()))
+
+        return arrive
+
+    def add(self, op: str, seconds: float) -> None:
+        """Time of an op's forward."""
+        self.forward[op] = self.forward.get(op, 0.0) + seconds
+
+    def close(self, stop: float) -> None:
+        """Turn the arrivals into each op's time; the tape may go."""
+        ends = [start for _, start in self.events[1:]] + [stop]
+        for (op, start), end in zip(self.events, ends, strict=True):
+            self.backward[op] = self.backward.get(op, 0.0) + end - start
+        self.known.clear()
+
+
+class _Timed(torch.fx.Interpreter):
+    """Runs the export, each operator on the clock."""
+
+    def __init__(self, module: torch.fx.GraphModule, ops: dict[str, str | None]) -> None:
+        super().__init__(module)
+        self.clock = _Clock()
+        self._op_of = ops
+        self._now = ""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self._now = self._op_of.get(n.name) or ""
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start = time.perf_counter()
+        result = target(*args, **kwargs)
+        self.clock.add(self._now, time.perf_counter() - start)
+        if str(target) not in _FREE:
+            for output in result if isinstance(result, list | tuple) else (result,):
+                self.clock.claim(self._now, output)
+        return result
+
+
+class TimedNetwork:
+    """A network, its graph, and its training step on one batch, timed whole or op by op.
+
+    Args:
+        module: the network, with memory, on the CPU; it takes one tensor.
+        inputs: a batch of its inputs.
+        classes: target classes.
+        name: of the graph.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Tensor, classes: int, name: str) -> None:
+        self.module, self._inputs = module.train(), inputs
+        batch = inputs.shape[0]
+        traced = inputs.new_zeros((TRACED_BATCH, *inputs.shape[1:]))
+        walk = Capture(module, exported(module, [traced]), name)
+        self.graph: OpGraph = walk.graph().with_batch(batch)
+        self._program = exported(module, [inputs])
+        calls = [n.name for n in self._program.graph.nodes if n.op == "call_function"]
+        if calls != list(walk.graph_ops):
+            raise JoulecastError(f"network {name}: torch exports it otherwise with {batch} samples")
+        self._ops = walk.graph_ops
+        self._lifted = self._lifted_tensors()
+        shape = self.graph.tensors["target"].shape
+        self._target = torch.randint(classes, shape)
+        self._losses = [op.name for op in self.graph.ops if op.kind == _LOSS]
+        self._optimizer = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9, fused=True)
+
+    def _lifted_tensors(self) -> list[Tensor]:
+        """Parameters and buffers in the order in which the export takes them."""
+        signature = self._program.graph_signature
+        names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        tensors: dict[str, Tensor] = {}
+        tensors |= dict(self.module.named_parameters(remove_duplicate=False))
+        tensors |= dict(self.module.named_buffers(remove_duplicate=False))
+        placeholders = self._program.graph.find_nodes(op="placeholder")
+        return [tensors[names[node.name]] for node in placeholders if node.name in names]
+
+    def _clear(self) -> None:
+        for parameter in self.module.parameters():
+            parameter.grad = None
+
+    def whole_step(self) -> float:
+        """Seconds of forward, loss and backward of the network itself."""
+        self._clear()
+        start = time.perf_counter()
+        losses = [_loss(x, self._target) for x in _logits_of(self.module(self._inputs))]
+        (sum(losses[1:], losses[0]) / len(self._inputs)).backward()
+        return time.perf_counter() - start
+
+    def step_by_op(self) -> tuple[Times, Times]:
+        """Seconds of every op's forward and backward."""
+        self._clear()
+        interpreter = _Timed(self._program.graph_module, self._ops)
+        clock = interpreter.clock
+        outputs: Sequence[Tensor] = interpreter.run(*self._lifted, self._inputs)
+        losses = []
+        for op, logits in zip(self._losses, outputs, strict=True):
+            start = time.perf_counter()
+            losses.append(_loss(logits, self._target))
+            clock.add(op, time.perf_counter() - start)
+            clock.claim(op, losses[-1])
+        total = sum(losses[1:], losses[0]) / len(self._inputs)
+        clock.claim(self._losses[0], total)
+        del outputs, losses
+        total.backward()
+        clock.close(time.perf_counter())
+        return clock.forward, clock.backward
+
+    def optimizer_step(self) -> float:
+        """Seconds of SGD with momentum on the gradients that the last step left, fused as in training."""
+        start = time.perf_counter()
+        self._optimizer.step()
+        return time.perf_counter() - start

@@ -1,0 +1,189 @@
+"""How a view's axes hang together with those of the tensor that it looks at.
+
+A tensor's axis is an :class:`Atom`. A reshape that splits an axis splits its atom, one that merges axes puts
+several atoms on one axis; a transpose moves them, a select drops one. So a view, however many reshapes made
+it, still knows for each of its axes which part of the stored tensor it is, and nothing has to be guessed from
+sizes that happen to agree: the axis that follows the batch is the one whose atom came from the input's.
+
+This module needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from joulecast.errors import JoulecastError
+
+
+@dataclass(eq=False)
+class Atom:
+    """An axis, or the part of one that some view has told apart; compared by identity."""
+
+    size: int
+    batch: bool = False
+    spatial: bool = False
+    """A row or column of an image or feature map."""
+    parts: list[Atom] = field(default_factory=list)
+    """What it was split into, outermost first; empty for a leaf."""
+    narrowed: list[Atom] = field(default_factory=list)
+    """Slices that were taken of it."""
+
+    def leaves(self) -> list[Atom]:
+        """The parts that nobody has split, outermost first."""
+        return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
+
+    def family(self) -> list[Atom]:
+        """Itself and everything that was split or sliced from it, outermost first."""
+        return [self, *(a for child in (*self.parts, *self.narrowed) for a in child.family())]
+
+    def split(self, outer: int) -> tuple[Atom, Atom]:
+        """Split into ``outer`` and the rest."""
+        first, second = (
+            Atom(outer, spatial=self.spatial),
+            Atom(self.size // outer, spatial=self.spatial),
+        )
+        self.parts = [first, second]
+        return first, second
+
+
+Axis = tuple[Atom, ...]
+"""The atoms of one axis of a view, outermost first; empty for an axis of size 1."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What an op is given: a stored tensor, seen through reshapes."""
+
+    tensor: str
+    axes: tuple[Axis, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(prod(atom.size for atom in axis) for axis in self.axes)
+
+    def leaves(self) -> tuple[Axis, ...]:
+        """The axes in the finest atoms known by now, those of size 1 left out."""
+        return tuple(
+            tuple(leaf for atom in axis for leaf in atom.leaves() if leaf.size > 1)
+            for axis in self.axes
+        )
+
+
+def regroup(atoms: Iterable[Atom], sizes: Sequence[int]) -> list[Axis]:
+    """Deal the atoms out to axes of these sizes, in order, splitting atoms where an axis ends inside one.
+
+    Raises:
+        JoulecastError: the sizes cut the batch, or do not divide what they would have to.
+    """
+    left = [leaf for atom in atoms for leaf in atom.leaves() if leaf.size > 1][::-1]
+    axes: list[Axis] = []
+    for size in sizes:
+        axis: list[Atom] = []
+        while size > 1:
+            atom = left.pop() if left else Atom(1)
+            if atom.size > 1 and size % atom.size == 0:
+                axis.append(atom)
+                size //= atom.size
+            elif atom.size % size == 0 and atom.size > 1 and not atom.batch:
+                outer, inner = atom.split(size)
+                axis.append(outer)
+                left.append(inner)
+                size = 1
+            else:
+                raise JoulecastError(
+                    f"cannot follow a reshape to {tuple(sizes)}: it cuts through an axis of size {atom.size}"
+                )
+        axes.append(tuple(axis))
+    return axes
+
+
+def reshape(view: View, shape: Sequence[int]) -> View:
+    """The view in another shape with the same number of elements."""
+    return View(view.tensor, tuple(regroup((a for axis in view.axes for a in axis), shape)))
+
+
+def permute(view: View, order: Sequence[int]) -> View:
+    """The view with its axes in another order."""
+    return View(view.tensor, tuple(view.axes[i] for i in order))
+
+
+def transpose(view: View, one: int, other: int) -> View:
+    """The view with two axes exchanged."""
+    order = list(range(len(view.axes)))
+    order[one], order[other] = order[other], order[one]
+    return permute(view, order)
+
+
+def select(view: View, axis: int) -> View:
+    """The view at one index of an axis, which disappears."""
+    axis %= len(view.axes)
+    return View(view.tensor, view.axes[:axis] + view.axes[axis + 1 :])
+
+
+def expand(view: View, shape: Sequence[int]) -> View:
+    """The view repeated along its axes of size 1, and along new axes in front."""
+    axes: list[Axis] = [()] * (len(shape) - len(view.axes)) + list(view.axes)
+    return View(
+        view.tensor,
+        tuple(
+            axis if size == prod(a.size for a in axis) else (Atom(size),)
+            for axis, size in zip(axes, shape, strict=True)
+        ),
+    )
+
+
+def narrow(view: View, axis: int, start: int, length: int) -> View:
+    """``length`` entries of an axis from ``start``.
+
+    An even share of an axis (one of q, k, v) is a split axis with one index taken; any other slice is an atom
+    of its own that remembers what it was cut from.
+    """
+    axis %= len(view.axes)
+    atoms = view.leaves()[axis]
+    whole = prod(atom.size for atom in atoms)
+    if length == whole:
+        return view
+    inner = prod(atom.size for atom in atoms[1:])
+    outer = atoms[0]
+    if outer.batch:
+        raise JoulecastError("cannot follow a slice of the batch")
+    if len(atoms) == 1 and whole % length == 0 and start % length == 0:
+        cut: Axis = (outer.split(whole // length)[1],)
+    elif start % inner == 0 and length % inner == 0:
+        piece = Atom(length // inner, spatial=outer.spatial)
+        outer.narrowed.append(piece)
+        cut = ((piece,) if piece.size > 1 else ()) + atoms[1:]
+    else:
+        cut = (Atom(length),)
+    return View(view.tensor, (*view.axes[:axis], cut, *view.axes[axis + 1 :]))
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Adjacent atoms of one axis that make one dim of an op."""
+
+    atoms: Axis
+    size: int
+    batch: bool
+    spatial: bool
+    """Rows or columns of a map, not merged with anything (merged, they are a sequence)."""
+
+
+def units(axis: Axis) -> list[Unit]:
+    """An axis as dims: one, unless the batch is merged with something else in it."""
+    leaves = [leaf for atom in axis for leaf in atom.leaves()]
+    groups: list[list[Atom]] = []
+    for leaf in leaves:
+        if leaf.size == 1 and len(leaves) > 1:
+            continue
+        if groups and not leaf.batch and not groups[-1][0].batch:
+            groups[-1].append(leaf)
+        else:
+            groups.append([leaf])
+    return [
+        Unit(tuple(g), prod(a.size for a in g), g[0].batch, len(g) == 1 and g[0].spatial)
+        for g in groups
+    ] or [Unit((), 1, False, False)]
