@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast import config as configuration
+from joulecast.cli_simulator import search, simulate
 from joulecast.errors import JoulecastError
 from joulecast.external import locate
 from joulecast.platforms import read_platform
@@ -21,6 +22,8 @@ config_app = typer.Typer(no_args_is_help=True, help="The configuration, generate
 app.add_typer(config_app, name="config")
 import_app = typer.Typer(no_args_is_help=True, help="Make run records of what others measured.")
 app.add_typer(import_app, name="import")
+app.command()(simulate)
+app.command()(search)
 
 
 def _fail(error: JoulecastError) -> typer.Exit:

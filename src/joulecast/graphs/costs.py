@@ -156,3 +156,31 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
             "measure an op database on it"
         )
     return Roofline(device.peak_flops[precision], device.memory_bytes_per_s, device.launch_s)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """No costs: what a database falls back to on a device whose peak rates nobody knows."""
+
+    reason: str
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
+        raise JoulecastError(
+            f"graph {graph.name}: op `{op.name}` ({op.kind} {direction}, {sizes}) is not in the op "
+            f"database, and there is no roofline to fall back to: {self.reason}"
+        )
+
+    def optimizer(self, parameter_bytes: float) -> Cost:
+        raise JoulecastError(
+            f"the optimizer on {parameter_bytes:.0f} bytes is not in the op database, and there is no "
+            f"roofline to fall back to: {self.reason}"
+        )
+
+
+def roofline_or_refusal(platform: Platform, precision: str = "fp32") -> Costs:
+    """The platform's roofline, or costs that say why it has none when they are asked."""
+    try:
+        return roofline_of(platform, precision)
+    except JoulecastError as error:
+        return Refusal(str(error))

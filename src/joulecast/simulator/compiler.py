@@ -27,6 +27,8 @@ from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
 from joulecast.simulator.transfers import Transfers
 
+OPTIMIZER = "optimizer"
+"""Label of its tasks."""
 PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
@@ -300,7 +302,7 @@ class Compiler:
         cost = self.costs.optimizer(kept)
         if cost.seconds > 0:
             seconds = cost.seconds * lane.pace
-            lane.compute(Task("optimizer", (lane.number,), seconds), lane.gradient_messages)
+            lane.compute(Task(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
         gathered = sum(g.bytes for g in program.gradients if g.zero in (1, 2) and g.axes)
         if gathered and data > 1:
             message = Message("all_gather", "data", gathered, "gather updated weights", -1)

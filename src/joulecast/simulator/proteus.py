@@ -10,8 +10,9 @@ networks on one device, GPT split by batch and by tensor over the 8 devices of a
 import math
 from dataclasses import dataclass
 
-from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, work_of
+from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, roofline_of, work_of
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
+from joulecast.platforms import Platform
 
 FIRST_BUCKET_BYTES = 1e6
 BUCKET_BYTES = 25e6
@@ -67,3 +68,13 @@ class ProteusRoofline(Roofline):
 
     def optimizer(self, parameter_bytes: float) -> Cost:
         return Cost(_OPTIMIZER_PASSES * parameter_bytes / self.bytes_per_s, "roofline")
+
+
+def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRoofline:
+    """The original's roofline with a platform's peak rates.
+
+    Raises:
+        JoulecastError: its file does not tell them; names the key.
+    """
+    plain = roofline_of(platform, precision)
+    return ProteusRoofline(plain.flops_per_s, plain.bytes_per_s)

@@ -17,7 +17,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
-from joulecast.simulator.compiler import Compiler, Fleet, build_fleet
+from joulecast.simulator.compiler import OPTIMIZER, Compiler, Fleet, build_fleet
 from joulecast.simulator.executor import Slowdown, TaskGraph, Timeline, execute
 from joulecast.simulator.memory import Memory, memory_of
 from joulecast.simulator.network import SharedNetwork
@@ -66,6 +66,13 @@ class Simulation:
     by_class: list[Breakdown]
     capacity: list[float]
     """Bytes/s of the ports that the tasks name."""
+
+    @property
+    def optimizer_s(self) -> float:
+        """Seconds of the optimizer, the mean over devices; part of computing."""
+        sizes = self.fleet.classes.size
+        tasks = [task for task in self.tasks.tasks if task.label == OPTIMIZER]
+        return float(sum(task.work * sizes[task.devices[0]] for task in tasks) / sizes.sum())
 
     @property
     def samples_per_s(self) -> float:

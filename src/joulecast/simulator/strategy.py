@@ -89,7 +89,8 @@ class Strategy(BaseModel):
             if size < 1:
                 raise JoulecastError(f"strategy: mesh.{name}: {size} is below 1")
         if devices is not None and devices != self.devices:
-            product = " x ".join(f"{name}={size}" for name, size in self.mesh.items())
+            sizes = [f"{name}={size}" for name, size in self.mesh.items() if size > 1]
+            product = " x ".join(sizes) or "one device"
             raise JoulecastError(
                 f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
             )
