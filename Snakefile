@@ -10,12 +10,14 @@ configfile: "config/config.yaml"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/energy.smk"
+include: "workflow/rules/simulator.smk"
 
 
 localrules:
     all,
     measure,
     energy_tables,
+    simulator_tables,
 
 
 rule all:
@@ -24,6 +26,7 @@ rule all:
         rules.tables.output,
         rules.figures.output,
         rules.check.output,
+        rules.simulator_report.output,
 
 
 rule measure:
@@ -34,3 +37,8 @@ rule measure:
 rule energy_tables:
     input:
         rules.tables.output,
+
+
+rule simulator_tables:
+    input:
+        rules.simulator_report.output,

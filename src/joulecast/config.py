@@ -182,6 +182,51 @@ class EvaluationSection(_Section):
     series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
 
 
+class SimulatorSection(_Section):
+    """What is simulated, and what the simulator is judged on."""
+
+    emulated_network: str | None = Field(
+        "recorded/emulated-network",
+        description="Measured steps on an emulated network, from the project's folder; null: measure "
+        "them here (needs root, a quarter of an hour).",
+    )
+    real_training: str | None = Field(
+        "recorded/two-core-training",
+        description="Measured steps of real training on two ranks; null: measure them here.",
+    )
+    profile_ops: bool = Field(
+        True, description="Measure what every op of the networks costs on this machine."
+    )
+    platforms: list[str] = Field(
+        ["hc1", "hc2", "hc3", "dgx-h100", "dgx-h200", "tianhe3-mt", "tianhe3-ft"],
+        description="Platforms to forecast on, beside the campaign's own.",
+    )
+    nodes: list[int] = Field(
+        [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
+        min_length=1,
+        description="Node counts to forecast.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        description="Samples of a device's step on those platforms (scale.batch_size here).",
+    )
+    precision: Precision = Field("fp32", description="Whose peak rate those platforms compute at.")
+    speed_devices: list[int] = Field(
+        [8, 32, 64, 128, 1024, 10000],
+        min_length=1,
+        description="Device counts that the simulator is timed for.",
+    )
+
+    @field_validator("nodes", "speed_devices")
+    @classmethod
+    def _counts(cls, counts: list[int]) -> list[int]:
+        for count in counts:
+            if count < 1:
+                raise ValueError(f"{count} is below 1")
+        return sorted(set(counts))
+
+
 class Config(_Section):
     """The configuration of a campaign."""
 
@@ -205,6 +250,7 @@ class Config(_Section):
     )
     calibration: CalibrationSection = CalibrationSection()
     evaluation: EvaluationSection = EvaluationSection()
+    simulator: SimulatorSection = SimulatorSection()
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
 
     @field_validator("external_data")

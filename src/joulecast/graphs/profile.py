@@ -7,8 +7,10 @@ held against the other (:class:`~joulecast.graphs.database.StepCheck`).
 
 import ctypes
 import multiprocessing
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
@@ -159,15 +161,38 @@ def _allocate_as_training_does() -> None:
         pass  # not glibc
 
 
+@contextmanager
+def _environment_of_training() -> Iterator[None]:
+    """Huge pages and one thread, as runs of training are launched."""
+    wanted = {
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def _rank(
     pipe: Connection,
     barrier: Barrier,
     size: tuple[str, int, int, int],
     batches: Sequence[int],
     iterations: int,
+    core: int,
 ) -> None:
     """One rank's process: sends the graph and the times for each batch size, or what went wrong."""
     try:
+        # A core of its own: ranks that the kernel moves about disturb each other.
+        os.sched_setaffinity(0, {core})
         import torch
 
         from joulecast.graphs.instrumented import TimedNetwork
@@ -283,11 +308,12 @@ def measure_database(
     pipes, processes = [], []
     start = time.monotonic()
     try:
-        for _ in range(ranks):
+        for core in sorted(os.sched_getaffinity(0))[:ranks]:
             here, there = context.Pipe(duplex=False)
-            arguments = (there, barrier, size, tuple(batches), iterations)
+            arguments = (there, barrier, size, tuple(batches), iterations, core)
             process = context.Process(target=_rank, args=arguments, daemon=True)
-            process.start()
+            with _environment_of_training():
+                process.start()
             there.close()
             pipes.append(here)
             processes.append(process)

@@ -33,7 +33,8 @@ _COLOURS = {
 _MARKS = {1: "o", 2: "s", 4: "^", 8: "D", 16: "P", 32: "X", 64: "*"}
 
 
-def _save(figure: Figure, stem: Path) -> None:
+def save(figure: Figure, stem: Path) -> None:
+    """Write a figure as SVG and PDF."""
     for suffix in ("svg", "pdf"):
         with written_aside(stem.with_suffix(f".{suffix}")) as partial:
             figure.savefig(partial, format=suffix, bbox_inches="tight")
@@ -49,7 +50,7 @@ def _stacked(means: dict[str, pd.DataFrame], what: str, stem: Path, suffix: str)
     if not means:
         figure, axes = plt.subplots(figsize=(5, 3))
         axes.text(0.5, 0.5, f"no {what} to show", ha="center", transform=axes.transAxes)
-        _save(figure, stem)
+        save(figure, stem)
         return
     figure, panels = plt.subplots(
         1, len(means), figsize=(1 + 3 * len(means), 3.6), squeeze=False, layout="constrained"
@@ -74,7 +75,7 @@ def _stacked(means: dict[str, pd.DataFrame], what: str, stem: Path, suffix: str)
         ncol=len(handles),
         frameon=False,
     )
-    _save(figure, stem)
+    save(figure, stem)
 
 
 def _usual_batch(training: pd.DataFrame) -> pd.DataFrame:
@@ -158,7 +159,7 @@ def power_trace(record: RunRecord, stem: Path) -> None:
     axes.set_ylabel(f"power in W ({source})" if source else "power in W")
     axes.set_title(info.spec.run)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
-    _save(figure, stem)
+    save(figure, stem)
 
 
 def _against(
@@ -232,4 +233,4 @@ def predicted_against_measured(
         frameon=False,
         fontsize=8,
     )
-    _save(figure, stem)
+    save(figure, stem)

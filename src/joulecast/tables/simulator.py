@@ -13,9 +13,11 @@ from scipy.stats import kendalltau
 from joulecast.errors import JoulecastError
 from joulecast.graphs.shipped import load
 from joulecast.platforms import Platform
+from joulecast.simulator.emulated import judge
 from joulecast.simulator.simulate import Assumptions, simulate
 from joulecast.simulator.strategy import Strategy
 from joulecast.tables.output import write_table
+from joulecast.testbed.results import read_results
 
 _JUDGED = ("predicted", "sum", "max")
 _NOT_PREDICTIONS = ("measured_s", "spread_s", "again_s", "predicted_s", "sum_s", "max_s")
@@ -51,6 +53,23 @@ def read_published_simulators(path: Path) -> PublishedSimulators:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+
+
+def judged_experiments(emulated: Path, training: Path, sources: Mapping[str, str]) -> pd.DataFrame:
+    """Predict the steps of both experiments.
+
+    Args:
+        emulated: folder of steps on an emulated network.
+        training: folder of steps of real training.
+        sources: whether each (``emulated``, ``training``) was ``measured`` here or ``recorded``.
+    """
+    on_network = judge(read_results(emulated)).assign(
+        experiment="emulated network", source=sources["emulated"], fitted=False
+    )
+    real = judge_training(read_training_results(training)).assign(
+        experiment="real training", source=sources["training"]
+    )
+    return pd.concat([on_network, real], ignore_index=True)
 
 
 def _errors(judged: pd.DataFrame) -> pd.DataFrame:

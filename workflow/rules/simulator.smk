@@ -1,0 +1,135 @@
+# The simulator: op graphs and costs, networks it is judged on, error tables, forecasts of scaling.
+
+PROJECT = Path(workflow.basedir)
+NETWORKS = CONFIG.workload.networks
+# Measured here only where the configuration says so; else taken from what the project keeps as data.
+EMULATED_NETWORK = CONFIG.simulator.emulated_network
+REAL_TRAINING = CONFIG.simulator.real_training
+# Ops of a platform whose runs are replayed cannot be measured on this machine.
+PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
+
+
+def kept_or_measured(kept, name):
+    """Folder of measurements the simulator is judged on, as input of a rule."""
+    return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
+
+
+rule capture_graph:
+    output:
+        graph=f"{RESULTS}/graphs/{{network}}.json",
+    log:
+        f"{RESULTS}/logs/capture-{{network}}.log",
+    threads: 1
+    params:
+        size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
+    script:
+        "../scripts/capture_graph.py"
+
+
+rule profile_ops:
+    output:
+        database=f"{RESULTS}/ops/{{network}}.json",
+    log:
+        f"{RESULTS}/logs/ops-{{network}}.log",
+    threads: 1
+    resources:
+        machine=1,
+    params:
+        size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
+        batches=sorted({CONFIG.scale.batch_size, *CONFIG.calibration.batch_sizes}),
+    script:
+        "../scripts/profile_ops.py"
+
+
+rule measure_emulated_network:
+    output:
+        folder=directory(f"{RESULTS}/emulated-network"),
+    log:
+        f"{RESULTS}/logs/emulated-network.log",
+    threads: 1
+    resources:
+        machine=1,
+    script:
+        "../scripts/measure_emulated_network.py"
+
+
+rule judge_simulator:
+    input:
+        emulated=kept_or_measured(EMULATED_NETWORK, "emulated-network"),
+        training=kept_or_measured(REAL_TRAINING, "real-training"),
+    output:
+        judged=f"{RESULTS}/simulator/judged.parquet",
+    log:
+        f"{RESULTS}/logs/judge-simulator.log",
+    threads: 1
+    params:
+        source=lambda wildcards, input: {
+            "emulated": "measured" if EMULATED_NETWORK is None else "recorded",
+            "training": "measured" if REAL_TRAINING is None else "recorded",
+        },
+    script:
+        "../scripts/judge_simulator.py"
+
+
+rule scaling_forecast:
+    input:
+        fits=rules.fit.output.fits,
+        records=records("kind == 'allreduce'"),
+        graphs=expand(f"{RESULTS}/graphs/{{network}}.json", network=NETWORKS),
+        ops=expand(
+            f"{RESULTS}/ops/{{network}}.json", network=NETWORKS if PROFILES_OPS else []
+        ),
+        platforms=ancient(
+            [
+                str(PLATFORMS / f"{name}.yaml")
+                for name in [CONFIG.platform, *CONFIG.simulator.platforms]
+            ]
+        ),
+    output:
+        forecast=f"{RESULTS}/simulator/scaling_forecast.parquet",
+    log:
+        f"{RESULTS}/logs/scaling-forecast.log",
+    threads: 1
+    params:
+        config=CONFIG.model_dump(
+            mode="json", include={"simulator", "scale", "emulation"}
+        ),
+        platforms_sha256=[
+            sha256_of(PLATFORMS / f"{name}.yaml")
+            for name in [CONFIG.platform, *CONFIG.simulator.platforms]
+        ],
+    script:
+        "../scripts/scaling_forecast.py"
+
+
+rule simulator_report:
+    input:
+        judged=rules.judge_simulator.output.judged,
+        forecast=rules.scaling_forecast.output.forecast,
+        published=ancient(str(PUBLISHED / "proteus.yaml")),
+        platform=ancient(str(PLATFORMS / "hc2.yaml")),
+    output:
+        expand(
+            f"{RESULTS}/tables/{{table}}.{{suffix}}",
+            table=[
+                "simulator_error",
+                "simulator_order",
+                "simulator_ablation",
+                "simulator_speed",
+                "scaling_forecast",
+            ],
+            suffix=["csv", "md"],
+        ),
+        expand(
+            f"{RESULTS}/figures/{{figure}}.{{suffix}}",
+            figure=["simulator_predicted_against_measured", "step_by_node_count"],
+            suffix=["svg", "pdf"],
+        ),
+    log:
+        f"{RESULTS}/logs/simulator.log",
+    threads: 1
+    params:
+        published_sha256=sha256_of(PUBLISHED / "proteus.yaml"),
+        speed_devices=CONFIG.simulator.speed_devices,
+    script:
+        "../scripts/simulator_report.py"

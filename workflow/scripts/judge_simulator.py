@@ -1,0 +1,20 @@
+"""Predict what was measured, and keep both."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.tables.simulator import judged_experiments
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        judged = judged_experiments(
+            emulated=Path(snakemake.input.emulated),
+            training=Path(snakemake.input.training),
+            sources=snakemake.params.source,
+        )
+        judged.to_parquet(snakemake.output.judged, index=False)

@@ -1,0 +1,28 @@
+"""Measure what the ops of a network cost here, with all cores training side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.graphs.profile import measure_database
+from joulecast.provenance import usable_cores
+from joulecast.training.launch import machine_lock
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(network: str, size: dict[str, int], batches: list[int], out: Path, log: Path) -> None:
+    with open(log, "a") as file, machine_lock(file):
+        measure_database(network, **size, batches=batches, ranks=usable_cores(), out=out)
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        main(
+            network=snakemake.wildcards.network,
+            size=snakemake.params.size,
+            batches=snakemake.params.batches,
+            out=Path(snakemake.output.database),
+            log=Path(snakemake.log[0]),
+        )

@@ -1,0 +1,23 @@
+"""Forecast the campaign's networks on many nodes of every platform."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.tables.scaling import ForecastFiles, forecast_campaign
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        files = ForecastFiles(
+            fits=Path(snakemake.input.fits),
+            records=[Path(path) for path in snakemake.input.records],
+            graphs=[Path(path) for path in snakemake.input.graphs],
+            ops=[Path(path) for path in snakemake.input.ops],
+            platforms=[Path(path) for path in snakemake.input.platforms],
+        )
+        forecast = forecast_campaign(files, snakemake.params.config)
+        forecast.to_parquet(snakemake.output.forecast, index=False)

@@ -1,0 +1,35 @@
+"""Write the tables and figures of the simulator."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.platforms import read_platform
+from joulecast.tables.simulator import read_published_simulators, write_simulator_tables
+from joulecast.tables.simulator_figures import predicted_against_measured, step_by_node_count
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(judged: str, forecast: str, published: Path, platform: Path, devices: list[int]) -> None:
+    import pandas as pd
+
+    tables = Path(snakemake.output[0]).parent
+    figures = tables.parent / "figures"
+    steps, rows = pd.read_parquet(judged), pd.read_parquet(forecast)
+    numbers = read_published_simulators(published)
+    write_simulator_tables(tables, steps, rows, read_platform(platform), numbers, devices)
+    predicted_against_measured(steps, figures / "simulator_predicted_against_measured")
+    step_by_node_count(rows, figures / "step_by_node_count")
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        main(
+            judged=snakemake.input.judged,
+            forecast=snakemake.input.forecast,
+            published=Path(snakemake.input.published),
+            platform=Path(snakemake.input.platform),
+            devices=snakemake.params.speed_devices,
+        )
