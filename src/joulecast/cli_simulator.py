@@ -153,7 +153,6 @@ def search(
 ) -> None:
     """Rank all parallel strategies of some devices that fit in memory, by the time of a step."""
     from joulecast.simulator.search import search as run
-    from joulecast.simulator.strategy import text_of
 
     try:
         on = _platform(platform, link)
@@ -168,9 +167,8 @@ def search(
         raise _fail(error) from None
     rows = [simulation.as_json() for simulation in ranking.feasible]
     if as_json:
-        too_large = [text_of(s.strategy) for s in ranking.out_of_memory]
-        told = {"feasible": rows, "out_of_memory": too_large, "impossible": ranking.impossible}
-        typer.echo(json.dumps(told, indent=1))
+        left_out = {"out_of_memory": ranking.out_of_memory, "impossible": ranking.impossible}
+        typer.echo(json.dumps({"feasible": rows, **left_out}, indent=1))
         return
     if not rows:
         typer.echo("no strategy fits in memory")

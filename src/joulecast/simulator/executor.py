@@ -213,9 +213,10 @@ class _Run:
         """Start what is ready and give everything that changed its new rate."""
         while self.ready:
             self._begin(self.ready.pop())
-        for task, rate in self.network.rates_around(self.changed_flows).items():
-            self.fair[task] = rate
-            self.met.add(task)
+        if self.changed_flows:
+            for task, rate in self.network.rates_around(self.changed_flows).items():
+                self.fair[task] = rate
+                self.met.add(task)
         for task in self.changed_compute:
             if self.flowing[task]:
                 self._set_compute_rate(task)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+from joulecast.platforms import Platform
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.program import StageProgram
 from joulecast.simulator.strategy import Strategy, phases
@@ -176,4 +177,24 @@ def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memo
         optimizer_bytes=sum(OPTIMIZER_STATES * b / (data if zero else 1) for b, zero in sizes),
         activations_bytes=peak,
         at_op=where,
+    )
+
+
+def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
+    """Whether some stage's devices have too little; ``None`` if nobody knows how much they have."""
+    limit = platform.require_cluster().device.memory_bytes
+    return None if limit is None else max(m.peak_bytes for m in memory) > limit
+
+
+def memory_verdict(memory: list[Memory], platform: Platform) -> str:
+    """In a line: does it fit, and if not, what does not."""
+    limit = platform.require_cluster().device.memory_bytes
+    worst = max(memory, key=lambda m: m.peak_bytes)
+    if limit is None:
+        return f"memory of {platform.name}'s devices is not known"
+    if not exceeds(memory, platform):
+        return f"fits: {worst.peak_bytes / 1e9:.1f} of {limit / 1e9:.1f} GB"
+    return (
+        f"out of memory: stage {worst.stage} needs {worst.peak_bytes / 1e9:.1f} GB, a device of "
+        f"{platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
     )

@@ -71,6 +71,8 @@ class SharedNetwork:
         """False: every flow has the network for itself (an ablation)."""
         self._flows: dict[int, Usage] = {}
         self._on_port: dict[int, set[int]] = {}
+        self._known: dict[tuple[int, ...], dict[int, float]] = {}
+        """Rates that were worked out before, by which usages meet; a step repeats itself."""
 
     def add(self, flow: int, usage: Usage) -> None:
         """A flow starts."""
@@ -102,4 +104,12 @@ class SharedNetwork:
                 others = self._on_port[port]
                 if len(others) > 1:
                     waiting += [other for other in others if other not in reached]
-        return fair_rates(reached, self.capacity)
+        if len(reached) == 1:
+            return fair_rates(reached, self.capacity)
+        # Flows that use the same ports alike have the same rate; usages live as long as their tasks.
+        met = tuple(sorted(id(usage) for usage in reached.values()))
+        if met not in self._known:
+            rates = fair_rates(reached, self.capacity)
+            self._known[met] = {id(reached[flow]): rate for flow, rate in rates.items()}
+        known = self._known[met]
+        return {flow: known[id(usage)] for flow, usage in reached.items()}

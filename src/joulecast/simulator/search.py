@@ -12,8 +12,9 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
+from joulecast.simulator.memory import exceeds, memory_verdict
 from joulecast.simulator.placement import unit_of
-from joulecast.simulator.simulate import Assumptions, Simulation, simulate
+from joulecast.simulator.simulate import Assumptions, Simulation, prepare, run_prepared
 from joulecast.simulator.strategy import Node, Strategy, text_of
 
 _ZERO_LEVELS = (0, 2, 3)
@@ -24,7 +25,8 @@ class Ranking:
     """Simulated strategies, the fastest first, and what was left out and why."""
 
     feasible: list[Simulation]
-    out_of_memory: list[Simulation]
+    out_of_memory: dict[str, str]
+    """Strategies that do not fit, and what does not; they are not timed."""
     impossible: dict[str, str]
     """Strategies that cannot be run at all, and why."""
 
@@ -86,22 +88,24 @@ def search(
     Raises:
         JoulecastError: no strategy divides this batch over these devices.
     """
+    assumed = assumptions or Assumptions()
     fits: list[Simulation] = []
-    too_large: list[Simulation] = []
+    too_large: dict[str, str] = {}
     impossible: dict[str, str] = {}
     for strategy, batch in candidates(graph, platform, devices, global_batch):
         for recompute in (False, True):
             tree = strategy.tree.model_copy(update={"recompute": recompute})
             tried = strategy.model_copy(update={"tree": tree})
             try:
-                simulation = simulate(graph, platform, tried, batch, costs, assumptions)
+                ready = prepare(graph, platform, tried, batch, costs)
             except JoulecastError as error:
                 impossible[text_of(tried)] = str(error)
                 break
-            if not simulation.out_of_memory:
-                fits.append(simulation)
+            memory = ready.memory(tried)
+            if not exceeds(memory, platform):
+                fits.append(run_prepared(ready, graph, platform, tried, assumed))
                 break
-            too_large.append(simulation)
+            too_large[text_of(tried)] = memory_verdict(memory, platform)
     if not fits and not too_large:
         why = next(iter(impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(

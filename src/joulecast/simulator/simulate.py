@@ -19,12 +19,12 @@ from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler, Fleet, build_fleet
 from joulecast.simulator.executor import Slowdown, TaskGraph, Timeline, execute
-from joulecast.simulator.memory import Memory, memory_of
+from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
 from joulecast.simulator.program import ProgramBuilder, StageProgram
 from joulecast.simulator.strategy import Strategy, text_of
-from joulecast.simulator.topology import topology_of
+from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
 
 
@@ -87,21 +87,11 @@ class Simulation:
     @property
     def out_of_memory(self) -> bool | None:
         """Whether some device has too little; ``None`` if the platform does not tell how much it has."""
-        limit = self.platform.require_cluster().device.memory_bytes
-        return None if limit is None else self.peak_memory_bytes > limit
+        return exceeds(self.memory, self.platform)
 
     def verdict(self) -> str:
         """In a line: does it fit, and if not, what does not."""
-        limit = self.platform.require_cluster().device.memory_bytes
-        worst = max(self.memory, key=lambda memory: memory.peak_bytes)
-        if limit is None:
-            return f"memory of {self.platform.name}'s devices is not known"
-        if not self.out_of_memory:
-            return f"fits: {worst.peak_bytes / 1e9:.1f} of {limit / 1e9:.1f} GB"
-        return (
-            f"out of memory: stage {worst.stage} needs {worst.peak_bytes / 1e9:.1f} GB, a device of "
-            f"{self.platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
-        )
+        return memory_verdict(self.memory, self.platform)
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the timeline, as plain values."""
@@ -163,6 +153,43 @@ def placed_programs(
     return placed, [builder.stage(stage) for stage in range(strategy.stages)]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A strategy placed on a platform, before anything is run."""
+
+    graph: OpGraph
+    """At the batch of all replicas of one micro-batch."""
+    placed: list[PlacedOp]
+    programs: list[StageProgram]
+    topology: Topology
+    costs: Costs
+
+    def memory(self, strategy: Strategy) -> list[Memory]:
+        """Of each stage's devices."""
+        return [memory_of(self.graph, strategy, program) for program in self.programs]
+
+
+def prepare(
+    graph: OpGraph,
+    platform: Platform,
+    strategy: Strategy,
+    batch: int,
+    costs: Costs | None = None,
+) -> Prepared:
+    """Place a strategy and write its programs: all that memory depends on.
+
+    Raises:
+        JoulecastError: as :func:`simulate`.
+    """
+    strategy.check()
+    at_batch = graph.with_batch(_check_batch(strategy, batch))
+    costs = costs or roofline_of(platform)
+    topology = topology_of(platform, strategy.devices)
+    slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest)
+    return Prepared(at_batch, placed, programs, topology, costs)
+
+
 def simulate(
     graph: OpGraph,
     platform: Platform,
@@ -186,14 +213,16 @@ def simulate(
             does not fit in memory is no error: see :meth:`Simulation.verdict`.
     """
     assumed = assumptions or Assumptions()
-    strategy.check()
-    samples = _check_batch(strategy, batch)
-    costs = costs or roofline_of(platform)
+    ready = prepare(graph, platform, strategy, batch, costs)
+    return run_prepared(ready, graph, platform, strategy, assumed)
+
+
+def run_prepared(
+    ready: Prepared, graph: OpGraph, platform: Platform, strategy: Strategy, assumed: Assumptions
+) -> Simulation:
+    """Simulate what :func:`prepare` has made of a strategy."""
+    at_batch, placed, programs, topology = ready.graph, ready.placed, ready.programs, ready.topology
     cluster = platform.require_cluster()
-    at_batch = graph.with_batch(samples)
-    topology = topology_of(platform, strategy.devices)
-    slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
-    placed, programs = placed_programs(at_batch, strategy, costs, slowest)
     numbers = np.arange(strategy.devices, dtype=np.int64)
     fleet = build_fleet(
         strategy,
@@ -213,7 +242,7 @@ def simulate(
         programs,
         fleet,
         transfers,
-        costs,
+        ready.costs,
         fuse=not proteus,
         blocking=assumed.single_queue,
     )
@@ -223,15 +252,14 @@ def simulate(
     network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
     timeline = execute(tasks, network, Slowdown(gamma, gamma, whole_task=proteus))
     by_class = breakdowns(tasks, timeline, fleet.classes.count)
-    memory = [memory_of(at_batch, strategy, program) for program in programs]
     return Simulation(
         graph=graph,
         strategy=strategy,
         platform=platform,
-        batch=samples * strategy.micro_batches,
+        batch=at_batch.batch * strategy.micro_batches,
         step_s=timeline.duration_s,
         breakdown=mean_breakdown(by_class, fleet.classes.size),
-        memory=memory,
+        memory=ready.memory(strategy),
         cost_sources=compiler.sources,
         fleet=fleet,
         tasks=tasks,
