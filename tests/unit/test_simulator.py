@@ -373,6 +373,13 @@ def test_out_of_memory_is_a_verdict() -> None:
     assert simulate(load("vgg16"), cluster_of(), parse_strategy("dp=2"), 32).out_of_memory is None
 
 
+def test_tied_weights_of_two_stages_are_exchanged() -> None:
+    simulated = simulate(load("gpt2"), cluster_of(), parse_strategy("pp=2,micro=2"), 2)
+    tied = [t for t in simulated.tasks.tasks if "tied" in t.label]
+    # The token embedding, on the first stage, is the output layer's weight, on the last.
+    assert [t.work for t in tied] == [50257 * 768 * 4] * 2
+
+
 def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
     graph = load("gpt2")
     simulated = simulate(graph, cluster_of(per_node=4), parse_strategy("tp=4"), 2)

@@ -29,6 +29,8 @@ from joulecast.simulator.transfers import Transfers
 
 OPTIMIZER = "optimizer"
 """Label of its tasks."""
+_AT_THE_END = -1
+"""In place of the micro-batch of what is sent once a step."""
 PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
@@ -253,6 +255,7 @@ class Compiler:
         if not self.strategy.overlap:
             for place, bucket in enumerate(plan.buckets):
                 lane.send_bucket(place, bucket)
+        lane.exchange(plan.program.tied)
         self._update(lane, plan.program)
 
     def _plan(self, program: StageProgram, places: Mapping[str, int]) -> "_Plan":
@@ -380,6 +383,20 @@ class _Lane:
             self.tasks.tasks[number].work = sized.work
             self.tasks.tasks[number].latency = sized.latency
         return number
+
+    def exchange(self, tied: list[Message]) -> None:
+        """Send gradients of weights that other stages have too, and wait for theirs."""
+        own = [] if self.last_compute is None else [self.last_compute]
+        ready = [*own, *self.gradient_messages]
+        arrived = []
+        for message in tied:
+            assert message.key is not None
+            name, direction, layout, _, other = message.key
+            self._send(message, _AT_THE_END, ready)
+            theirs: Key = (name, direction, layout, other, self.stage)
+            source = self.compiler.transfers.partner(self.number, other)
+            arrived.append(self._sent(theirs, _AT_THE_END, source))
+        self.gradient_messages += arrived
 
     def send_bucket(self, place: int, bucket: Bucket) -> None:
         """Reduce a bucket over all axes along which it is a partial sum, and wait for it at the end."""

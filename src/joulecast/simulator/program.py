@@ -92,6 +92,8 @@ class StageProgram:
     forward: Phase
     backward: Phase
     gradients: list[WeightGradient]
+    tied: list[Message]
+    """Gradients of weights that other stages have too, sent to each of them at the end."""
 
 
 class ProgramBuilder:
@@ -289,7 +291,19 @@ class ProgramBuilder:
         items = [item for item in self.placed if item.stage == number]
         self._gather_weights(forward, items)
         self._gather_weights(backward, items)
-        return StageProgram(number, items, forward, backward, gradients)
+        tied = self._tied(number, gradients)
+        return StageProgram(number, items, forward, backward, gradients, tied)
+
+    def _tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
+        """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
+        messages = []
+        for gradient in gradients:
+            name = gradient.tensor.name
+            for other in sorted({item.stage for item, _ in self.readers[name]} - {stage}):
+                key: Key = (name, "backward", (), stage, other)
+                label = f"send gradient of tied {name}"
+                messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
+        return messages
 
     def _gather_weights(self, phase: Phase, items: list[PlacedOp]) -> None:
         """ZeRO-3: gather each block's weights while the block before it computes."""

@@ -121,7 +121,8 @@ def _kinds(programs: list[StageProgram]) -> tuple[set[tuple[Kind, str]], set[tup
     kinds: set[tuple[Kind, str]] = set()
     cuts: set[tuple[int, int]] = set()
     for program in programs:
-        for message in (*program.forward.messages, *program.backward.messages):
+        sent = (*program.forward.messages, *program.backward.messages, *program.tied)
+        for message in sent:
             if message.key is None:
                 kinds.add((message.kind, message.axis))
             else:

@@ -226,4 +226,6 @@ def text_of(strategy: Strategy) -> str:
         words.append(f"bucket={strategy.bucket_bytes:g}")
     if not strategy.overlap:
         words.append("no-overlap")
+    if strategy.tree.children or strategy.tree.split:
+        words.append("with a tree")
     return ",".join(words)
