@@ -17,6 +17,10 @@ Precision = Annotated[str, typer.Option(help="Peak rate to compute at: fp32, bf1
 Links = Annotated[
     list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", help="Network calibration, for the outermost link."),
+]
 DatabaseFile = Annotated[
     Path | None, typer.Option("--database", help="Op database measured on this platform.")
 ]
@@ -46,11 +50,15 @@ def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
     return found
 
 
-def _platform(name: str, links: list[str] | None) -> Platform:
+def _platform(name: str, links: list[str] | None, calibration: Path | None) -> Platform:
+    from joulecast.simulator.calibration import calibrated, read_calibration
     from joulecast.simulator.topology import with_links
 
     path = Path(name) if name.endswith((".yaml", ".yml")) else _PLATFORMS / f"{name}.yaml"
-    return with_links(read_platform(path), _pairs(links, "--link"))
+    platform = read_platform(path)
+    if calibration is not None:
+        platform = calibrated(platform, read_calibration(calibration))
+    return with_links(platform, _pairs(links, "--link"))
 
 
 def _costs(platform: Platform, precision: str, database: Path | None, mode: str) -> Any:
@@ -85,6 +93,7 @@ def simulate(
         list[str] | None, typer.Option(help="A slow device, as 3=1.5 (times as long).")
     ] = None,
     link: Links = None,
+    calibration: Calibration = None,
     database: DatabaseFile = None,
     fits: Annotated[
         Path | None, typer.Option(help="Fits of a campaign on this platform, for the joules.")
@@ -104,7 +113,7 @@ def simulate(
     try:
         if mode not in ("default", "proteus"):
             raise JoulecastError(f"--mode {mode}: default or proteus")
-        on = _platform(platform, link)
+        on = _platform(platform, link, calibration)
         slow = {int(k): v for k, v in _pairs(straggler, "--straggler").items() if k.isdigit()}
         simulation = run(
             _graph(network),
@@ -147,6 +156,7 @@ def search(
     ] = None,
     precision: Precision = "fp32",
     link: Links = None,
+    calibration: Calibration = None,
     database: DatabaseFile = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: AsJson = False,
@@ -155,7 +165,7 @@ def search(
     from joulecast.simulator.search import search as run
 
     try:
-        on = _platform(platform, link)
+        on = _platform(platform, link, calibration)
         ranking = run(
             _graph(network),
             on,

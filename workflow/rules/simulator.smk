@@ -41,6 +41,18 @@ rule profile_ops:
         "../scripts/profile_ops.py"
 
 
+rule calibrate_network:
+    input:
+        records=records("kind == 'allreduce'"),
+    output:
+        network=f"{RESULTS}/network.json",
+    log:
+        f"{RESULTS}/logs/calibrate-network.log",
+    threads: 1
+    script:
+        "../scripts/calibrate_network.py"
+
+
 rule measure_emulated_network:
     output:
         folder=directory(f"{RESULTS}/emulated-network"),
@@ -74,7 +86,7 @@ rule judge_simulator:
 rule scaling_forecast:
     input:
         fits=rules.fit.output.fits,
-        records=records("kind == 'allreduce'"),
+        network=f"{RESULTS}/network.json",
         graphs=expand(f"{RESULTS}/graphs/{{network}}.json", network=NETWORKS),
         ops=expand(
             f"{RESULTS}/ops/{{network}}.json", network=NETWORKS if PROFILES_OPS else []

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         files = ForecastFiles(
             fits=Path(snakemake.input.fits),
-            records=[Path(path) for path in snakemake.input.records],
+            network=Path(snakemake.input.network),
             graphs=[Path(path) for path in snakemake.input.graphs],
             ops=[Path(path) for path in snakemake.input.ops],
             platforms=[Path(path) for path in snakemake.input.platforms],

@@ -5,7 +5,9 @@ algorithms' forms explains the measurements best is chosen with the rates, by re
 training step goes into it.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
 from joulecast.platforms import Platform
 from joulecast.simulator.collectives import Algorithm, Kind, sent_share, steps_of
 
@@ -78,20 +81,39 @@ def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
     return best
 
 
-def calibrated(platform: Platform, link: str, found: NetworkCalibration) -> Platform:
-    """The platform with the rate and latency of a link, the launch and the algorithm that were found.
+def write_calibration(found: NetworkCalibration, path: Path) -> None:
+    """Keep a calibration as JSON."""
+    with written_aside(path) as partial:
+        partial.write_text(json.dumps(asdict(found), indent=1) + "\n")
+
+
+def read_calibration(path: Path) -> NetworkCalibration:
+    """Read what :func:`write_calibration` wrote.
 
     Raises:
-        JoulecastError: the platform has no link of that name.
+        JoulecastError: missing, or no calibration.
+    """
+    try:
+        return NetworkCalibration(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise JoulecastError(
+            f"{path}: is no network calibration ({error}); the rule calibrate_network makes one"
+        ) from None
+
+
+def calibrated(platform: Platform, found: NetworkCalibration) -> Platform:
+    """The platform with what was found of its outermost link: rate, latency, launch and algorithm.
+
+    Raises:
+        JoulecastError: the platform has no links.
     """
     cluster = platform.require_cluster()
-    if link not in {each.name for each in cluster.links}:
-        raise JoulecastError(f"platform {platform.name}: no link `{link}` to calibrate")
+    if not cluster.links:
+        raise JoulecastError(f"platform {platform.name}: cluster.links is empty; name one there")
     values = {"bytes_per_s": found.bytes_per_s, "latency_s": found.latency_s}
+    *inner, outermost = cluster.links
     changed = {
-        "links": tuple(
-            each.model_copy(update=values) if each.name == link else each for each in cluster.links
-        ),
+        "links": (*inner, outermost.model_copy(update=values)),
         "collective_launch_s": found.launch_s,
         "collective_algorithm": found.algorithm,
     }

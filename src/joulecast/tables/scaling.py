@@ -1,4 +1,4 @@
-"""The scaling forecast of a campaign: its own platform with what was measured on it, others by their files."""
+"""The scaling forecast of a campaign: its own platform as measured, others by their files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,13 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
 from joulecast.graphs.opgraph import Op, OpGraph, read_graph
-from joulecast.platforms import Platform, read_platform
-from joulecast.simulator.calibration import calibrate_network, calibrated
+from joulecast.platforms import read_platform
+from joulecast.simulator.calibration import (
+    calibrate_network,
+    calibrated,
+    read_calibration,
+    write_calibration,
+)
 from joulecast.tables.strategies import Setting, scaling_forecast
 
 
@@ -23,7 +28,8 @@ class ForecastFiles:
     """What a forecast is made of; the first platform is the campaign's own."""
 
     fits: Path
-    records: list[Path]
+    network: Path
+    """Calibration of the network between the campaign's nodes."""
     graphs: list[Path]
     ops: list[Path]
     platforms: list[Path]
@@ -45,14 +51,15 @@ class _Slower:
         return Cost(known.seconds * self.times, known.source)
 
 
-def _with_measured_link(platform: Platform, records: list[Path]) -> Platform:
-    """The platform with its outermost link calibrated by the campaign's all-reduce runs."""
+def calibrate_campaign(records: list[Path], out: Path) -> None:
+    """Calibrate the network between a campaign's nodes by its runs of the all-reduce alone.
+
+    Raises:
+        JoulecastError: the records hold none.
+    """
     points = allreduce_points(records)
-    if points.empty:
-        return platform
     points = points.rename(columns={"copy_s": "seconds"}).assign(kind="all_reduce")
-    links = platform.require_cluster().links
-    return calibrated(platform, links[-1].name, calibrate_network(points)) if links else platform
+    write_calibration(calibrate_network(points), out)
 
 
 def _own(files: ForecastFiles, config: Mapping[str, Any]) -> Setting:
@@ -70,7 +77,7 @@ def _own(files: ForecastFiles, config: Mapping[str, Any]) -> Setting:
     emulation = config.get("emulation")
     if emulation:
         costs = _Slower(costs, float(emulation["nodes_per_core"]))
-    return Setting(_with_measured_link(platform, files.records), costs, batch)
+    return Setting(calibrated(platform, read_calibration(files.network)), costs, batch)
 
 
 def _other(path: Path, config: Mapping[str, Any]) -> Setting:
@@ -87,7 +94,7 @@ def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.Dat
     """Forecast a campaign's networks on its own platform and on others.
 
     Args:
-        files: graphs, op databases, fits, records and platform files.
+        files: graphs, op databases, fits, network calibration and platform files.
         config: the sections ``simulator``, ``scale`` and ``emulation`` of the configuration.
 
     Returns:

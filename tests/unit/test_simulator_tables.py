@@ -1,0 +1,179 @@
+"""Tables, forecasts and commands of the simulator, from the user's side."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.strategies import StageTimes, step_energy
+from joulecast.graphs.costs import Roofline
+from joulecast.graphs.shipped import load
+from joulecast.platforms import read_platform
+from joulecast.simulator.calibration import calibrate_network
+from joulecast.simulator.collectives import sent_share, steps_of
+from joulecast.tables.simulator import (
+    ablation_table,
+    error_table,
+    order_table,
+    read_published_simulators,
+)
+from joulecast.tables.strategies import Setting, scaling_forecast
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = read_published_simulators(ROOT / "config/published/proteus.yaml")
+EMPTY = pd.DataFrame()
+
+
+def _judged() -> pd.DataFrame:
+    rows = [
+        # configuration, ranks, measured, again, predicted, sum, max, no sharing, fitted
+        ("a", 2, 1.0, 1.01, 1.02, 1.5, 0.8, 1.02, False),
+        ("b", 2, 2.0, float("nan"), 1.98, 3.0, 1.5, 1.90, False),
+        ("c", 4, 3.0, float("nan"), 3.00, 4.0, 2.0, 2.00, False),
+        ("d", 4, 4.0, float("nan"), 8.00, 5.0, 3.0, 8.00, True),
+    ]
+    columns = ["configuration", "ranks", "measured_s", "again_s", "predicted_s", "sum_s", "max_s"]
+    frame = pd.DataFrame(rows, columns=[*columns, "no sharing", "fitted"])
+    return frame.assign(experiment="network", source="recorded", family="f", spread_s=0.0)
+
+
+def test_error_table_averages_what_was_not_fitted() -> None:
+    table = error_table(_judged(), PUBLISHED).set_index("configuration")
+    mean = table.loc["(mean of 3: all)"]
+    assert mean["predicted_error_percent"] == pytest.approx((2 + 1 + 0) / 3)
+    assert mean["published_percent"] == 3.0 and mean["flexflow_percent"] == 12.4
+    assert mean["noise_percent"] == pytest.approx(1.0)
+    assert table.loc["(maximum of 3: all)", "published_percent"] == 14.68
+    assert table.loc["(mean of 2: 2 ranks)", "predicted_error_percent"] == pytest.approx(1.5)
+    assert table.loc["d", "predicted_error_percent"] == pytest.approx(100.0)
+
+
+def test_order_and_ablation() -> None:
+    order = order_table(_judged(), PUBLISHED).iloc[0]
+    assert order["kendall_tau"] == pytest.approx(1.0) and order["top1_regret_percent"] == 0.0
+    swapped = _judged().assign(predicted_s=[4.0, 3.0, 2.0, 1.0])
+    worst = order_table(swapped, PUBLISHED).iloc[0]
+    assert worst["kendall_tau"] == pytest.approx(-1.0)
+    assert worst["top1_regret_percent"] == pytest.approx(300.0)
+    ablation = ablation_table(_judged(), PUBLISHED).set_index("model")
+    assert ablation.loc["full", "mape_percent"] == pytest.approx(1.0)
+    assert ablation.loc["no sharing", "mape_percent"] == pytest.approx((2 + 5 + 100 / 3) / 3)
+
+
+def _fit(power: dict[str, float] | None) -> CampaignFit:
+    observations = pd.DataFrame({"platform": ["mine"], "energy_source": ["measured"]})
+    mc2 = {"time": {"values": {"m:alexnet": 0.001}}, "power": power and {"values": power}}
+    return CampaignFit(observations, EMPTY, EMPTY, EMPTY, EMPTY, mc2)
+
+
+def test_a_step_is_priced_by_stage() -> None:
+    times = StageTimes(0.1, 1.0, 0.2, 0.3, 0.4)
+    power = {"P0": 10.0, "dP:computing": 100.0, "dP:communicating_copy": 50.0}
+    energy = step_energy(_fit(power), "mine", times, nodes=4, metered_units=4)
+    # Stages without a power of their own draw that of computing.
+    expected = 10 * 2.0 * 4 + 4 * (100 * (0.1 + 1.0 + 0.2 + 0.4) + 50 * 0.3)
+    assert energy.joules == pytest.approx(expected) and energy.source == "measured"
+    elsewhere = step_energy(_fit(power), "other", times, 4, 4)
+    assert elsewhere.joules is None and "no energy model was fitted on other" in elsewhere.reason
+    dark = step_energy(_fit(None), "mine", times, 4, 4)
+    assert dark.joules is None and "carry no energy" in dark.reason
+
+
+def test_scaling_forecast_says_what_it_lacks() -> None:
+    known = read_platform(ROOT / "config/platforms/hc2.yaml")
+    unknown = read_platform(ROOT / "config/platforms/tianhe3-mt.yaml")
+    settings = [
+        Setting(known, None, 16),
+        Setting(unknown, Roofline(1e12, 1e11), 16),
+    ]
+    rows = scaling_forecast([load("alexnet")], settings, [1, 4], {})
+    by = rows.set_index(["platform", "nodes"])
+    assert by.loc[("hc2", 4), "devices"] == 32
+    assert 0 < by.loc[("hc2", 4), "efficiency_percent"] < by.loc[("hc2", 1), "efficiency_percent"]
+    assert by.loc[("hc2", 4), "source"] == "simulated" and pd.isna(by.loc[("hc2", 4), "step_j"])
+    # One node needs no link; four need the one that nobody knows.
+    assert by.loc[("tianhe3-mt", 1), "step_s"] > 0
+    assert "cluster.links.0.bytes_per_s" in by.loc[("tianhe3-mt", 4), "why_none"]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "halving_doubling"])
+def test_calibration_finds_the_algorithm_and_its_rates(algorithm: str) -> None:
+    rows = []
+    for ranks in (2, 4, 8):
+        for size in (1e5, 1e6, 1e7):
+            steps = steps_of("all_reduce", algorithm, ranks)  # type: ignore[arg-type]
+            share = sent_share("all_reduce", algorithm, ranks)  # type: ignore[arg-type]
+            seconds = 1e-4 + steps * 3e-4 + share * size / 5e7
+            rows.append(("all_reduce", ranks, size, seconds))
+    points = pd.DataFrame(rows, columns=["kind", "ranks", "bytes", "seconds"])
+    found = calibrate_network(points)
+    assert found.algorithm == algorithm
+    assert found.bytes_per_s == pytest.approx(5e7, rel=1e-6)
+    assert found.latency_s == pytest.approx(3e-4, rel=1e-6)
+    assert found.launch_s == pytest.approx(1e-4, rel=1e-6)
+
+
+def _run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.output
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_simulate_prints_and_traces(tmp_path: Path) -> None:
+    trace = tmp_path / "step.json"
+    asked = ["simulate", "--network", "resnet50", "--platform", "hc2", "--strategy", "dp=4,pp=2"]
+    code, text = _run(*asked, "--batch", "8", "--json", "--trace", str(trace))
+    assert code == 0
+    told = json.loads(text)
+    assert told["devices"] == 8 and told["source"] == "simulated" and told["out_of_memory"] is False
+    stages = sum(told["stages"].values())
+    assert stages == pytest.approx(told["step_s"]) and told["step_j"] is None
+    events = json.loads(trace.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(1e6 * told["step_s"])
+    assert any(event["name"] == "layer1.0.conv1 backward" for event in spans)
+    code, text = _run(*asked, "--batch", "8", "--explain")
+    assert code == 0 and "exposed communication" in text and "stage 1:" in text
+
+
+def test_search_ranks_what_fits() -> None:
+    code, text = _run(
+        "search", "--network", "vgg16", "--platform", "hc2", "--devices", "4", "--json"
+    )
+    told = json.loads(text)
+    steps = [row["step_s"] for row in told["feasible"]]
+    assert code == 0 and steps == sorted(steps) and len(steps) > 5
+    assert {"dp=4", "tp=4"} <= {row["strategy"] for row in told["feasible"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"--network": "resnet5"}, "did you mean `resnet50`"),
+        ({"--platform": "hc9"}, "no such platform file"),
+        ({"--platform": "tianhe3-ft"}, "cluster.device.peak_flops has no fp32"),
+        ({"--strategy": "dp=16", "--platform": "hc1"}, "key cluster.nodes"),
+        ({"--strategy": "dp=3,tp=2", "--devices": "8"}, "takes 6 devices, not the 8 asked for"),
+        ({"--strategy": "dp=2,micro=3"}, "does not divide into 3 micro-batches"),
+        ({"--strategy": "nowhere.yaml"}, "no such strategy file"),
+        ({"--straggler": "9=2"}, "straggler 9"),
+        ({"--straggler": "fast"}, "--straggler fast"),
+        ({"--link": "tape=1"}, "no link `tape`"),
+        ({"--mode": "guess"}, "--mode guess"),
+        ({"--precision": "fp64"}, "peak_flops has no fp64"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(changed: dict[str, str], said: str) -> None:
+    asked = {"--network": "alexnet", "--platform": "hc2", "--strategy": "dp=2", "--batch": "4"}
+    words = [word for pair in (asked | changed).items() for word in pair]
+    code, text = _run("simulate", *words)
+    assert code == 2 and text.startswith("error: ") and said in text
+    assert len(text.strip().splitlines()) == 1

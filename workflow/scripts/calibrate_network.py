@@ -1,0 +1,16 @@
+"""Calibrate the network between nodes by the campaign's stand-alone all-reduces."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.tables.scaling import calibrate_campaign
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        records = [Path(path) for path in snakemake.input.records]
+        calibrate_campaign(records, Path(snakemake.output.network))
