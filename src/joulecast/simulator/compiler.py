@@ -5,25 +5,15 @@ between them; ``mode: proteus``, where an overlap slows whole ops, leaves every 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-
-from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulator.executor import Task, TaskGraph
-from joulecast.simulator.folding import Classes, Ints, fold, unfolded
-from joulecast.simulator.placement import PlacedOp
-from joulecast.simulator.program import (
-    Key,
-    Message,
-    Phase,
-    StageProgram,
-    Step,
-    WeightGradient,
-)
+from joulecast.simulator.fleet import Fleet, uneven
+from joulecast.simulator.program import Key, Message, Phase, StageProgram, Step
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
 from joulecast.simulator.transfers import Transfers
 
@@ -32,55 +22,6 @@ OPTIMIZER = "optimizer"
 _AT_THE_END = -1
 """In place of the micro-batch of what is sent once a step."""
 PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
-
-
-@dataclass
-class Bucket:
-    """Gradients that are sent together, once the last of them is ready."""
-
-    bytes: float
-    after: int
-    axes: tuple[str, ...]
-    zero: int
-
-
-def buckets_of(
-    gradients: list[WeightGradient],
-    least: float | None,
-    usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
-) -> list[Bucket]:
-    """Gradients in buckets, in the order in which backward has them ready.
-
-    A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
-    PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all.
-    """
-    closed: list[Bucket] = []
-    filling: dict[tuple[tuple[str, ...], int], Bucket] = {}
-    for gradient in gradients:
-        if not gradient.axes or not gradient.bytes:
-            continue
-        kind = (gradient.axes, gradient.zero)
-        bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
-        bucket.bytes += gradient.bytes
-        bucket.after = max(bucket.after, gradient.after)
-        first = all((b.axes, b.zero) != kind for b in closed)
-        if bucket.bytes >= (least or usual[0 if first else 1]):
-            closed.append(filling.pop(kind))
-    return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
-
-
-@dataclass
-class Segment:
-    """Steps that run through without a break."""
-
-    steps: list[int]
-    needs: list[int] = field(default_factory=list)
-    receives: list[Key] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    """Messages that start when it ends."""
-    parts: tuple[tuple[Step, float], ...] = ()
-    """Its steps and their seconds."""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,102 +33,6 @@ class _Plan:
     forward: list[Segment]
     backward: list[Segment]
     last_backward: list[Segment]
-
-
-def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
-    """Cut a phase where steps wait for something or something waits for them."""
-    starts: dict[int, list[int]] = {}
-    for number, message in enumerate(phase.messages):
-        starts.setdefault(message.after, []).append(number)
-    ends = {bucket.after for bucket in buckets} | set(starts)
-    segments: list[Segment] = []
-    open_segment = False
-    for number, step in enumerate(phase.steps):
-        if not (open_segment and fuse) or step.needs or step.receives:
-            segments.append(Segment([]))
-        segments[-1].steps.append(number)
-        segments[-1].needs += step.needs
-        segments[-1].receives += step.receives
-        segments[-1].starts += starts.get(number, [])
-        open_segment = number not in ends
-    return segments
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """The devices of a strategy: where each stands in the mesh, and which are alike."""
-
-    mesh: dict[str, int]
-    place: dict[str, Ints]
-    """Place of each device along each axis."""
-    pace: np.ndarray
-    """How many times as long a device computes (a straggler more than 1)."""
-    classes: Classes
-
-    @property
-    def grid(self) -> Ints:
-        """Devices by their places, axes in the mesh's order."""
-        return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
-
-    def groups(self, axis: str) -> Ints:
-        """Devices of every group along an axis, shape ``(groups, size)``."""
-        along = list(self.mesh).index(axis)
-        return np.moveaxis(self.grid, along, -1).reshape(-1, self.mesh[axis])
-
-    def group_of(self, axis: str) -> Ints:
-        """The group along an axis of each device."""
-        groups = self.groups(axis)
-        found = np.empty(groups.size, dtype=np.int64)
-        found[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
-        return found
-
-
-def _uneven(items: list[PlacedOp], mesh: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Axes and remainders of dims that do not divide evenly: the first places have one more."""
-    found = set()
-    for item in items:
-        for axis, dim in item.placement.items():
-            if item.op.dim(dim).size % mesh[axis]:
-                found.add((axis, item.op.dim(dim).size % mesh[axis]))
-    return sorted(found)
-
-
-def build_fleet(
-    strategy: Strategy,
-    items: list[PlacedOp],
-    node_of: Ints,
-    widths: tuple[int, ...],
-    stragglers: Mapping[int, float],
-    folded: bool,
-) -> Fleet:
-    """Stand the devices of a strategy in its mesh, and fold those that are alike.
-
-    Raises:
-        JoulecastError: a straggler that is no device of it.
-    """
-    devices = strategy.devices
-    pace = np.ones(devices)
-    for device, factor in stragglers.items():
-        if not 0 <= device < devices:
-            raise JoulecastError(f"straggler {device}: the strategy has devices 0 to {devices - 1}")
-        if not factor > 0:
-            raise JoulecastError(f"straggler {device}: a factor of {factor} is not positive")
-        pace[device] = factor
-    mesh = dict(strategy.mesh)
-    sizes = tuple(mesh.values())
-    numbers = np.arange(devices, dtype=np.int64)
-    place = dict(zip(mesh, np.unravel_index(numbers, sizes), strict=True)) if mesh else {}
-    fleet = Fleet(mesh, place, pace, unfolded(devices))
-    if not folded:
-        return fleet
-    own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
-    if "pipeline" in place:
-        own.append(place["pipeline"])
-    own += [(place[axis] < remainder).astype(np.int64) for axis, remainder in _uneven(items, mesh)]
-    groupings = [fleet.group_of(axis) for axis, size in mesh.items() if size > 1]
-    groupings += [numbers // width for width in widths if 1 < width < devices]
-    groupings.append(node_of)
-    return Fleet(mesh, place, pace, fold(own, groupings))
 
 
 class Compiler:
@@ -235,8 +80,8 @@ class Compiler:
 
     def _compile_class(self, number: int) -> None:
         stage = self.stage_of(number)
-        uneven = _uneven(self.programs[stage].items, self.fleet.mesh)
-        larger = tuple(self._place(number, axis) < remainder for axis, remainder in uneven)
+        more = uneven(self.programs[stage].items, self.fleet.mesh)
+        larger = tuple(self._place(number, axis) < remainder for axis, remainder in more)
         if (stage, larger) not in self._plans:
             places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
             self._plans[stage, larger] = self._plan(self.programs[stage], places)

@@ -8,11 +8,10 @@ tensors that they read.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph
+from joulecast.simulator.cutting import cut_stages, unit_of
 from joulecast.simulator.strategy import Node, Strategy
 
 Placement = Mapping[str, str]
@@ -37,15 +36,6 @@ class PlacedOp:
         for axis, dim in self.placement.items():
             found[dim] = found.get(dim, 1) * mesh[axis]
         return found
-
-
-def unit_of(module: str) -> str:
-    """The outermost numbered block of a module path: ``encoder.layers.3.mlp`` -> ``encoder.layers.3``."""
-    parts = module.split(".")
-    for place, part in enumerate(parts):
-        if part[-1:].isdigit():
-            return ".".join(parts[: place + 1])
-    return module
 
 
 def column_dims(graph: OpGraph, op: Op) -> list[Dim]:
@@ -224,88 +214,6 @@ def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None
         shards |= written_shards(op, placement.get(axis))
 
 
-def even_cut(weights: list[float], parts: int, cut: list[float] | None = None) -> list[int]:
-    """Part of each item when a sequence is cut into parts whose largest sum is least.
-
-    Dynamic programming over cuts; needs at least as many items as parts.
-
-    Args:
-        weights: of the items.
-        parts: how many parts.
-        cut: what a cut before each item adds to the part that ends there (the first is never cut).
-    """
-    count = len(weights)
-    before = np.concatenate([[0.0], np.cumsum(weights)])
-    added = np.concatenate([np.zeros(count) if cut is None else np.array(cut), [0.0]])
-    best = before + added
-    choice = np.zeros((parts, count + 1), dtype=int)
-    for part in range(1, parts):
-        next_best = np.full(count + 1, np.inf)
-        for end in range(part + 1, count + 1):
-            starts = np.arange(part, end)
-            worst = np.maximum(best[starts], before[end] - before[starts] + added[end])
-            least = int(worst.argmin())
-            next_best[end] = worst[least]
-            choice[part, end] = starts[least]
-        best = next_best
-    owner = [0] * count
-    end = count
-    for part in range(parts - 1, 0, -1):
-        start = int(choice[part, end])
-        owner[start:end] = [part] * (end - start)
-        end = start
-    return owner
-
-
-def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
-    """Bytes of the activations that a cut before each block would have to send."""
-    block_of = {graph.ops[i].name: number for number, block in enumerate(blocks) for i in block}
-    crossing = np.zeros(len(blocks))
-    for name, op in graph.producer.items():
-        last = max((block_of[reader.name] for reader in graph.readers[name]), default=-1)
-        crossing[block_of[op.name] + 1 : last + 1] += graph.tensors[name].bytes
-    return [float(size) for size in crossing]
-
-
-def _cut_stages(
-    graph: OpGraph,
-    placed: list[dict[str, str]],
-    strategy: Strategy,
-    costs: Costs,
-    send_s_per_byte: float,
-) -> list[int]:
-    """Stages whose times come out even, cut between blocks if there are enough of them."""
-    seconds = []
-    for op, placement in zip(graph.ops, placed, strict=True):
-        parts: dict[str, float] = {dim: strategy.mesh[axis] for axis, dim in placement.items()}
-        seconds.append(
-            costs.cost(graph, op, parts, "forward").seconds
-            + costs.cost(graph, op, parts, "backward").seconds
-        )
-    blocks: list[list[int]] = []
-    for i, op in enumerate(graph.ops):
-        if blocks and unit_of(op.module) == unit_of(graph.ops[i - 1].module):
-            blocks[-1].append(i)
-        else:
-            blocks.append([i])
-    if len(blocks) < strategy.stages:
-        blocks = [[i] for i in range(len(graph.ops))]
-    if len(blocks) < strategy.stages:
-        raise JoulecastError(
-            f"strategy: {strategy.stages} pipeline stages, but {graph.name} has {len(blocks)} ops"
-        )
-    # What crosses a cut is sent forward, and its gradient back.
-    replicas = strategy.mesh.get("data", 1)
-    sends = [2 * size / replicas * send_s_per_byte for size in _crossing_bytes(graph, blocks)]
-    weights = [sum(seconds[i] for i in block) for block in blocks]
-    owner = even_cut(weights, strategy.stages, sends)
-    stages = [0] * len(graph.ops)
-    for block, stage in zip(blocks, owner, strict=True):
-        for i in block:
-            stages[i] = stage
-    return stages
-
-
 def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
     for item in placed:
         for name, parts in item.parts(mesh).items():
@@ -377,7 +285,7 @@ def place(
             raise JoulecastError(
                 f"strategy: node `{missing}` has no stage; give all of them one, or none"
             )
-        stages = _cut_stages(graph, placements, strategy, costs, send_s_per_byte)
+        stages = cut_stages(graph, placements, strategy, costs, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in told]
     placed = [

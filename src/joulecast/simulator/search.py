@@ -12,8 +12,8 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
+from joulecast.simulator.cutting import unit_of
 from joulecast.simulator.memory import exceeds, memory_verdict
-from joulecast.simulator.placement import unit_of
 from joulecast.simulator.simulate import Assumptions, Simulation, prepare, run_prepared
 from joulecast.simulator.strategy import Node, Strategy, text_of
 

@@ -17,8 +17,9 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
-from joulecast.simulator.compiler import OPTIMIZER, Compiler, Fleet, build_fleet
+from joulecast.simulator.compiler import OPTIMIZER, Compiler
 from joulecast.simulator.executor import Slowdown, TaskGraph, Timeline, execute
+from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place

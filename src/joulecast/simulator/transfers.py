@@ -6,7 +6,7 @@ what a class meets in the network is what each of its devices would meet.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -20,12 +20,10 @@ from joulecast.simulator.collectives import (
     steps_of,
 )
 from joulecast.simulator.executor import Task
+from joulecast.simulator.fleet import Fleet
 from joulecast.simulator.folding import Ints, scrambled, signatures, summed_by
 from joulecast.simulator.network import Usage
 from joulecast.simulator.topology import Hops, Topology
-
-if TYPE_CHECKING:
-    from joulecast.simulator.compiler import Fleet
 
 Mode = Literal["default", "proteus"]
 
@@ -63,7 +61,7 @@ class Transfers:
 
     def __init__(
         self,
-        fleet: "Fleet",
+        fleet: Fleet,
         topology: Topology,
         cluster: Cluster,
         kinds: set[tuple[Kind, str]],

@@ -1,0 +1,88 @@
+"""The devices of a strategy: where each stands in the mesh, how fast it is, and which are alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.simulator.folding import Classes, Ints, fold, unfolded
+from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The devices of a strategy: where each stands in the mesh, and which are alike."""
+
+    mesh: dict[str, int]
+    place: dict[str, Ints]
+    """Place of each device along each axis."""
+    pace: np.ndarray
+    """How many times as long a device computes (a straggler more than 1)."""
+    classes: Classes
+
+    @property
+    def grid(self) -> Ints:
+        """Devices by their places, axes in the mesh's order."""
+        return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
+
+    def groups(self, axis: str) -> Ints:
+        """Devices of every group along an axis, shape ``(groups, size)``."""
+        along = list(self.mesh).index(axis)
+        return np.moveaxis(self.grid, along, -1).reshape(-1, self.mesh[axis])
+
+    def group_of(self, axis: str) -> Ints:
+        """The group along an axis of each device."""
+        groups = self.groups(axis)
+        found = np.empty(groups.size, dtype=np.int64)
+        found[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
+        return found
+
+
+def uneven(items: list[PlacedOp], mesh: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Axes and remainders of dims that do not divide evenly: the first places have one more."""
+    found = set()
+    for item in items:
+        for axis, dim in item.placement.items():
+            if item.op.dim(dim).size % mesh[axis]:
+                found.add((axis, item.op.dim(dim).size % mesh[axis]))
+    return sorted(found)
+
+
+def build_fleet(
+    strategy: Strategy,
+    items: list[PlacedOp],
+    node_of: Ints,
+    widths: tuple[int, ...],
+    stragglers: Mapping[int, float],
+    folded: bool,
+) -> Fleet:
+    """Stand the devices of a strategy in its mesh, and fold those that are alike.
+
+    Raises:
+        JoulecastError: a straggler that is no device of it.
+    """
+    devices = strategy.devices
+    pace = np.ones(devices)
+    for device, factor in stragglers.items():
+        if not 0 <= device < devices:
+            raise JoulecastError(f"straggler {device}: the strategy has devices 0 to {devices - 1}")
+        if not factor > 0:
+            raise JoulecastError(f"straggler {device}: a factor of {factor} is not positive")
+        pace[device] = factor
+    mesh = dict(strategy.mesh)
+    sizes = tuple(mesh.values())
+    numbers = np.arange(devices, dtype=np.int64)
+    place = dict(zip(mesh, np.unravel_index(numbers, sizes), strict=True)) if mesh else {}
+    fleet = Fleet(mesh, place, pace, unfolded(devices))
+    if not folded:
+        return fleet
+    own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
+    if "pipeline" in place:
+        own.append(place["pipeline"])
+    own += [(place[axis] < remainder).astype(np.int64) for axis, remainder in uneven(items, mesh)]
+    groupings = [fleet.group_of(axis) for axis, size in mesh.items() if size > 1]
+    groupings += [numbers // width for width in widths if 1 < width < devices]
+    groupings.append(node_of)
+    return Fleet(mesh, place, pace, fold(own, groupings))

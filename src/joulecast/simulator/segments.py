@@ -1,0 +1,74 @@
+"""Cutting a stage's program where something is sent or awaited, and gradients into buckets."""
+
+from dataclasses import dataclass, field
+
+from joulecast.simulator.program import Key, Phase, Step, WeightGradient
+from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET
+
+
+@dataclass
+class Bucket:
+    """Gradients that are sent together, once the last of them is ready."""
+
+    bytes: float
+    after: int
+    axes: tuple[str, ...]
+    zero: int
+
+
+def buckets_of(
+    gradients: list[WeightGradient],
+    least: float | None,
+    usual: tuple[float, float] = (DDP_FIRST_BUCKET, DDP_BUCKET),
+) -> list[Bucket]:
+    """Gradients in buckets, in the order in which backward has them ready.
+
+    A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
+    PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all.
+    """
+    closed: list[Bucket] = []
+    filling: dict[tuple[tuple[str, ...], int], Bucket] = {}
+    for gradient in gradients:
+        if not gradient.axes or not gradient.bytes:
+            continue
+        kind = (gradient.axes, gradient.zero)
+        bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
+        bucket.bytes += gradient.bytes
+        bucket.after = max(bucket.after, gradient.after)
+        first = all((b.axes, b.zero) != kind for b in closed)
+        if bucket.bytes >= (least or usual[0 if first else 1]):
+            closed.append(filling.pop(kind))
+    return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
+
+
+@dataclass
+class Segment:
+    """Steps that run through without a break."""
+
+    steps: list[int]
+    needs: list[int] = field(default_factory=list)
+    receives: list[Key] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    """Messages that start when it ends."""
+    parts: tuple[tuple[Step, float], ...] = ()
+    """Its steps and their seconds."""
+    seconds: float = 0.0
+
+
+def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:
+    """Cut a phase where steps wait for something or something waits for them."""
+    starts: dict[int, list[int]] = {}
+    for number, message in enumerate(phase.messages):
+        starts.setdefault(message.after, []).append(number)
+    ends = {bucket.after for bucket in buckets} | set(starts)
+    segments: list[Segment] = []
+    open_segment = False
+    for number, step in enumerate(phase.steps):
+        if not (open_segment and fuse) or step.needs or step.receives:
+            segments.append(Segment([]))
+        segments[-1].steps.append(number)
+        segments[-1].needs += step.needs
+        segments[-1].receives += step.receives
+        segments[-1].starts += starts.get(number, [])
+        open_segment = number not in ends
+    return segments
