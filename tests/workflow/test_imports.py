@@ -42,7 +42,7 @@ def clone(tmp_path_factory):
 
 def test_imported_runs_stand_beside_the_campaign(clone):
     acme = ("--configfile", "config/acme.yaml", "--")
-    done = snakemake(clone, *acme, "all")
+    done = snakemake(clone, *acme, "tables", "figures", "check")
     assert done.returncode == 0, done.stdout + done.stderr
     tables = clone / "results/acme/tables"
     for name in TABLES:

@@ -14,7 +14,7 @@ import pytest
 from conftest import copy_workflow, snakemake
 
 MINIMAL = ("--configfile", "config/minimal.yaml")
-TARGETS = ["all", "measure", "tables", "figures", "check", "energy_tables"]
+TARGETS = ["all", "measure", "tables", "figures", "check", "energy_tables", "simulator_tables"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -68,6 +68,24 @@ def test_minimal_campaign_end_to_end(campaign):
         assert (results / f"figures/{figure}.svg").stat().st_size > 5000
     assert "passed" in set(pd.read_csv(results / "checks.csv")["verdict"])
     assert not any(path.name.startswith(".") for path in (results / "records").iterdir())
+
+
+def test_the_simulator_is_judged_and_forecasts(campaign):
+    tables = campaign / "results/minimal/tables"
+    error = pd.read_csv(tables / "simulator_error.csv")
+    assert set(error["experiment"]) == {"emulated network", "real training"}
+    assert set(error["source"]) == {"recorded"}
+    mean = error[error["configuration"].str.match(r"\(mean of \d+: all\)")]
+    assert (mean["predicted_error_percent"] < 5).all() and (mean["published_percent"] == 3.0).all()
+    for name in ("simulator_order", "simulator_ablation", "simulator_speed"):
+        assert len(pd.read_csv(tables / f"{name}.csv")) > 0
+    forecast = pd.read_csv(tables / "scaling_forecast.csv")
+    known = forecast[forecast["platform"] == "hc2"]
+    assert set(known["network"]) == {"resnet18", "vit_ti"} and known["step_s"].gt(0).all()
+    unknown = forecast[forecast["platform"] != "hc2"]
+    assert unknown["step_s"].isna().all() and unknown["why_none"].notna().all()
+    for figure in ("simulator_predicted_against_measured", "step_by_node_count"):
+        assert (campaign / f"results/minimal/figures/{figure}.svg").stat().st_size > 5000
 
 
 def test_nothing_is_done_twice(campaign):
