@@ -1,6 +1,7 @@
 """The commands of the simulator: simulate a strategy, search for the best one."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,17 @@ def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
     return found
 
 
+def _stragglers(texts: list[str] | None) -> dict[int, float]:
+    slow = {}
+    for device, factor in _pairs(texts, "--straggler").items():
+        if not device.isdigit() or not math.isfinite(factor):
+            raise JoulecastError(
+                f"--straggler {device}={factor:g}: give it as DEVICE=TIMES, as 3=1.5"
+            )
+        slow[int(device)] = factor
+    return slow
+
+
 def _platform(name: str, links: list[str] | None, calibration: Path | None) -> Platform:
     from joulecast.simulator.calibration import calibrated, read_calibration
     from joulecast.simulator.topology import with_links
@@ -92,6 +104,9 @@ def simulate(
     straggler: Annotated[
         list[str] | None, typer.Option(help="A slow device, as 3=1.5 (times as long).")
     ] = None,
+    gamma: Annotated[
+        float | None, typer.Option(min=0, help="Overlap slowdown in place of the platform's.")
+    ] = None,
     link: Links = None,
     calibration: Calibration = None,
     database: DatabaseFile = None,
@@ -114,14 +129,14 @@ def simulate(
         if mode not in ("default", "proteus"):
             raise JoulecastError(f"--mode {mode}: default or proteus")
         on = _platform(platform, link, calibration)
-        slow = {int(k): v for k, v in _pairs(straggler, "--straggler").items() if k.isdigit()}
+        slow = _stragglers(straggler)
         simulation = run(
             _graph(network),
             on,
             parse_strategy(strategy).check(devices),
             batch,
             _costs(on, precision, database, mode),
-            Assumptions(mode=mode, stragglers=slow),  # type: ignore[arg-type]
+            Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=slow),  # type: ignore[arg-type]
         )
         energy = priced(simulation, fits)
         if trace is not None:

@@ -28,6 +28,7 @@ def cluster_of(
     gamma: float = 0.0,
     memory: float | None = None,
     nodes: int | None = None,
+    algorithm: str = "ring",
 ) -> Platform:
     links = [Link(name="nic", bytes_per_s=nic, latency_s=0.0)]
     if per_node > 1:
@@ -44,6 +45,7 @@ def cluster_of(
                 memory_bytes=memory,
             ),
             links=tuple(links),
+            collective_algorithm=algorithm,  # type: ignore[arg-type]
             overlap_slowdown=gamma,
         ),
     )
@@ -203,7 +205,7 @@ def test_even_cut_is_the_best_cut() -> None:
 
 def _meshes() -> st.SearchStrategy[str]:
     sizes = st.tuples(
-        st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3])
+        st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 3, 4]), st.sampled_from([1, 2, 3])
     )
     return st.builds(
         lambda s, micro, zero, schedule, overlap, recompute: (
@@ -223,20 +225,22 @@ def _meshes() -> st.SearchStrategy[str]:
 @settings(max_examples=40, deadline=None)
 @given(
     text=_meshes(),
-    per_node=st.sampled_from([1, 2, 4]),
+    per_node=st.sampled_from([1, 2, 3, 4, 5, 6]),
+    algorithm=st.sampled_from(["ring", "recursive_doubling", "halving_doubling"]),
     gamma=st.sampled_from([0.0, 0.3]),
     straggler=st.none() | st.tuples(st.integers(0, 35), st.sampled_from([1.3, 2.0])),
 )
 def test_folded_equals_unfolded(
     text: str,
     per_node: int,
+    algorithm: str,
     gamma: float,
     straggler: tuple[int, float] | None,
 ) -> None:
     strategy = parse_strategy(text)
     slow = {straggler[0] % strategy.devices: straggler[1]} if straggler else {}
     # Slow links, so that whatever is sent shows.
-    platform = cluster_of(per_node, inside=2e9, nic=1e9, gamma=gamma)
+    platform = cluster_of(per_node, inside=2e9, nic=1e9, gamma=gamma, algorithm=algorithm)
     results = [
         simulate(
             load("alexnet"),
@@ -248,6 +252,10 @@ def test_folded_equals_unfolded(
         for folded in (True, False)
     ]
     folded, unfolded = results
+    for device, number in enumerate(folded.fleet.classes.of_device):
+        ours, theirs = folded.by_class[number], unfolded.by_class[device]
+        assert ours.computing_s == pytest.approx(theirs.computing_s, rel=1e-9)
+        assert ours.communication_s == pytest.approx(theirs.communication_s, rel=1e-9, abs=1e-12)
     assert folded.step_s == pytest.approx(unfolded.step_s, rel=1e-9)
     for name in ("computing_s", "exposed_communication_s", "bubble_s", "communication_s"):
         ours, theirs = getattr(folded.breakdown, name), getattr(unfolded.breakdown, name)
@@ -309,6 +317,9 @@ def test_an_endless_schedule_is_an_error() -> None:
         ("dp=0", "a whole number above 0"),
         ("dp=2,tq=2", "`tq=2` is not known"),
         ("dp=two", "dp=two is no number"),
+        ("dp=inf", "dp=inf is not finite"),
+        ("micro=2.5", "micro=2.5: a whole number is needed"),
+        ("pp=2,schedule=foo", "schedule=foo: 1f1b, gpipe, or"),
         ("dp=2,zero=4", "tree.zero"),
     ],
 )
@@ -329,6 +340,7 @@ def test_a_strategy_must_multiply_to_the_devices() -> None:
         ({"split": {"h": "data"}}, "node `the root`: split.h: dim `h` of op .* is opaque"),
         ({"split": {"colour": "data"}}, "split.colour: no op in it has that dim"),
         ({"split": {"batch": "width"}}, "the mesh has no axis `width`"),
+        ({"split": {"batch": "pipeline"}}, "`stage` places a node on it"),
         ({"children": {"classifier": {"stage": 1}}}, "has no stage; give all of them one, or none"),
         (
             {"stage": 1, "children": {"classifier": {"stage": 0}}},
@@ -371,6 +383,24 @@ def test_out_of_memory_is_a_verdict() -> None:
     assert simulated.out_of_memory
     assert simulated.verdict().startswith("out of memory: stage 0 needs")
     assert simulate(load("vgg16"), cluster_of(), parse_strategy("dp=2"), 32).out_of_memory is None
+
+
+def test_biases_of_row_parallel_layers_need_no_sum() -> None:
+    simulated = simulate(load("gpt2"), cluster_of(per_node=8), parse_strategy("tp=4"), 2)
+    assert not [task for task in simulated.tasks.tasks if task.gradient]
+
+
+def test_zero_keeps_whole_gradients_while_micro_batches_add_up() -> None:
+    graph = chain(4, gradient_bytes=MB)
+    assert run(graph, cluster_of(), "dp=4,zero=2,micro=4").memory[0].gradients_bytes == 4 * MB
+    # No data axis, nothing to shard.
+    alone = Strategy(mesh={"tensor": 2}, tree={"split": {"shard": "tensor"}, "zero": 1})
+    assert run(chain(2, gradient_bytes=MB, shards=2), cluster_of(), alone).step_s > 0
+
+
+def test_more_parts_than_anything_has() -> None:
+    with pytest.raises(JoulecastError, match="tensor=100000: no op of alexnet can be split"):
+        simulate(load("alexnet"), cluster_of(), parse_strategy("tp=100000"), 1)
 
 
 def test_tied_weights_of_two_stages_are_exchanged() -> None:

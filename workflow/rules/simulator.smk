@@ -14,6 +14,12 @@ def kept_or_measured(kept, name):
     return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
 
 
+def content_of(kept):
+    """What names the content of kept measurements: a change of it judges the simulator again."""
+    provenance = None if kept is None else PROJECT / kept / "provenance.json"
+    return sha256_of(provenance) if provenance and provenance.exists() else None
+
+
 rule capture_graph:
     output:
         graph=f"{RESULTS}/graphs/{{network}}.json",
@@ -75,7 +81,8 @@ rule judge_simulator:
         f"{RESULTS}/logs/judge-simulator.log",
     threads: 1
     params:
-        source=lambda wildcards, input: {
+        content=[content_of(EMULATED_NETWORK), content_of(REAL_TRAINING)],
+        source={
             "emulated": "measured" if EMULATED_NETWORK is None else "recorded",
             "training": "measured" if REAL_TRAINING is None else "recorded",
         },

@@ -89,7 +89,7 @@ def optimizer_signature(parameter_bytes: int, precision: str = "fp32") -> Signat
 
 @dataclass(frozen=True)
 class Entry:
-    """A measured op: the median of ``samples`` times over iterations and ranks."""
+    """A measured op: the mean of ``samples`` times over usual iterations of all ranks."""
 
     signature: Signature
     milliseconds: float
@@ -121,7 +121,7 @@ class StepCheck:
     whole_s: float
     """Forward, loss and backward of the network as it is, nothing timed inside; the median."""
     ops_s: float
-    """Sum of the ops' medians, forward and backward."""
+    """Sum of the ops' times, forward and backward."""
     timed_s: float
     """The median step that was timed op by op: near ``whole_s``, timing disturbed nothing; well above
     ``ops_s``, the machine was not quiet, and each step was held up in another op."""
@@ -289,7 +289,7 @@ def joined(databases: Iterable[Database]) -> Database:
 
 
 def merged(entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """One entry a signature: of an op in several places the mean of its medians, so that sums stay."""
+    """One entry a signature: of an op in several places the mean of its times, so that sums stay."""
     found: dict[Signature, list[Entry]] = {}
     for entry in entries:
         found.setdefault(entry.signature, []).append(entry)

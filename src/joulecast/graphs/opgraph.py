@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
@@ -225,6 +225,10 @@ def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
             f"graph {name}: op `{op.name}` is of the unknown kind `{op.kind}` "
             f"(known: {', '.join(sorted(KINDS))})"
         )
+    if op.kind == "timed" and not {"forward_s", "backward_s"} <= op.attributes.keys():
+        raise JoulecastError(
+            f"graph {name}: op `{op.name}` is timed, and needs the attributes forward_s and backward_s"
+        )
     sizes = {dim.name: dim.size for dim in op.dims}
     if len(sizes) != len(op.dims):
         raise JoulecastError(f"graph {name}: op `{op.name}` has a dim twice")
@@ -247,6 +251,17 @@ def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
                 )
 
 
+def _check_tensors(name: str, tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.role not in get_args(Role):
+            raise JoulecastError(
+                f"graph {name}: tensor `{tensor.name}` has the unknown role `{tensor.role}` "
+                f"(known: {', '.join(get_args(Role))})"
+            )
+        if min(tensor.shape, default=1) < 0 or tensor.itemsize < 1:
+            raise JoulecastError(f"graph {name}: tensor `{tensor.name}` has a negative size")
+
+
 def checked(graph: OpGraph) -> OpGraph:
     """The graph itself, if it is sound.
 
@@ -254,6 +269,11 @@ def checked(graph: OpGraph) -> OpGraph:
         JoulecastError: names the op and tensor: a cycle (or an op before what it reads), an unknown kind of
             op, a tensor nobody declared, two writers of a tensor, axes that do not match.
     """
+    if graph.batch < 1 or not graph.ops:
+        raise JoulecastError(f"graph {graph.name}: it needs ops, and a batch above 0")
+    _check_tensors(graph.name, graph.tensors.values())
+    if len({op.name for op in graph.ops}) < len(graph.ops):
+        raise JoulecastError(f"graph {graph.name}: two ops have the same name")
     for op in graph.ops:
         _check_op(graph.name, op, graph.tensors)
     writers: dict[str, str] = {}
@@ -280,7 +300,7 @@ def _op_of(content: dict[str, Any]) -> Op:
         dims=tuple(Dim(d["name"], int(d["size"]), DimKind(d["kind"])) for d in content["dims"]),
         reads=accesses(content["reads"]),
         writes=accesses(content["writes"]),
-        attributes=content.get("attributes", {}),
+        attributes=dict(content.get("attributes", {})),
     )
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from threading import BrokenBarrierError
 from typing import TYPE_CHECKING, Any, cast
 
@@ -84,6 +84,8 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
 
     before = arrive()
     whole = network.whole_step()
+    # Both sorts of steps begin as they do in training: on weights that were just updated.
+    network.optimizer_step()
     wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
     before = arrive()
     forward, backward = network.step_by_op()
@@ -122,17 +124,25 @@ def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None
 def tabulated(
     graph: OpGraph, steps: Steps, precision: str = "fp32"
 ) -> tuple[tuple[Entry, ...], StepCheck]:
-    """Medians of the times of a graph's ops, one entry for each signature, and the check of their sum."""
+    """Times of a graph's ops, one entry for each signature, and the check of their sum.
+
+    An op's time is its mean over the middle half of the steps, by their duration: so the ops' times add up to
+    a usual step, delays that hit one op in this step and another in the next included; the sum of the ops'
+    medians would leave those out.
+    """
     entries: list[Entry] = []
     total = 0.0
     ops = {op.name: op for op in graph.ops}
+    by_time = sorted(range(len(steps.timed)), key=steps.timed.__getitem__)
+    quarter = len(by_time) // 4
+    usual = by_time[quarter : len(by_time) - quarter]
     for (name, direction), times in steps.ops.items():
         if name not in ops:  # looking at a parameter or an input, counting batches
             continue
-        seconds = median(times)
+        seconds = fmean(times[step] for step in usual)
         total += seconds
         key = signature(graph, ops[name], direction, precision=precision)
-        entries.append(Entry(key, seconds * 1e3, len(times)))
+        entries.append(Entry(key, seconds * 1e3, len(usual)))
     optimizer = median(steps.optimizer)
     size = sum(tensor.bytes for tensor in graph.parameters)
     key = optimizer_signature(size, precision)
@@ -294,7 +304,7 @@ def measure_database(
         batches: samples of a rank; several give interpolation its points.
         ranks: processes that train side by side, one thread each.
         out: JSON file, or ``None``.
-        iterations: timed steps, of which medians are taken over all ranks.
+        iterations: timed steps, of whose middle half the means are taken over all ranks.
 
     Raises:
         JoulecastError: more ranks than cores, an unknown network or size, a rank that failed.

@@ -11,7 +11,7 @@ from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulator.executor import Task, TaskGraph
 from joulecast.simulator.fleet import Fleet, uneven
-from joulecast.simulator.program import Key, Message, Phase, StageProgram, Step
+from joulecast.simulator.program import Key, Message, Phase, StageProgram, Step, reduction
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
@@ -151,7 +151,7 @@ class Compiler:
         if cost.seconds > 0:
             seconds = cost.seconds * lane.pace
             lane.compute(Task(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
-        gathered = sum(g.bytes for g in program.gradients if g.zero in (1, 2) and g.axes)
+        gathered = sum(g.bytes for g in program.gradients if g.gathered_after_update)
         if gathered and data > 1:
             message = Message("all_gather", "data", gathered, "gather updated weights", -1)
             after = [lane.last_compute] if lane.last_compute is not None else []
@@ -247,14 +247,8 @@ class _Lane:
         """Reduce a bucket over all axes along which it is a partial sum, and wait for it at the end."""
         after = [] if self.last_compute is None else [self.last_compute]
         for axis in bucket.axes:
-            sharded = bucket.zero and axis == "data"
-            message = Message(
-                "reduce_scatter" if sharded else "all_reduce",
-                axis,
-                bucket.bytes,
-                f"gradients {place}",
-                -1,
-            )
+            kind = reduction(bucket.zero, axis)
+            message = Message(kind, axis, bucket.bytes, f"gradients {place}", -1)
             key = ("gradients", self.stage, place, axis)
             after = [self.collective(key, message, after, gradient=True)]
         self.gradient_messages += after

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -57,6 +58,7 @@ def build_fleet(
     widths: tuple[int, ...],
     stragglers: Mapping[int, float],
     folded: bool,
+    by_place: bool = False,
 ) -> Fleet:
     """Stand the devices of a strategy in its mesh, and fold those that are alike.
 
@@ -82,7 +84,12 @@ def build_fleet(
     if "pipeline" in place:
         own.append(place["pipeline"])
     own += [(place[axis] < remainder).astype(np.int64) for axis, remainder in uneven(items, mesh)]
+    if by_place:
+        # Exchanges among a number of ranks that is no power of two treat their places unlike.
+        own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
     groupings = [fleet.group_of(axis) for axis, size in mesh.items() if size > 1]
     groupings += [numbers // width for width in widths if 1 < width < devices]
     groupings.append(node_of)
+    # A group across two nodes is unlike one within: what two groups have in common counts too.
+    groupings += [first * devices + second for first, second in combinations(groupings, 2)]
     return Fleet(mesh, place, pace, fold(own, groupings))

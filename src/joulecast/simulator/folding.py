@@ -24,7 +24,7 @@ def scrambled(numbers: Ints) -> NDArray[np.uint64]:
 
 
 def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Sum of the values of each group, groups numbered from 0 (modulo 2^64)."""
+    """Sum of the values of each group (modulo 2^64), groups numbered from 0 without gaps."""
     sums = np.zeros(int(group.max()) + 1, dtype=np.uint64)
     np.add.at(sums, group, values)
     return sums
@@ -32,7 +32,8 @@ def summed_by(group: Ints, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def signatures(group: Ints, colour: Ints) -> Ints:
     """A number for the colours in each device's group: equal where the colours of the groups are."""
-    return summed_by(group, scrambled(colour))[group].astype(np.int64)
+    numbered = np.unique(group, return_inverse=True)[1].reshape(-1)
+    return summed_by(numbered, scrambled(colour))[numbered].astype(np.int64)
 
 
 def _renumbered(columns: list[Ints]) -> Ints:

@@ -6,6 +6,7 @@ and one block at a time is made again. Weights, gradients and optimizer state st
 ZeRO says (Rajbhandari et al. 2020).
 """
 
+import math
 from dataclasses import dataclass
 
 from joulecast.graphs.costs import part_of
@@ -52,11 +53,17 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     return [a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")]
 
 
+def _largest_part(op: Op, name: str, parts: float) -> float:
+    """Parts of a dim as the device with the largest of them sees it."""
+    size = op.dim(name).size
+    return size / math.ceil(size / parts)
+
+
 def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[str, float]:
     """Bytes that a device holds of each activation that its stage reads or writes."""
     sizes: dict[str, float] = {}
     for item in items:
-        parts = item.parts(mesh)
+        parts = {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
         for access in (*item.op.reads, *item.op.writes):
             tensor = graph.tensors[access.tensor]
             if tensor.role in ("input", "activation"):
@@ -73,13 +80,16 @@ class _Stage:
         self.sizes = _sizes(graph, program.items, mesh)
         self.last_read: dict[str, int] = {}
         self.kept: dict[str, int] = {}
+        self.made: dict[str, int] = {}
         for place, item in enumerate(self.items):
             for access in item.op.reads:
                 self.last_read[access.tensor] = place
+            if item.op.kind == "max_pool":
+                self._keep_indices(graph, item, place, mesh)
             for access in kept_for_backward(graph, item.op):
                 # Backward runs the other way: the first op that keeps a tensor is the last to need it.
                 self.kept.setdefault(access.tensor, place)
-        self.made = {a.tensor: p for p, item in enumerate(self.items) for a in item.op.writes}
+        self.made |= {a.tensor: p for p, item in enumerate(self.items) for a in item.op.writes}
         units = {item.unit for item in self.items if item.recompute}
         self.unit_kept = {unit: self._inputs_of(unit) for unit in units}
         saved = {t for t, place in self.kept.items() if not self.items[place].recompute}
@@ -87,6 +97,15 @@ class _Stage:
             saved |= inputs
         self.saved = {t for t in saved if t in self.sizes}
         self.saved_bytes = sum(self.sizes[t] for t in self.saved)
+
+    def _keep_indices(
+        self, graph: OpGraph, item: PlacedOp, place: int, mesh: dict[str, int]
+    ) -> None:
+        """Which value of its window each maximum was: 8 bytes each, as torch keeps them."""
+        written = item.op.writes[0]
+        tensor, name = graph.tensors[written.tensor], f"indices of {item.op.name}"
+        self.sizes[name] = 8 * tensor.elements * part_of(written, item.parts(mesh))
+        self.kept[name] = self.made[name] = place
 
     def _inputs_of(self, unit: str) -> set[str]:
         inside = {a.tensor for i in self.items if i.unit == unit for a in i.op.writes}
@@ -165,6 +184,7 @@ def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memo
             peak, where = now, at
     data = mesh.get("data", 1)
     sizes = [(g.bytes, g.zero) for g in program.gradients]
+    alone = strategy.micro_batches == 1
     gathered = max(
         (m.bytes for m in (*program.forward.messages, *program.backward.messages) if m.weights),
         default=0.0,
@@ -173,7 +193,8 @@ def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memo
         stage=program.stage,
         # Two blocks' weights are there at once: one that computes, and the next, gathered ahead.
         weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes) + 2 * gathered,
-        gradients_bytes=sum(b / (data if zero >= 2 else 1) for b, zero in sizes),
+        # Gradients are sent once a step: until then those of several micro-batches add up whole.
+        gradients_bytes=sum(b / (data if zero >= 2 and alone else 1) for b, zero in sizes),
         optimizer_bytes=sum(OPTIMIZER_STATES * b / (data if zero else 1) for b, zero in sizes),
         activations_bytes=peak,
         at_op=where,

@@ -90,6 +90,10 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
                 f"{where}: {graph.name} has no such module (as {', '.join(near)}, ...)"
             )
         for name, axis in node.split.items():
+            if axis == "pipeline":
+                raise JoulecastError(
+                    f"{where}: split.{name}: no dim is split along `pipeline`; `stage` places a node on it"
+                )
             if axis not in strategy.mesh:
                 raise JoulecastError(
                     f"{where}: split.{name}: the mesh has no axis `{axis}` (it has: "
@@ -230,8 +234,8 @@ def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
     for item in placed:
         if item.stage >= count:
             raise JoulecastError(
-                f"strategy: node `{item.op.module}`: stage {item.stage}, but the mesh has {count} "
-                "(axis pipeline)"
+                f"strategy: node `{item.op.module or 'the root'}`: stage {item.stage}, but the "
+                f"mesh has {count} (axis pipeline)"
             )
     stage = {item.op.name: item.stage for item in placed}
     for item in placed:
@@ -239,7 +243,7 @@ def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
             producer = graph.producer.get(access.tensor)
             if producer is not None and stage[producer.name] > item.stage:
                 raise JoulecastError(
-                    f"strategy: node `{item.op.module}` is on stage {item.stage}, but reads "
+                    f"strategy: node `{item.op.module or 'the root'}` is on stage {item.stage}, but reads "
                     f"`{access.tensor}` of stage {stage[producer.name]}: stages must follow the data"
                 )
     empty = set(range(count)) - {item.stage for item in placed}
@@ -275,6 +279,11 @@ def place(
             _split_products(graph, placements, axis, size)
         else:
             raise JoulecastError(f"strategy: mesh.{axis}: no node of the tree splits along it")
+    for axis, size in strategy.mesh.items():
+        if size > 1 and axis != "pipeline" and all(axis not in p for p in placements):
+            raise JoulecastError(
+                f"strategy: {axis}={size}: no op of {graph.name} can be split into so many parts"
+            )
     for placement in placements:
         for axis in [a for a in placement if strategy.mesh[a] == 1]:
             del placement[axis]
@@ -283,7 +292,7 @@ def place(
         if any(stage is not None for stage in told):
             missing = next(op.module for op, s in zip(graph.ops, told, strict=True) if s is None)
             raise JoulecastError(
-                f"strategy: node `{missing}` has no stage; give all of them one, or none"
+                f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
         stages = cut_stages(graph, placements, strategy, costs, send_s_per_byte)
     else:
@@ -293,7 +302,7 @@ def place(
             op,
             stage,
             placement,
-            unit_of(op.module),
+            unit_of(op.module) or op.name,
             bool(setting.recompute),
             setting.zero or 0,
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from joulecast.graphs.costs import Direction, part_of
-from joulecast.graphs.opgraph import Access, OpGraph, Tensor
+from joulecast.graphs.opgraph import Access, DimKind, OpGraph, Tensor
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.layout import (
     Layout,
@@ -81,6 +81,16 @@ class WeightGradient:
     """Mesh axes along which it is a partial sum."""
     after: int
     zero: int
+
+    @property
+    def gathered_after_update(self) -> bool:
+        """Whether each device updates a shard of the weight that the others then need (ZeRO-1 and 2)."""
+        return self.zero in (1, 2) and "data" in self.axes
+
+
+def reduction(zero: int, axis: str) -> Kind:
+    """The collective that sums gradients along an axis: with ZeRO a device needs but its shard."""
+    return "reduce_scatter" if zero and axis == "data" else "all_reduce"
 
 
 @dataclass(frozen=True)
@@ -252,11 +262,20 @@ class ProgramBuilder:
             if tensor.role != "parameter":
                 continue
             layout = gradient_layout(access, item.placement, self.mesh)
-            axes = tuple(a for a, place in layout if place == "partial" and self.mesh[a] > 1)
+            # What is added to a sum once, as a bias is, has a whole gradient on every part of the sum.
+            axes = tuple(
+                a
+                for a, place in layout
+                if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
+            )
             size = tensor.bytes * part_of(access, item.parts(self.mesh))
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
             gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero)
+
+    @staticmethod
+    def _sums_over(item: PlacedOp, axis: str) -> bool:
+        return item.op.dim(item.placement[axis]).kind is DimKind.REDUCE
 
     def _send_back(
         self,

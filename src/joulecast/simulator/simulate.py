@@ -6,7 +6,7 @@ gives the step's time, where it goes, and the memory that each device needs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
-from joulecast.simulator.program import ProgramBuilder, StageProgram
+from joulecast.simulator.program import ProgramBuilder, StageProgram, reduction
 from joulecast.simulator.strategy import Strategy, text_of
 from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
@@ -110,6 +110,7 @@ class Simulation:
             "bubble_s": parts.bubble_s,
             "communication_s": parts.communication_s,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "memory": [asdict(memory) for memory in self.memory],
             "out_of_memory": self.out_of_memory,
             "verdict": self.verdict(),
             "op_costs": self.cost_sources,
@@ -130,9 +131,8 @@ def _kinds(programs: list[StageProgram]) -> tuple[set[tuple[Kind, str]], set[tup
                 cuts.add((message.key[3], message.key[4]))
         for gradient in program.gradients:
             for axis in gradient.axes:
-                sharded = gradient.zero and axis == "data"
-                kinds.add(("reduce_scatter" if sharded else "all_reduce", axis))
-            if gradient.zero in (1, 2) and gradient.axes:
+                kinds.add((reduction(gradient.zero, axis), axis))
+            if gradient.gathered_after_update:
                 kinds.add(("all_gather", "data"))
     return kinds, cuts
 
@@ -234,6 +234,7 @@ def run_prepared(
         assumed.stragglers,
         # A folded flow is several that share ports: without sharing each has to be one of its own.
         assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
+        by_place=cluster.collective_algorithm != "ring",
     )
     kinds, cuts = _kinds(programs)
     transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)

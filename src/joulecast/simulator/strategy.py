@@ -9,6 +9,7 @@ in turn (Megatron), ``pipeline`` cuts the network where the stages' times come o
 follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis after GSPMD).
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -132,22 +133,43 @@ def phases(strategy: Strategy, stage: int) -> Iterator[tuple[Literal["forward", 
             backward += 1
 
 
+def _schedule(text: str, value: str) -> str | list[int]:
+    if value in ("1f1b", "gpipe"):
+        return value
+    if all(part.isdigit() for part in value.split("/")):
+        return [int(part) for part in value.split("/")]
+    raise JoulecastError(
+        f"strategy `{text}`: schedule={value}: 1f1b, gpipe, or how many micro-batches each stage may have "
+        "under way, as 3/2/1"
+    )
+
+
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
 
 
 def _number(text: str, key: str, value: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         raise JoulecastError(f"strategy `{text}`: {key}={value} is no number") from None
+    if not math.isfinite(number):
+        raise JoulecastError(f"strategy `{text}`: {key}={value} is not finite")
+    return number
+
+
+def _whole(text: str, key: str, value: str) -> int:
+    number = _number(text, key, value)
+    if number != int(number):
+        raise JoulecastError(f"strategy `{text}`: {key}={value}: a whole number is needed")
+    return int(number)
 
 
 def parse_strategy(text: str) -> Strategy:
     """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
 
-    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe), ``zero``
-    (0..3), ``bucket`` (bytes), and the words ``recompute`` and ``no-overlap``. A path of a YAML file gives a
-    strategy with a tree of its own.
+    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, or how many
+    micro-batches each stage may have under way, as 3/2/1), ``zero`` (0..3), ``bucket`` (bytes), and the words
+    ``recompute`` and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
 
     Raises:
         JoulecastError: an unknown word, or a number that is none.
@@ -160,18 +182,17 @@ def parse_strategy(text: str) -> Strategy:
     for word in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = word.partition("=")
         if key in sizes:
-            size = _number(text, key, value)
-            if size != int(size) or size < 1:
+            sizes[key] = _whole(text, key, value)
+            if sizes[key] < 1:
                 raise JoulecastError(f"strategy `{text}`: {word}: a whole number above 0 is needed")
-            sizes[key] = int(size)
         elif key == "micro":
-            rest["micro_batches"] = int(_number(text, key, value))
+            rest["micro_batches"] = _whole(text, key, value)
         elif key == "bucket":
             rest["bucket_bytes"] = _number(text, key, value)
         elif key == "schedule":
-            rest["schedule"] = value
+            rest["schedule"] = _schedule(text, value)
         elif key == "zero":
-            root["zero"] = int(_number(text, key, value))
+            root["zero"] = _whole(text, key, value)
         elif word == "recompute":
             root["recompute"] = True
         elif word == "no-overlap":
@@ -205,19 +226,21 @@ def read_strategy(path: Path) -> Strategy:
     except FileNotFoundError:
         raise JoulecastError(f"{path}: no such strategy file") from None
     except yaml.YAMLError as error:
-        raise JoulecastError(f"{path}: is not YAML: {error}") from None
+        raise JoulecastError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
     return _validated(content, str(path))
 
 
 def text_of(strategy: Strategy) -> str:
-    """The line that :func:`parse_strategy` reads; a tree of its own is only hinted at."""
-    words = [f"{key}={strategy.mesh[axis]}" for key, axis in _AXES.items() if axis in strategy.mesh]
-    words = [word for word in words if not word.endswith("=1")] or ["dp=1"]
+    """The line that :func:`parse_strategy` reads; a tree or axes of one's own are only hinted at."""
+    short = {axis: key for key, axis in _AXES.items()}
+    words = [f"{short.get(axis, axis)}={size}" for axis, size in strategy.mesh.items() if size > 1]
+    words = words or ["dp=1"]
     if strategy.micro_batches > 1:
         words.append(f"micro={strategy.micro_batches}")
     if strategy.stages > 1:
         schedule = strategy.schedule
-        words.append(f"schedule={schedule if isinstance(schedule, str) else list(schedule)}")
+        text = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
+        words.append(f"schedule={text}")
     if strategy.tree.zero:
         words.append(f"zero={strategy.tree.zero}")
     if strategy.tree.recompute:
