@@ -71,6 +71,18 @@ rule measure_emulated_network:
         "../scripts/measure_emulated_network.py"
 
 
+rule measure_real_training:
+    output:
+        folder=directory(f"{RESULTS}/real-training"),
+    log:
+        f"{RESULTS}/logs/real-training.log",
+    threads: 1
+    resources:
+        machine=1,
+    script:
+        "../scripts/measure_real_training.py"
+
+
 rule judge_simulator:
     input:
         emulated=kept_or_measured(EMULATED_NETWORK, "emulated-network"),

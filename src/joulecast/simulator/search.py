@@ -1,8 +1,8 @@
 """Ranking parallel strategies: every way to divide devices, batch and training state that fits in memory.
 
 Strategies that differ only in what fits are not all timed: recomputation costs time for memory, so that it
-is tried where the same strategy without it does not fit; ZeRO-2 sends what ZeRO-1 sends and keeps less, so
-that it takes its place.
+is tried where the same strategy without it does not fit; ZeRO-2 sends what ZeRO-1 sends and keeps no more,
+so that it takes its place.
 """
 
 from collections.abc import Iterator
@@ -45,11 +45,12 @@ def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]
                 yield {"pipeline": stages, "data": devices // tensor // stages, "tensor": tensor}
 
 
-def _micro_batches(stages: int, batch: int) -> list[int]:
-    """One for no pipeline; as many as stages, and four times as many, where the batch divides."""
-    wanted = {stages, 4 * stages} if stages > 1 else {1}
-    fitting = [count for count in sorted(wanted) if batch % count == 0]
-    return fitting or ([max(d for d in _divisors(batch) if d <= 4 * stages)] if stages > 1 else [])
+def _micro_batches(stages: int, batch: int) -> int:
+    """One without a pipeline; with it four a stage, or as near below as the batch divides.
+
+    More of them leave a shorter bubble: at four a stage it is a fifth of the step.
+    """
+    return max(d for d in _divisors(batch) if d <= 4 * stages) if stages > 1 else 1
 
 
 def candidates(
@@ -62,9 +63,9 @@ def candidates(
         batch, rest = divmod(global_batch, mesh["data"])
         if rest or not batch:
             continue
-        for count in _micro_batches(mesh["pipeline"], batch):
-            for zero in _ZERO_LEVELS if mesh["data"] > 1 else (0,):
-                yield Strategy(mesh=mesh, micro_batches=count, tree=Node(zero=zero)), batch
+        count = _micro_batches(mesh["pipeline"], batch)
+        for zero in _ZERO_LEVELS if mesh["data"] > 1 else (0,):
+            yield Strategy(mesh=mesh, micro_batches=count, tree=Node(zero=zero)), batch
 
 
 def search(

@@ -14,10 +14,12 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.shipped import load
 from joulecast.platforms import Platform
 from joulecast.simulator.emulated import judge
+from joulecast.simulator.real import judge_training
 from joulecast.simulator.simulate import Assumptions, simulate
 from joulecast.simulator.strategy import Strategy
 from joulecast.tables.output import write_table
 from joulecast.testbed.results import read_results
+from joulecast.training.validation_results import read_training_results
 
 _JUDGED = ("predicted", "sum", "max")
 _NOT_PREDICTIONS = ("measured_s", "spread_s", "again_s", "predicted_s", "sum_s", "max_s")
@@ -67,8 +69,9 @@ def judged_experiments(emulated: Path, training: Path, sources: Mapping[str, str
         experiment="emulated network", source=sources["emulated"], fitted=False
     )
     real = judge_training(read_training_results(training)).assign(
-        experiment="real training", source=sources["training"]
+        experiment="real training", source=sources["training"], ranks=2
     )
+    real = real.rename(columns={"without_gamma_s": "no gamma"})
     return pd.concat([on_network, real], ignore_index=True)
 
 
@@ -96,8 +99,8 @@ def _averages(errors: pd.DataFrame, published: PublishedSimulators) -> list[dict
                     "configuration": f"({what} of {len(group)}: {name})",
                     "source": group["source"].iloc[0],
                 }
-                for judge in _JUDGED:
-                    column = f"{judge}_error_percent"
+                for judged_by in _JUDGED:
+                    column = f"{judged_by}_error_percent"
                     if column in group:
                         row[column] = getattr(
                             group[column].abs(), what[:4].replace("maxi", "max")

@@ -1,0 +1,15 @@
+"""Measure steps of real training on two ranks, and the parts that predict them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.training.validation import measure
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        measure(Path(snakemake.output.folder))
