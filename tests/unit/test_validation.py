@@ -28,6 +28,8 @@ FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
 
 @pytest.fixture(scope="module")
 def results() -> TrainingResults:
+    if not FOLDER.is_dir():
+        pytest.skip(f"{FOLDER} is absent: no steps of real training are kept yet")
     return read_training_results(FOLDER)
 
 
@@ -88,11 +90,11 @@ def test_no_such_module_is_said(results):
 def test_a_shape_that_was_not_measured_is_named(results):
     name = next(c.name for c in results.configurations if c.network == "resnet50")
     other = results.configuration(name).model_copy(update={"batch": 512})
-    with pytest.raises(JoulecastError, match="op `conv1`.*was not measured"):
+    with pytest.raises(JoulecastError, match=r"op `conv1`.*was not measured"):
         predict(results, other, calibrations(results), 1.0)
 
 
-def test_a_changed_folder_is_refused(tmp_path):
+def test_a_changed_folder_is_refused(results, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(FOLDER, copy)
     with open(copy / "steps.csv", "a") as file:

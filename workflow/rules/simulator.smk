@@ -86,7 +86,7 @@ rule measure_real_training:
 rule judge_simulator:
     input:
         emulated=kept_or_measured(EMULATED_NETWORK, "emulated-network"),
-        training=kept_or_measured(REAL_TRAINING, "real-training"),
+        training=ancient([str(PROJECT / REAL_TRAINING)] if REAL_TRAINING else []),
     output:
         judged=f"{RESULTS}/simulator/judged.parquet",
     log:
@@ -96,7 +96,7 @@ rule judge_simulator:
         content=[content_of(EMULATED_NETWORK), content_of(REAL_TRAINING)],
         source={
             "emulated": "measured" if EMULATED_NETWORK is None else "recorded",
-            "training": "measured" if REAL_TRAINING is None else "recorded",
+            "training": "recorded",
         },
     script:
         "../scripts/judge_simulator.py"

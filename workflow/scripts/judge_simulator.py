@@ -14,7 +14,7 @@ if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         judged = judged_experiments(
             emulated=Path(snakemake.input.emulated),
-            training=Path(snakemake.input.training),
+            training=Path(training[0]) if (training := snakemake.input.training) else None,
             sources=snakemake.params.source,
         )
         judged.to_parquet(snakemake.output.judged, index=False)

@@ -129,7 +129,7 @@ class StepCheck:
     kept: int
     """Steps of all ranks that the medians are of."""
     dropped: int
-    """Steps left out because the rank did not have its core all the time."""
+    """Steps left out because the rank did not have its core, or all of it, all the time."""
     waited_share: float
     """Of the kept steps' time, the share in which the rank had no core (median); above a few hundredths the
     database was measured on a busy machine and should be measured again."""

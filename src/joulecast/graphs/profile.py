@@ -36,11 +36,13 @@ from joulecast.workloads.networks import build_network, check_size
 
 if TYPE_CHECKING:
     from joulecast.graphs.instrumented import TimedNetwork
+    from joulecast.graphs.quiet import SpeedProbe
 
 ITERATIONS, WARM_UP, FEWEST = 7, 2, 3
 WAITING = 0.03
 """A step whose wall time exceeds its CPU time by more than this share was held up by other processes."""
 _ARRIVAL_S = 600.0
+_QUIET_TRIAL_S, _PATIENCE_S = 1.0, 1.0
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
@@ -74,14 +76,17 @@ class _Step:
     by_op: dict[tuple[str, Direction], float]
     optimizer: float
     waited: float
+    probe_s: float
+    """The slower of two probes of the core's speed, before and after."""
 
 
-def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
+def _step(network: "TimedNetwork", barrier: Barrier | None, probe: "SpeedProbe") -> _Step:
     def arrive() -> tuple[float, float]:
         if barrier:
             barrier.wait(_ARRIVAL_S)
         return time.perf_counter(), time.process_time()
 
+    probe_s = probe.seconds()
     before = arrive()
     whole = network.whole_step()
     # Both sorts of steps begin as they do in training: on weights that were just updated.
@@ -94,22 +99,34 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
     cpu_s += time.process_time() - before[1]
     by_op: dict[tuple[str, Direction], float] = {(op, "forward"): s for op, s in forward.items()}
     by_op |= {(op, "backward"): s for op, s in backward.items()}
-    return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s)
+    probe_s = max(probe_s, probe.seconds())
+    return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s, probe_s)
 
 
 def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None = None) -> Steps:
     """Train for ``iterations`` steps of both sorts, after a warm-up; all ranks start each together.
 
-    Steps in which something else had the rank's core for more than :data:`WAITING` of the time are dropped,
-    the worst first, as long as half of them and :data:`FEWEST` are left.
+    Steps in which something else had the rank's core for more than :data:`WAITING` of the time, or slowed it
+    (:mod:`joulecast.graphs.quiet`), are dropped, the worst first, as long as :data:`FEWEST` are left.
     """
+    from joulecast.graphs.quiet import SLOWED, SpeedProbe
+
+    probe = SpeedProbe()
+    quiet_s = probe.quietest(_QUIET_TRIAL_S)
     for _ in range(WARM_UP):
-        _step(network, barrier)
-    taken = sorted((_step(network, barrier) for _ in range(iterations)), key=lambda s: s.waited)
-    fewest = max(FEWEST, (iterations + 1) // 2)
+        _step(network, barrier, probe)
+    taken = []
+    for _ in range(iterations):
+        probe.wait(quiet_s, _PATIENCE_S)
+        taken.append(_step(network, barrier, probe))
+    quiet_s = min(quiet_s, *(step.probe_s for step in taken))
+
+    def disturbed(step: _Step) -> float:
+        return max(step.waited / WAITING, (step.probe_s / quiet_s - 1) / SLOWED)
+
     steps = Steps()
-    for index, step in enumerate(taken):
-        if index >= fewest and step.waited > WAITING:
+    for index, step in enumerate(sorted(taken, key=disturbed)):
+        if index >= FEWEST and disturbed(step) > 1:
             steps.dropped += 1
             continue
         steps.whole.append(step.whole)

@@ -57,17 +57,21 @@ def read_published_simulators(path: Path) -> PublishedSimulators:
         raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
 
 
-def judged_experiments(emulated: Path, training: Path, sources: Mapping[str, str]) -> pd.DataFrame:
-    """Predict the steps of both experiments.
+def judged_experiments(
+    emulated: Path, training: Path | None, sources: Mapping[str, str]
+) -> pd.DataFrame:
+    """Predict the steps of the experiments.
 
     Args:
         emulated: folder of steps on an emulated network.
-        training: folder of steps of real training.
+        training: folder of steps of real training, if there is one.
         sources: whether each (``emulated``, ``training``) was ``measured`` here or ``recorded``.
     """
     on_network = judge(read_results(emulated)).assign(
         experiment="emulated network", source=sources["emulated"], fitted=False
     )
+    if training is None:
+        return on_network
     real = judge_training(read_training_results(training)).assign(
         experiment="real training", source=sources["training"], ranks=2
     )

@@ -4,7 +4,7 @@ import ctypes
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +60,31 @@ def broadcast_replica(network: nn.Module, buckets: GradientBuckets, comm: MPI.In
         on_host = buffer.detach().cpu().contiguous()
         comm.Bcast(on_host.view(-1).numpy())
         buffer.copy_(on_host)
+
+
+@torch.no_grad()
+def momentum_step(
+    parameters: Sequence[Tensor],
+    gradients: list[Tensor],
+    momenta: list[Tensor | None],
+    learning_rate: float,
+    momentum: float,
+) -> None:
+    """One fused step of SGD with momentum; ``momenta`` are updated with the parameters."""
+    sgd(
+        list(parameters),
+        gradients,
+        momenta,
+        fused=True,
+        foreach=False,
+        has_sparse_grad=False,
+        weight_decay=0.0,
+        momentum=momentum,
+        lr=learning_rate,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+    )
 
 
 def weights_sha256(network: nn.Module) -> str:
@@ -173,22 +198,11 @@ class Trainer:
             torch.cuda.synchronize(self.device)
         return float(loss.detach())
 
-    @torch.no_grad()
     def update(self, gradients: list[Tensor]) -> None:
         """One fused step of SGD with momentum."""
-        sgd(
-            list(self.parameters),
-            gradients,
-            self._momenta,
-            fused=True,
-            foreach=False,
-            has_sparse_grad=False,
-            weight_decay=0.0,
-            momentum=self.training.momentum,
-            lr=self.training.learning_rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
+        training = self.training
+        momentum_step(
+            self.parameters, gradients, self._momenta, training.learning_rate, training.momentum
         )
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)

@@ -1,0 +1,358 @@
+"""Measures real training on two ranks of this machine, for a simulator to be judged against.
+
+Every job is one launch (of MPI, or of the op profiler) whose answer is kept in ``OUT.work`` as soon as it is
+there, so an interrupted measurement goes on where it was. Operators, collectives and the other parts of a
+step are measured by themselves, in the same session and apart from the steps that are judged.
+"""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import pandas as pd
+import torch
+
+from joulecast.errors import JoulecastError
+from joulecast.files import explained_disk_errors, written_aside
+from joulecast.graphs.capture import capture_network
+from joulecast.graphs.database import Database, read_database
+from joulecast.graphs.profile import measure_database
+from joulecast.graphs.quiet import SpeedProbe
+from joulecast.provenance import host_fingerprint, load_before, source_state, versions
+from joulecast.training.launch import machine_lock
+from joulecast.training.validation_results import (
+    COLLECTIVE_COLUMNS,
+    FOREIGN,
+    PART_COLUMNS,
+    SLOWED,
+    STEP_COLUMNS,
+    WAITING,
+    TrainingConfiguration,
+    Workload,
+    is_polluted,
+    write_training_results,
+)
+from joulecast.training.validation_worker import TrainingJob
+
+RANKS = 2
+REPLICA_BATCHES = {"vgg16": 4, "resnet50": 8, "vit_s": 16}
+"""Samples of a replica's step: few, so that what is sent weighs more; a step takes 0.2 to 0.6 s."""
+BUCKETS_MB = {
+    "vgg16": (600.0, 100.0, 16.0, 4.0),
+    "resnet50": (100.0, 48.0, 24.0, 10.0),
+    "vit_s": (100.0, 44.0, 22.0, 10.0),
+}
+"""Least sizes that give 1 to some 8 buckets; the gradients have 537, 94 and 86 MB."""
+WITHOUT_OVERLAP = 2
+"""So many of the bucket sizes are also sent after backward."""
+CUTS = {
+    "vgg16": "features.17",
+    "resnet50": "layer3",
+    "vit_s": "encoder.layers.encoder_layer_6",
+}
+PIPELINE_BATCHES = {"vgg16": 8, "resnet50": 16, "vit_s": 32}
+PIPELINES = (("gpipe", 2), ("gpipe", 4), ("1f1b", 2), ("1f1b", 4))
+FITTING_GAMMA = ("vgg16-overlap-16mb", "resnet50-overlap-24mb")
+"""What the overlap slowdown is fitted on; it is tested on the others."""
+ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 4, 5, 14
+ROUNDS = 2
+_QUIET_TRIAL_S = 3.0
+_TIMEOUT_S = 300.0
+_WHAT = (
+    "Steps of training on 2 ranks of one machine, one thread and one core each, fp32: replicas (the code of "
+    "joulecast.training, gradients all-reduced in shared memory, a prepared batch fetched in the step) and "
+    "pipelines of 2 stages (joulecast.training.pipeline, MPI within the host; the batch is there before the "
+    "step). `seconds` is from the first rank's start behind a barrier to the last one's end, optimizer "
+    "included. Configurations took turns, forwards and backwards through their list; 2 warm-up iterations "
+    "of every turn are not kept; repeat 1 was measured at the end of the session, for an A/A comparison. "
+    "`waited_share` is the share of an iteration in which some rank had no core, `foreign_cores` what other "
+    "processes used, `slowed` by how much a small matrix product before and after it took longer than on "
+    f"quiet cores (`quiet_s`); `polluted` that they were above {WAITING}, {FOREIGN} or {SLOWED}. Turns go on "
+    "until enough iterations are clean, or too many were tried. Stage times are those of rank 0. "
+    "Collectives and parts were measured by themselves, operators by joulecast.graphs.profile with both "
+    "ranks at work."
+)
+
+
+def all_configurations(
+    networks: Sequence[str] = tuple(REPLICA_BATCHES),
+) -> list[TrainingConfiguration]:
+    """What is measured, in order."""
+    found = []
+    for network in networks:
+        for overlap in (False, True):
+            sizes = BUCKETS_MB[network]
+            for least in sizes if overlap else sizes[: 2 * WITHOUT_OVERLAP : 2]:
+                name = f"{network}-{'overlap' if overlap else 'after'}-{least:g}mb"
+                found.append(
+                    TrainingConfiguration(
+                        name=name,
+                        family="overlapped" if overlap else "data parallel",
+                        network=network,
+                        batch=REPLICA_BATCHES[network],
+                        bucket_mb=least,
+                        overlap=overlap,
+                        fits_gamma=name in FITTING_GAMMA,
+                    )
+                )
+        for schedule, micro_batches in PIPELINES:
+            found.append(
+                TrainingConfiguration(
+                    name=f"{network}-{schedule}-m{micro_batches}",
+                    family=schedule,
+                    network=network,
+                    batch=PIPELINE_BATCHES[network],
+                    micro_batches=micro_batches,
+                    cut=CUTS[network],
+                )
+            )
+    return found
+
+
+def _repeated(configurations: Sequence[TrainingConfiguration]) -> list[TrainingConfiguration]:
+    """Two of each network, measured again at the end: one with replicas, one a pipeline."""
+    ends = (f"{BUCKETS_MB[c.network][0]:g}mb" for c in configurations)
+    wanted = ("1f1b-m4",)
+    return [
+        c
+        for c, end in zip(configurations, ends, strict=True)
+        if c.name.endswith((*wanted, f"overlap-{end}", f"after-{end}"))
+    ]
+
+
+def all_jobs(networks: Sequence[str], quiet_s: float) -> list[TrainingJob]:
+    """The launches of MPI, in order; ``quiet_s`` is a probe of quiet cores."""
+    configurations = all_configurations(networks)
+
+    def job(kind: str, network: str, **changes: Any) -> TrainingJob:
+        mine = tuple(c for c in changes.pop("of", configurations) if c.network == network)
+        name = f"{network}-{changes.pop('suffix', kind)}"
+        return TrainingJob.model_validate(
+            {
+                "name": name,
+                "kind": kind,
+                "network": network,
+                "configurations": mine,
+                "quiet_s": quiet_s,
+                **changes,
+            }
+        )
+
+    jobs = [
+        job("parts", network, iterations=PART_ITERATIONS, tries=3 * PART_ITERATIONS, patience_s=2)
+        for network in networks
+    ]
+    jobs += [
+        job("steps", network, rounds=ROUNDS, iterations=ITERATIONS, warm_up=2)
+        for network in networks
+    ]
+    again = _repeated(configurations)
+    jobs += [
+        job("steps", network, of=again, suffix="again", repeat=1, iterations=6, tries=12)
+        for network in networks
+    ]
+    return jobs
+
+
+def database_batches(configurations: Sequence[TrainingConfiguration], network: str) -> list[int]:
+    """Samples of a network's forward in any configuration."""
+    return sorted({c.samples for c in configurations if c.network == network})
+
+
+def _launcher() -> str:
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
+    if found is None:
+        raise JoulecastError(
+            "no `mpiexec`; the lock has MPICH (`./run` installs it), or install one of your own"
+        )
+    return found
+
+
+def _environment() -> dict[str, str]:
+    # As runs of training are launched.
+    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
+
+
+def _launch(job: TrainingJob, log: TextIO, lock: int) -> Any:
+    with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
+        job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
+        job_file.write_text(job.model_dump_json())
+        print(f"--- {job.name}", file=log, flush=True)
+        # Under mpi4py's runner a rank that fails ends the others too.
+        worker = [sys.executable, "-m", "mpi4py", "-m", "joulecast.training.validation_worker"]
+        done = subprocess.run(
+            [_launcher(), "-n", str(RANKS), *worker, str(job_file), str(answer)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            timeout=_TIMEOUT_S,
+            pass_fds=(lock,),
+        )
+        if done.returncode != 0 or not answer.is_file():
+            raise JoulecastError(
+                f"{job.name}: failed (exit code {done.returncode}); {log.name} says why"
+            )
+        return json.loads(answer.read_text())
+
+
+def _fewest_clean(found: dict[str, list[dict[str, float]]]) -> int:
+    return min(sum(1 for row in rows if not is_polluted(row)) for rows in found.values())
+
+
+def _answer(work: Path, job: TrainingJob, log: TextIO, lock: int) -> tuple[Any, str]:
+    """A job's answer, from an earlier try or new, and what to tell of it."""
+    file = work / f"{job.name}.json"
+    wanted = job.model_dump(mode="json")
+    if file.is_file():
+        kept = json.loads(file.read_text())
+        if kept["job"] == wanted:
+            return kept["answer"], "measured before"
+    begin = time.monotonic()
+    answer = _launch(job, log, lock)
+    with written_aside(file) as partial:
+        partial.write_text(json.dumps({"job": wanted, "answer": answer}))
+    said = f"{time.monotonic() - begin:.0f} s"
+    if job.kind == "steps":
+        said += f", at least {_fewest_clean(answer)} clean iterations of each"
+    return answer, said
+
+
+def _database(
+    work: Path, network: str, batches: list[int], workload: Workload
+) -> tuple[Database, str]:
+    file = work / f"database-{network}.json"
+    if file.is_file() and (kept := read_database(file)).provenance["batches"] == batches:
+        return kept, "measured before"
+    begin = time.monotonic()
+    size = (workload.image_size, workload.patch_size, workload.classes)
+    database = measure_database(network, *size, batches, RANKS, file, DATABASE_ITERATIONS)
+    covered = ", ".join(f"{step.covered_share:.3f}" for step in database.steps)
+    return database, f"{time.monotonic() - begin:.0f} s, ops cover {covered} of the step"
+
+
+def _quiet_s() -> float:
+    """The least that a probe of a core's speed takes, on any of the cores."""
+    cores = os.sched_getaffinity(0)
+    torch.set_num_threads(1)
+    try:
+        best = math.inf
+        for core in cores:
+            os.sched_setaffinity(0, {core})
+            best = min(best, SpeedProbe().quietest(_QUIET_TRIAL_S))
+        return best
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _session(work: Path, networks: Sequence[str], workload: Workload) -> dict[str, Any]:
+    file = work / "session.json"
+    fresh = {
+        "what": _WHAT,
+        "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": host_fingerprint(),
+        "versions": versions(),
+        "source": source_state(),
+        "load_before": load_before(),
+        "networks": list(networks),
+        "workload": workload.model_dump(),
+        "quiet_s": _quiet_s(),
+        "ranks": RANKS,
+        "threads": 1,
+        "environment": {
+            k: v for k, v in _environment().items() if k not in os.environ or k[:3] == "OMP"
+        },
+    }
+    if file.is_file():
+        begun: dict[str, Any] = json.loads(file.read_text())
+        for key in ("host", "versions", "networks", "workload"):
+            if begun[key] != fresh[key]:
+                raise JoulecastError(
+                    f"{work} was begun with another `{key}`: {begun[key]}, now {fresh[key]}; "
+                    "measurements do not mix, remove that folder and start again"
+                )
+        return begun
+    with written_aside(file) as partial:
+        partial.write_text(json.dumps(fresh, indent=1))
+    return fresh
+
+
+def measure(
+    out: Path,
+    tell: Callable[[str], object] = print,
+    networks: Sequence[str] = tuple(REPLICA_BATCHES),
+) -> None:
+    """Measure operators, parts and steps and leave them in ``out``.
+
+    Args:
+        out: new folder.
+        tell: told of every job that is done.
+        networks: of :data:`REPLICA_BATCHES`.
+
+    Raises:
+        JoulecastError: ``out`` is there already, no ``mpiexec``, or a job failed; what was measured before is
+            kept in ``out``.work.
+    """
+    if out.exists():
+        raise JoulecastError(f"{out} is there already; move it away to measure anew")
+    workload = Workload()
+    configurations = all_configurations(networks)
+    work = out.with_name(out.name + ".work")
+    with explained_disk_errors(work):
+        work.mkdir(parents=True, exist_ok=True)
+        log = open(work / "log.txt", "a", encoding="utf-8")  # noqa: SIM115 (closed below)
+    begin = time.monotonic()
+    with log, machine_lock(log) as lock:
+        session = _session(work, networks, workload)
+        jobs = all_jobs(networks, session["quiet_s"])
+        databases = {}
+        for network in networks:
+            batches = database_batches(configurations, network)
+            databases[network], said = _database(work, network, batches, workload)
+            tell(f"database of {network}: {said}")
+        answers = {}
+        for number, job in enumerate(jobs, 1):
+            answers[job.name], said = _answer(work, job, log, lock)
+            tell(f"{number}/{len(jobs)} {job.name}: {said}")
+    tell(f"measured in {time.monotonic() - begin:.0f} s")
+    size = (workload.image_size, workload.patch_size, workload.classes)
+    graphs = {network: capture_network(network, *size) for network in networks}
+    tables = tabulated_answers(jobs, answers)
+    write_training_results(out, configurations, tables, databases, graphs, session)
+    shutil.rmtree(work)
+
+
+def tabulated_answers(
+    jobs: Sequence[TrainingJob], answers: dict[str, Any]
+) -> dict[str, pd.DataFrame]:
+    """What all jobs answered as the tables of a results folder."""
+    steps: list[dict[str, Any]] = []
+    collectives: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for job in jobs:
+        answer = answers[job.name]
+        if job.kind == "parts":
+            collectives += answer["collectives"]
+            parts += answer["parts"]
+            continue
+        for name, rows in answer.items():
+            steps += [
+                {"configuration": name, "repeat": job.repeat, "iteration": number, **row}
+                for number, row in enumerate(rows)
+            ]
+    return {
+        "steps.csv": pd.DataFrame(steps).reindex(columns=list(STEP_COLUMNS)),
+        "collectives.csv": pd.DataFrame(collectives).reindex(columns=list(COLLECTIVE_COLUMNS)),
+        "parts.csv": pd.DataFrame(parts).reindex(columns=list(PART_COLUMNS)),
+    }
