@@ -49,6 +49,14 @@ def test_observation_of_a_record_by_hand(records):
     assert row["e_computing_j"] == pytest.approx(2 * 20 * 1.8)
 
 
+def test_a_meter_that_was_read_once_gives_no_energy():
+    record = make_record(make_spec(nodes=2), STEP)
+    first = record.power.groupby("node").head(1)
+    row = observe(replace(record, power=first))
+    assert pd.isna(row["energy_j"]) and row["energy_source"] is None
+    assert "fewer than two readings" in row["why_no_energy"]
+
+
 def test_estimates_are_never_called_errors(fit, tmp_path):
     published = read_published(PUBLISHED)
     write_tables(tmp_path, fit, published)

@@ -102,6 +102,11 @@ def _energy(record: RunRecord) -> dict[str, Any]:
     used = {m.meter for m in info.meters if m.available and m.source == info.energy_source}
     power = record.power[record.power["meter"].isin(used)]
     outcome = info.outcome
+    good = power[power["watts"].notna() | power["joules"].notna()]
+    if good.groupby(["node", "meter"])["t_s"].nunique().min() < 2:
+        # A starved sampler read some meter once, which makes no energy: a run without any.
+        why = "a meter gave fewer than two readings"
+        return row | {"energy_source": None, "why_no_energy": why}
     split = stage_energy(record.stages, power, info.node_of_rank, outcome.start_s, outcome.stop_s)
     by_stage = split.groupby("stage")["energy_j"].sum()
     row |= {f"e_{stage}_j": float(by_stage.get(stage, 0.0)) for stage in STAGES}
