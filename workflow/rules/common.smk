@@ -21,6 +21,13 @@ except JoulecastError as error:
 RUNS = run_table(list(SPECS.values()))
 RESULTS = CONFIG.results
 PUBLISHED = Path(workflow.basedir) / "config" / "published"
+PROJECT = Path(workflow.basedir)
+NETWORKS = CONFIG.workload.networks
+# Measured here only where the configuration says so; else taken from what the project keeps as data.
+EMULATED_NETWORK = CONFIG.simulator.emulated_network
+REAL_TRAINING = CONFIG.simulator.real_training
+# Ops of a platform whose runs are replayed cannot be measured on this machine.
+PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
 # Ranks that need a launcher are told from single ones by their node count.
 ONE_RANK = r"[a-z0-9_]+-n1-b\d+-r\d+"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
@@ -51,3 +58,14 @@ def place_in_order(wildcards):
 def rank_count(wildcards):
     """MPI tasks of a run."""
     return int(RUNS.at[wildcards.run, "ranks"])
+
+
+def kept_or_measured(kept, name):
+    """Folder of measurements the simulator is judged on, as input of a rule."""
+    return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
+
+
+def content_of(kept):
+    """What names the content of kept measurements: a change of it judges the simulator again."""
+    provenance = None if kept is None else PROJECT / kept / "provenance.json"
+    return sha256_of(provenance) if provenance and provenance.exists() else None

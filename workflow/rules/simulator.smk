@@ -1,24 +1,5 @@
 # The simulator: op graphs and costs, networks it is judged on, error tables, forecasts of scaling.
 
-PROJECT = Path(workflow.basedir)
-NETWORKS = CONFIG.workload.networks
-# Measured here only where the configuration says so; else taken from what the project keeps as data.
-EMULATED_NETWORK = CONFIG.simulator.emulated_network
-REAL_TRAINING = CONFIG.simulator.real_training
-# Ops of a platform whose runs are replayed cannot be measured on this machine.
-PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
-
-
-def kept_or_measured(kept, name):
-    """Folder of measurements the simulator is judged on, as input of a rule."""
-    return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
-
-
-def content_of(kept):
-    """What names the content of kept measurements: a change of it judges the simulator again."""
-    provenance = None if kept is None else PROJECT / kept / "provenance.json"
-    return sha256_of(provenance) if provenance and provenance.exists() else None
-
 
 rule capture_graph:
     output:
@@ -26,6 +7,9 @@ rule capture_graph:
     log:
         f"{RESULTS}/logs/capture-{{network}}.log",
     threads: 1
+    resources:
+        # Not beside a measurement, which it would disturb; nothing else has to come before it.
+        machine=1,
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
     script:
@@ -55,6 +39,8 @@ rule calibrate_network:
     log:
         f"{RESULTS}/logs/calibrate-network.log",
     threads: 1
+    resources:
+        machine=1,  # as capture_graph
     script:
         "../scripts/calibrate_network.py"
 
@@ -92,6 +78,8 @@ rule judge_simulator:
     log:
         f"{RESULTS}/logs/judge-simulator.log",
     threads: 1
+    resources:
+        machine=1,  # as capture_graph
     params:
         content=[content_of(EMULATED_NETWORK), content_of(REAL_TRAINING)],
         source={
