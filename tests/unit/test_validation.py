@@ -46,8 +46,8 @@ def test_what_is_recorded_is_enough(results):
     assert sum(each.fits_gamma for each in results.configurations) == 2
     repeated = results.steps.again_s.dropna()
     assert len(repeated) >= 6
-    for network, database in results.databases.items():
-        assert database.provenance["ranks"] == 2, network
+    for (network, ranks), database in results.databases.items():
+        assert database.provenance["ranks"] == ranks, network
         assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2e6
 
 

@@ -31,18 +31,17 @@ from joulecast.graphs.database import (
     signature,
 )
 from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.quiet import FEWEST, quiet_mean, quietest
 from joulecast.provenance import host_fingerprint, load_before, usable_cores, versions
 from joulecast.workloads.networks import build_network, check_size
 
 if TYPE_CHECKING:
     from joulecast.graphs.instrumented import TimedNetwork
-    from joulecast.graphs.quiet import SpeedProbe
 
-ITERATIONS, WARM_UP, FEWEST = 7, 2, 3
+ITERATIONS, WARM_UP = 7, 2
 WAITING = 0.03
 """A step whose wall time exceeds its CPU time by more than this share was held up by other processes."""
 _ARRIVAL_S = 600.0
-_QUIET_TRIAL_S, _PATIENCE_S = 1.0, 1.0
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
@@ -76,17 +75,14 @@ class _Step:
     by_op: dict[tuple[str, Direction], float]
     optimizer: float
     waited: float
-    probe_s: float
-    """The slower of two probes of the core's speed, before and after."""
 
 
-def _step(network: "TimedNetwork", barrier: Barrier | None, probe: "SpeedProbe") -> _Step:
+def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
     def arrive() -> tuple[float, float]:
         if barrier:
             barrier.wait(_ARRIVAL_S)
         return time.perf_counter(), time.process_time()
 
-    probe_s = probe.seconds()
     before = arrive()
     whole = network.whole_step()
     # Both sorts of steps begin as they do in training: on weights that were just updated.
@@ -99,34 +95,21 @@ def _step(network: "TimedNetwork", barrier: Barrier | None, probe: "SpeedProbe")
     cpu_s += time.process_time() - before[1]
     by_op: dict[tuple[str, Direction], float] = {(op, "forward"): s for op, s in forward.items()}
     by_op |= {(op, "backward"): s for op, s in backward.items()}
-    probe_s = max(probe_s, probe.seconds())
-    return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s, probe_s)
+    return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s)
 
 
 def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None = None) -> Steps:
     """Train for ``iterations`` steps of both sorts, after a warm-up; all ranks start each together.
 
-    Steps in which something else had the rank's core for more than :data:`WAITING` of the time, or slowed it
-    (:mod:`joulecast.graphs.quiet`), are dropped, the worst first, as long as :data:`FEWEST` are left.
+    Steps in which something else had the rank's core for more than :data:`WAITING` of the time are dropped,
+    the worst first, as long as :data:`~joulecast.graphs.quiet.FEWEST` are left.
     """
-    from joulecast.graphs.quiet import SLOWED, SpeedProbe
-
-    probe = SpeedProbe()
-    quiet_s = probe.quietest(_QUIET_TRIAL_S)
     for _ in range(WARM_UP):
-        _step(network, barrier, probe)
-    taken = []
-    for _ in range(iterations):
-        probe.wait(quiet_s, _PATIENCE_S)
-        taken.append(_step(network, barrier, probe))
-    quiet_s = min(quiet_s, *(step.probe_s for step in taken))
-
-    def disturbed(step: _Step) -> float:
-        return max(step.waited / WAITING, (step.probe_s / quiet_s - 1) / SLOWED)
-
+        _step(network, barrier)
+    taken = [_step(network, barrier) for _ in range(iterations)]
     steps = Steps()
-    for index, step in enumerate(sorted(taken, key=disturbed)):
-        if index >= FEWEST and disturbed(step) > 1:
+    for index, step in enumerate(sorted(taken, key=lambda step: step.waited)):
+        if index >= FEWEST and step.waited > WAITING:
             steps.dropped += 1
             continue
         steps.whole.append(step.whole)
@@ -143,33 +126,30 @@ def tabulated(
 ) -> tuple[tuple[Entry, ...], StepCheck]:
     """Times of a graph's ops, one entry for each signature, and the check of their sum.
 
-    An op's time is its mean over the middle half of the steps, by their duration: so the ops' times add up to
-    a usual step, delays that hit one op in this step and another in the next included; the sum of the ops'
-    medians would leave those out.
+    An op's time is its mean over the fastest quarter of the steps (:mod:`joulecast.graphs.quiet`): so the
+    ops' times add up to such a step, delays that hit one op in this step and another in the next included.
     """
     entries: list[Entry] = []
     total = 0.0
     ops = {op.name: op for op in graph.ops}
-    by_time = sorted(range(len(steps.timed)), key=steps.timed.__getitem__)
-    quarter = len(by_time) // 4
-    usual = by_time[quarter : len(by_time) - quarter]
+    quiet = quietest(steps.timed)
     for (name, direction), times in steps.ops.items():
         if name not in ops:  # looking at a parameter or an input, counting batches
             continue
-        seconds = fmean(times[step] for step in usual)
+        seconds = fmean(times[step] for step in quiet)
         total += seconds
         key = signature(graph, ops[name], direction, precision=precision)
-        entries.append(Entry(key, seconds * 1e3, len(usual)))
-    optimizer = median(steps.optimizer)
+        entries.append(Entry(key, seconds * 1e3, len(quiet)))
+    optimizer = quiet_mean(steps.optimizer)
     size = sum(tensor.bytes for tensor in graph.parameters)
     key = optimizer_signature(size, precision)
     entries.append(Entry(key, optimizer * 1e3, len(steps.optimizer)))
     check = StepCheck(
         network=graph.name,
         batch=graph.batch,
-        whole_s=median(steps.whole),
+        whole_s=quiet_mean(steps.whole),
         ops_s=total,
-        timed_s=median(steps.timed),
+        timed_s=quiet_mean(steps.timed),
         optimizer_s=optimizer,
         kept=len(steps.whole),
         dropped=steps.dropped,
@@ -321,7 +301,7 @@ def measure_database(
         batches: samples of a rank; several give interpolation its points.
         ranks: processes that train side by side, one thread each.
         out: JSON file, or ``None``.
-        iterations: timed steps, of whose middle half the means are taken over all ranks.
+        iterations: timed steps, of whose fastest quarter the means are taken over all ranks.
 
     Raises:
         JoulecastError: more ranks than cores, an unknown network or size, a rank that failed.

@@ -8,6 +8,8 @@ What a rank does beside its operators is told to the simulator so:
 
 * a replica fetches its batch first, and nothing overlaps that (one core): added to the simulated step;
 * a replica copies each gradient into its bucket when it is ready: part of its operator's backward;
+* replicas are at the same operator at about the same time and share the memory's bandwidth: operators as
+  measured with both ranks at work; stages never are: as measured with one;
 * a pipeline adds up the gradients of micro-batches, from the second on: its share of every backward;
 * an all-reduce is work of the ranks' cores on memory that they share, so that a byte costs what it costs
   when both do it, and overlap only interleaves it with computing (gamma near 1: nothing is gained).
@@ -39,13 +41,14 @@ class TrainingCosts:
 
     results: TrainingResults
     network: str
+    ranks_at_work: int
     gradient_s_per_byte: float
     """Beside the operator's own backward, for every byte of gradients that it gives."""
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
     ) -> Cost:
-        database = self.results.databases[self.network]
+        database = self.results.databases[self.network, self.ranks_at_work]
         found = database.lookup(signature(graph, op, direction, parts))
         if found is None:
             sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
@@ -90,10 +93,10 @@ def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> 
     """What the operators of a configuration cost, with what is done to their gradients."""
     network = configuration.network
     if not configuration.is_pipeline:
-        return TrainingCosts(results, network, _per_byte(results, "copy", network))
+        return TrainingCosts(results, network, RANKS, _per_byte(results, "copy", network))
     # The first micro-batch's gradient is kept as it is.
     later = (configuration.micro_batches - 1) / configuration.micro_batches
-    return TrainingCosts(results, network, later * _per_byte(results, "accumulate", network))
+    return TrainingCosts(results, network, 1, later * _per_byte(results, "accumulate", network))
 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
@@ -206,7 +209,7 @@ def fitted_gamma(results: TrainingResults) -> float:
     def error(gamma: float) -> float:
         squares = 0.0
         for each in chosen:
-            measured = float(results.steps.median_s[each.name])
+            measured = float(results.steps.quiet_s[each.name])
             squares += (predicted_s(results, each, found, gamma) / measured - 1) ** 2
         return squares
 
@@ -236,12 +239,12 @@ def judge_training(results: TrainingResults) -> pd.DataFrame:
                 "family": configuration.family,
                 "network": configuration.network,
                 "buckets": measured.buckets,
-                "measured_s": measured.median_s,
+                "measured_s": measured.quiet_s,
                 "spread_s": measured.spread_s,
                 "again_s": measured.again_s,
                 "predicted_s": predicted,
                 "without_gamma_s": free,
-                "error_percent": 100 * (predicted / measured.median_s - 1),
+                "error_percent": 100 * (predicted / measured.quiet_s - 1),
                 "fitted": configuration.fits_gamma,
             }
         )

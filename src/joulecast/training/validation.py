@@ -6,34 +6,31 @@ step are measured by themselves, in the same session and apart from the steps th
 """
 
 import json
-import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import pandas as pd
-import torch
 
 from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors, written_aside
 from joulecast.graphs.capture import capture_network
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.profile import measure_database
-from joulecast.graphs.quiet import SpeedProbe
 from joulecast.provenance import host_fingerprint, load_before, source_state, versions
 from joulecast.training.launch import machine_lock
 from joulecast.training.validation_results import (
     COLLECTIVE_COLUMNS,
     FOREIGN,
     PART_COLUMNS,
-    SLOWED,
     STEP_COLUMNS,
     WAITING,
     TrainingConfiguration,
@@ -63,23 +60,22 @@ PIPELINE_BATCHES = {"vgg16": 8, "resnet50": 16, "vit_s": 32}
 PIPELINES = (("gpipe", 2), ("gpipe", 4), ("1f1b", 2), ("1f1b", 4))
 FITTING_GAMMA = ("vgg16-overlap-16mb", "resnet50-overlap-24mb")
 """What the overlap slowdown is fitted on; it is tested on the others."""
-ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 4, 5, 14
-ROUNDS = 2
-_QUIET_TRIAL_S = 3.0
+ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
+VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 12
+"""Many short turns: what disturbs a machine for a minute then disturbs a turn of all configurations."""
 _TIMEOUT_S = 300.0
 _WHAT = (
     "Steps of training on 2 ranks of one machine, one thread and one core each, fp32: replicas (the code of "
     "joulecast.training, gradients all-reduced in shared memory, a prepared batch fetched in the step) and "
     "pipelines of 2 stages (joulecast.training.pipeline, MPI within the host; the batch is there before the "
     "step). `seconds` is from the first rank's start behind a barrier to the last one's end, optimizer "
-    "included. Configurations took turns, forwards and backwards through their list; 2 warm-up iterations "
-    "of every turn are not kept; repeat 1 was measured at the end of the session, for an A/A comparison. "
-    "`waited_share` is the share of an iteration in which some rank had no core, `foreign_cores` what other "
-    "processes used, `slowed` by how much a small matrix product before and after it took longer than on "
-    f"quiet cores (`quiet_s`); `polluted` that they were above {WAITING}, {FOREIGN} or {SLOWED}. Turns go on "
-    "until enough iterations are clean, or too many were tried. Stage times are those of rank 0. "
-    "Collectives and parts were measured by themselves, operators by joulecast.graphs.profile with both "
-    "ranks at work."
+    "included. Configurations took turns, forwards and backwards through their list; a warm-up iteration of "
+    "every turn is not kept; repeat 1 was measured behind them, for an A/A comparison. `waited_share` is the "
+    "share of an iteration in which some rank had no core, `foreign_cores` what other processes used; "
+    f"`polluted` that they were above {WAITING} or {FOREIGN}. Stage times are those of rank 0. "
+    "Collectives and parts were measured by themselves, operators by joulecast.graphs.profile before "
+    "every part of the steps (the quietest is kept): for replicas with both ranks at work, for pipelines, "
+    "whose ranks are never at the same operator, with one."
 )
 
 
@@ -129,8 +125,8 @@ def _repeated(configurations: Sequence[TrainingConfiguration]) -> list[TrainingC
     ]
 
 
-def all_jobs(networks: Sequence[str], quiet_s: float) -> list[TrainingJob]:
-    """The launches of MPI, in order; ``quiet_s`` is a probe of quiet cores."""
+def all_jobs(networks: Sequence[str]) -> list[TrainingJob]:
+    """The launches of MPI, in order."""
     configurations = all_configurations(networks)
 
     def job(kind: str, network: str, **changes: Any) -> TrainingJob:
@@ -142,30 +138,46 @@ def all_jobs(networks: Sequence[str], quiet_s: float) -> list[TrainingJob]:
                 "kind": kind,
                 "network": network,
                 "configurations": mine,
-                "quiet_s": quiet_s,
                 **changes,
             }
         )
 
-    jobs = [
-        job("parts", network, iterations=PART_ITERATIONS, tries=3 * PART_ITERATIONS, patience_s=2)
-        for network in networks
-    ]
-    jobs += [
-        job("steps", network, rounds=ROUNDS, iterations=ITERATIONS, warm_up=2)
-        for network in networks
-    ]
     again = _repeated(configurations)
-    jobs += [
-        job("steps", network, of=again, suffix="again", repeat=1, iterations=6, tries=12)
-        for network in networks
-    ]
+    jobs = []
+    for network in networks:
+        jobs += [
+            job("parts", network, iterations=PART_ITERATIONS, tries=2 * PART_ITERATIONS),
+            *(
+                job(
+                    "steps",
+                    network,
+                    suffix=f"steps-{visit}",
+                    rounds=ROUNDS,
+                    warm_up=1,
+                    iterations=ITERATIONS,
+                    tries=ITERATIONS + 1,
+                )
+                for visit in range(VISITS)
+            ),
+            job(
+                "steps",
+                network,
+                of=again,
+                suffix="again",
+                repeat=1,
+                iterations=AGAIN_ITERATIONS,
+                tries=AGAIN_ITERATIONS + 2,
+            ),
+        ]
     return jobs
 
 
-def database_batches(configurations: Sequence[TrainingConfiguration], network: str) -> list[int]:
-    """Samples of a network's forward in any configuration."""
-    return sorted({c.samples for c in configurations if c.network == network})
+def database_batches(
+    configurations: Sequence[TrainingConfiguration], network: str, ranks: int
+) -> list[int]:
+    """Samples of a network's forward in replicas (measured by 2 ranks) or in pipelines (by 1)."""
+    mine = [c for c in configurations if c.network == network and c.is_pipeline == (ranks == 1)]
+    return sorted({c.samples for c in mine})
 
 
 def _launcher() -> str:
@@ -230,30 +242,20 @@ def _answer(work: Path, job: TrainingJob, log: TextIO, lock: int) -> tuple[Any, 
 
 
 def _database(
-    work: Path, network: str, batches: list[int], workload: Workload
+    file: Path, network: str, ranks: int, batches: list[int], workload: Workload
 ) -> tuple[Database, str]:
-    file = work / f"database-{network}.json"
     if file.is_file() and (kept := read_database(file)).provenance["batches"] == batches:
         return kept, "measured before"
     begin = time.monotonic()
     size = (workload.image_size, workload.patch_size, workload.classes)
-    database = measure_database(network, *size, batches, RANKS, file, DATABASE_ITERATIONS)
+    database = measure_database(network, *size, batches, ranks, file, DATABASE_ITERATIONS)
     covered = ", ".join(f"{step.covered_share:.3f}" for step in database.steps)
     return database, f"{time.monotonic() - begin:.0f} s, ops cover {covered} of the step"
 
 
-def _quiet_s() -> float:
-    """The least that a probe of a core's speed takes, on any of the cores."""
-    cores = os.sched_getaffinity(0)
-    torch.set_num_threads(1)
-    try:
-        best = math.inf
-        for core in cores:
-            os.sched_setaffinity(0, {core})
-            best = min(best, SpeedProbe().quietest(_QUIET_TRIAL_S))
-        return best
-    finally:
-        os.sched_setaffinity(0, cores)
+def _quietest(databases: Sequence[Database]) -> Database:
+    """The one whose steps took the least time."""
+    return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
 
 
 def _session(work: Path, networks: Sequence[str], workload: Workload) -> dict[str, Any]:
@@ -267,7 +269,6 @@ def _session(work: Path, networks: Sequence[str], workload: Workload) -> dict[st
         "load_before": load_before(),
         "networks": list(networks),
         "workload": workload.model_dump(),
-        "quiet_s": _quiet_s(),
         "ranks": RANKS,
         "threads": 1,
         "environment": {
@@ -315,21 +316,32 @@ def measure(
     begin = time.monotonic()
     with log, machine_lock(log) as lock:
         session = _session(work, networks, workload)
-        jobs = all_jobs(networks, session["quiet_s"])
-        databases = {}
-        for network in networks:
-            batches = database_batches(configurations, network)
-            databases[network], said = _database(work, network, batches, workload)
-            tell(f"database of {network}: {said}")
+        jobs = all_jobs(networks)
+        databases: dict[tuple[str, int], list[Database]] = {}
         answers = {}
-        for number, job in enumerate(jobs, 1):
-            answers[job.name], said = _answer(work, job, log, lock)
-            tell(f"{number}/{len(jobs)} {job.name}: {said}")
+
+        def measure_databases(network: str, before: str) -> None:
+            for ranks in (1, RANKS):
+                batches = database_batches(configurations, network, ranks)
+                file = work / f"database-{ranks}-before-{before}.json"
+                found, said = _database(file, network, ranks, batches, workload)
+                databases.setdefault((network, ranks), []).append(found)
+                tell(f"database of {network}, {ranks} at work, before {before}: {said}")
+
+        for network in networks:
+            for job in jobs:
+                if job.network == network:
+                    # Several times in a session, so that one of them is quiet.
+                    if job.kind == "steps":
+                        measure_databases(network, job.name)
+                    answers[job.name], said = _answer(work, job, log, lock)
+                    tell(f"{job.name}: {said}")
     tell(f"measured in {time.monotonic() - begin:.0f} s")
     size = (workload.image_size, workload.patch_size, workload.classes)
     graphs = {network: capture_network(network, *size) for network in networks}
     tables = tabulated_answers(jobs, answers)
-    write_training_results(out, configurations, tables, databases, graphs, session)
+    kept = {key: _quietest(measured) for key, measured in databases.items()}
+    write_training_results(out, configurations, tables, kept, graphs, session)
     shutil.rmtree(work)
 
 
@@ -338,6 +350,7 @@ def tabulated_answers(
 ) -> dict[str, pd.DataFrame]:
     """What all jobs answered as the tables of a results folder."""
     steps: list[dict[str, Any]] = []
+    measured: Counter[tuple[str, int]] = Counter()
     collectives: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for job in jobs:
@@ -347,10 +360,12 @@ def tabulated_answers(
             parts += answer["parts"]
             continue
         for name, rows in answer.items():
-            steps += [
-                {"configuration": name, "repeat": job.repeat, "iteration": number, **row}
-                for number, row in enumerate(rows)
-            ]
+            for row in rows:
+                number = measured[name, job.repeat]
+                steps.append(
+                    {"configuration": name, "repeat": job.repeat, "iteration": number, **row}
+                )
+                measured[name, job.repeat] += 1
     return {
         "steps.csv": pd.DataFrame(steps).reindex(columns=list(STEP_COLUMNS)),
         "collectives.csv": pd.DataFrame(collectives).reindex(columns=list(COLLECTIVE_COLUMNS)),

@@ -7,12 +7,13 @@ A folder has
 ``collectives.csv``       stand-alone all-reduces and sends
 ``parts.csv``             stand-alone pieces of a step that no operator is: copying gradients, adding them
                           up, the optimizer, the batch
-``database-NETWORK.json`` operators of each network, both ranks at work (:mod:`joulecast.graphs.database`)
+``database-NETWORK-RANKS.json`` operators of each network (:mod:`joulecast.graphs.database`), with both ranks
+                          at work, as in replicas, and with one: stages are never at the same operator
 ``graph-NETWORK.json``    its op graph
 ``provenance.json``       where all this comes from, with the SHA-256 of the others
 
 Nothing in collectives, parts and databases is a step that is judged. Disturbed iterations are kept and marked
-``polluted``.
+``polluted``. Of everything the quiet time is used (:mod:`joulecast.graphs.quiet`).
 """
 
 import json
@@ -29,8 +30,9 @@ from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, sha256_of
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.opgraph import OpGraph, read_graph
+from joulecast.graphs.quiet import quiet_mean
 
-FORMAT = 1
+FORMAT = 2
 PROVENANCE_FILE = "provenance.json"
 TABLES = ("steps.csv", "collectives.csv", "parts.csv")
 WAITING = 0.03
@@ -38,15 +40,11 @@ WAITING = 0.03
 is off by) is polluted."""
 _WAITING_S = 5e-5
 _LONG_S = 0.1
-SLOWED = 0.1
-"""Or before or after which a probe of the cores' speed took this share longer than on quiet cores
-(:mod:`joulecast.graphs.quiet`)."""
-
 FOREIGN = 0.2
 """Or in which other processes had this many cores (their memory traffic slows the ranks)."""
 
 _KEY = ["configuration"]
-_DISTURBED = ("waited_share", "foreign_cores", "slowed")
+_DISTURBED = ("waited_share", "foreign_cores")
 STEP_COLUMNS = (
     *("configuration", "repeat", "iteration", "seconds", *_DISTURBED, "buckets"),
     *("materials_s", "computing_s", "communicating_wait_s", "communicating_copy_s", "update_s"),
@@ -56,13 +54,12 @@ PART_COLUMNS = ("part", "network", "rank", "bytes", "iteration", "seconds", *_DI
 
 
 def is_polluted(row: Mapping[str, Any]) -> bool:
-    """Whether an iteration was disturbed: a rank had no core, others used the machine, or a core was slow."""
+    """Whether an iteration was disturbed: a rank had no core, or others used the machine."""
     waited = row["waited_share"]
     # Of a few milliseconds, the clocks and the ticks say little.
     is_long = row["seconds"] >= _LONG_S
     return bool(
-        row["slowed"] > SLOWED
-        or (waited > WAITING and waited * row["seconds"] > _WAITING_S)
+        (waited > WAITING and waited * row["seconds"] > _WAITING_S)
         or (is_long and row["foreign_cores"] > FOREIGN)
     )
 
@@ -122,12 +119,13 @@ class TrainingResults:
 
     Attributes:
         configurations: of all measured steps.
-        steps: a row for each configuration (the index): ``median_s`` and ``spread_s`` (interquartile range)
+        steps: a row for each configuration (the index): ``quiet_s`` and ``spread_s`` (interquartile range)
             of clean iterations, how many are ``clean`` of how many ``iterations``, the ``buckets`` that the
-            gradients went in, and ``again_s``, the median of the A/A repeat or NaN.
-        collectives: ``kind``, ``network``, ``bytes``, ``seconds`` (median of clean iterations), ``clean``.
+            gradients went in, and ``again_s``, the quiet time of the A/A repeat or NaN.
+        collectives: ``kind``, ``network``, ``bytes``, ``seconds`` (quiet, of clean iterations), ``clean``.
         parts: the same by ``part``, ``network``, ``rank`` and ``bytes``.
-        databases, graphs: by network.
+        databases: by network and number of ranks that were at work.
+        graphs: by network.
         iterations: the raw table of steps.
         provenance: where all this comes from.
     """
@@ -136,7 +134,7 @@ class TrainingResults:
     steps: pd.DataFrame
     collectives: pd.DataFrame
     parts: pd.DataFrame
-    databases: dict[str, Database]
+    databases: dict[tuple[str, int], Database]
     graphs: dict[str, OpGraph]
     iterations: pd.DataFrame
     provenance: dict[str, Any]
@@ -150,7 +148,7 @@ def write_training_results(
     out: Path,
     configurations: Sequence[TrainingConfiguration],
     tables: Mapping[str, pd.DataFrame],
-    databases: Mapping[str, Database],
+    databases: Mapping[tuple[str, int], Database],
     graphs: Mapping[str, OpGraph],
     session: Mapping[str, Any],
 ) -> None:
@@ -162,8 +160,8 @@ def write_training_results(
             frame = tables[name].copy()
             frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
             frame.to_csv(folder / name, index=False, float_format="%.6f", lineterminator="\n")
-        for network, database in databases.items():
-            database.write(folder / f"database-{network}.json")
+        for (network, ranks), database in databases.items():
+            database.write(folder / f"database-{network}-{ranks}.json")
         for network, graph in graphs.items():
             graph.write(folder / f"graph-{network}.json")
         files = sorted(file.name for file in folder.iterdir())
@@ -204,10 +202,10 @@ def _checked(folder: Path) -> dict[str, Any]:
 
 
 def _summary(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Median and spread of clean iterations in groups; NaN where none is clean."""
+    """Quiet time and spread of clean iterations in groups; NaN where none is clean."""
     clean = frame[~frame.polluted].groupby(by, sort=False).seconds
     summary = pd.DataFrame({"iterations": frame.groupby(by, sort=False).size()})
-    summary["median_s"] = clean.median()
+    summary["quiet_s"] = clean.agg(lambda seconds: quiet_mean(seconds.tolist()))
     summary["spread_s"] = clean.quantile(0.75) - clean.quantile(0.25)
     summary["clean"] = clean.size()
     summary["clean"] = summary.clean.fillna(0).astype(int)
@@ -229,16 +227,20 @@ def read_training_results(folder: Path) -> TrainingResults:
     first = iterations[iterations.repeat == 0]
     steps = _summary(first, _KEY).reindex([each.name for each in configurations])
     steps["buckets"] = first.groupby(_KEY, sort=False).buckets.first()
-    steps["again_s"] = _summary(iterations[iterations.repeat > 0], _KEY).median_s
+    steps["again_s"] = _summary(iterations[iterations.repeat > 0], _KEY).quiet_s
     alone = _summary(collectives, ["kind", "network", "bytes"]).reset_index()
     pieces = _summary(parts, ["part", "network", "rank", "bytes"]).reset_index()
     networks = list(dict.fromkeys(each.network for each in configurations))
     return TrainingResults(
         configurations=configurations,
         steps=steps,
-        collectives=alone.rename(columns={"median_s": "seconds"}),
-        parts=pieces.rename(columns={"median_s": "seconds"}),
-        databases={name: read_database(folder / f"database-{name}.json") for name in networks},
+        collectives=alone.rename(columns={"quiet_s": "seconds"}),
+        parts=pieces.rename(columns={"quiet_s": "seconds"}),
+        databases={
+            (name, ranks): read_database(folder / f"database-{name}-{ranks}.json")
+            for name in networks
+            for ranks in (1, 2)
+        },
         graphs={name: read_graph(folder / f"graph-{name}.json") for name in networks},
         iterations=iterations,
         provenance=provenance,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from joulecast.files import written_aside
-from joulecast.graphs.quiet import SpeedProbe
 from joulecast.platforms import Platform
 from joulecast.spec import RunSpec, Training
 from joulecast.spec import Workload as SpecWorkload
@@ -33,7 +32,6 @@ from joulecast.training.loop import Trainer, broadcast_replica
 from joulecast.training.pipeline import Schedule, Stage, split_network
 from joulecast.training.stages import StageClock
 from joulecast.training.validation_results import (
-    SLOWED,
     TrainingConfiguration,
     Workload,
     is_polluted,
@@ -41,14 +39,6 @@ from joulecast.training.validation_results import (
 from joulecast.workloads.datasets import open_dataset
 
 _BYTES = 4
-
-
-def _larger(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(map(max, one, other))
-
-
-_LARGER = cast(MPI.Op, _larger)
-"""mpi4py takes any function to reduce Python objects with."""
 
 
 class TrainingJob(BaseModel):
@@ -69,10 +59,6 @@ class TrainingJob(BaseModel):
     """Wanted of every turn: undisturbed ones."""
     tries: int = 8
     """Iterations of a turn at most."""
-    patience_s: float = 10.0
-    """Seconds that a turn waits for quiet cores, in all."""
-    quiet_s: float
-    """A probe of the cores' speed when nothing disturbs it."""
 
 
 @dataclass
@@ -86,8 +72,6 @@ class Taken:
     """CPU time of this rank."""
     busy_s: float
     """CPU time of the whole machine, stolen time included; in ticks of 10 ms."""
-    probe_s: float
-    """The slower of two probes of the core's speed, before and after."""
     stages: dict[str, float] = field(default_factory=dict)
 
 
@@ -101,11 +85,9 @@ class Clocked:
 
     def __init__(self, comm: MPI.Intracomm, job: TrainingJob) -> None:
         self.comm, self.job = comm, job
-        self._probe = SpeedProbe()
 
     def take(self, work: Callable[[], Any]) -> Taken:
         """Do it once, starting with all other ranks."""
-        probe_s = self._probe.seconds()
         self.comm.Barrier()
         busy = _busy_s()
         began, cpu = time.monotonic(), time.process_time()
@@ -114,7 +96,7 @@ class Clocked:
         waited = max(0.0, 1 - used / max(ended - began, 1e-9))
         busy = _busy_s() - busy
         self.comm.Barrier()
-        return Taken(began, ended, waited, used, busy, max(probe_s, self._probe.seconds()))
+        return Taken(began, ended, waited, used, busy)
 
     def repeat(self, work: Callable[[int], Taken]) -> Iterator[tuple[int, Taken, dict[str, Any]]]:
         """Warm up, then take until enough iterations were undisturbed on all ranks.
@@ -124,27 +106,12 @@ class Clocked:
         for number in range(-self.job.warm_up, 0):
             work(number)
         clean = number = 0
-        patience_s = self.job.patience_s
         while clean < self.job.iterations and number < self.job.tries:
-            patience_s -= self._wait_for_quiet(patience_s)
             mine = work(number)
             row = self.together(mine)
             yield number, mine, row
             clean += not is_polluted(row)
             number += 1
-
-    def _wait_for_quiet(self, patience_s: float) -> float:
-        """Wait until all ranks' cores are quiet or patience is at an end; the seconds that it took."""
-        began, limit = time.monotonic(), self.job.quiet_s * (1 + SLOWED)
-        quiet = 0
-        while quiet < 2:
-            seconds = self._probe.seconds()
-            waited = time.monotonic() - began
-            slowest, longest = self.comm.allreduce((seconds, waited), op=_LARGER)
-            quiet = quiet + 1 if slowest <= limit else 0
-            if longest > patience_s:
-                break
-        return time.monotonic() - began
 
     def together(self, mine: Taken) -> dict[str, Any]:
         """An iteration of all ranks put together: from the first start to the last end."""
@@ -155,7 +122,6 @@ class Clocked:
             "seconds": seconds,
             "waited_share": round(max(t.waited_share for t in of_ranks), 4),
             "foreign_cores": round(max(0.0, foreign_s / seconds), 3),
-            "slowed": round(max(t.probe_s for t in of_ranks) / self.job.quiet_s - 1, 4),
         }
 
 
