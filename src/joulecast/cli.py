@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast import config as configuration
+from joulecast.cli_partition import partition, profile
 from joulecast.cli_simulator import search, simulate
 from joulecast.errors import JoulecastError
 from joulecast.external import locate
@@ -24,6 +25,8 @@ import_app = typer.Typer(no_args_is_help=True, help="Make run records of what ot
 app.add_typer(import_app, name="import")
 app.command()(simulate)
 app.command()(search)
+app.command()(partition)
+app.command()(profile)
 
 
 def _fail(error: JoulecastError) -> typer.Exit:

@@ -1,0 +1,93 @@
+"""The commands of the partitioner: cut a graph into stages, measure a graph that can be cut."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.errors import JoulecastError
+
+
+class Cost(StrEnum):
+    """How a stage's work and transfers make its time."""
+
+    compute = "compute"
+    max = "max"
+    sum = "sum"
+
+
+class Mode(StrEnum):
+    """Whose arithmetic."""
+
+    exact = "exact"
+    compat = "compat"
+
+
+def _fail(error: JoulecastError) -> typer.Exit:
+    typer.echo(f"error: {error}", err=True)
+    return typer.Exit(2)
+
+
+def partition(
+    graph: Annotated[
+        Path, typer.Argument(help="Task graph, PipeDream graph.txt or device-placement JSON.")
+    ],
+    devices: Annotated[
+        int | None, typer.Option(help="How many; device-placement files say it themselves.")
+    ] = None,
+    cost: Annotated[Cost, typer.Option(help="A stage's time: work, the larger, or the sum.")] = (
+        Cost.compute
+    ),
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Bytes per second of a device's link, each way.")
+    ] = None,
+    replicate: Annotated[
+        bool, typer.Option("--replicate", help="A stage may be on several devices.")
+    ] = False,
+    memory: Annotated[float | None, typer.Option(help="Bytes of a device.")] = None,
+    mode: Annotated[
+        Mode, typer.Option(help="exact; compat: what PipeDream's optimizer would say.")
+    ] = Mode.exact,
+    ideals: Annotated[
+        int | None, typer.Option(help="Ideals to list at most, before giving up the certificate.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
+) -> None:
+    """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it."""
+    from joulecast.partition.report import compat_report, explained, plan_report, summary
+
+    try:
+        if mode is Mode.compat:
+            report = compat_report(graph, devices, cost.value, bandwidth, replicate, memory)
+        else:
+            report = plan_report(graph, devices, cost.value, bandwidth, replicate, memory, ideals)
+    except JoulecastError as error:
+        raise _fail(error) from None
+    if explain:
+        typer.echo(explained(report))
+    else:
+        typer.echo(json.dumps(report, indent=1) if as_json else summary(report))
+
+
+def profile(
+    network: Annotated[str, typer.Argument(help="Of the campaign's networks, as resnet50.")],
+    out: Annotated[Path, typer.Argument(help="JSON file to write.")],
+    batch: Annotated[int, typer.Option(help="Samples of a step.")] = 4,
+    image_size: Annotated[
+        int | None, typer.Option(help="Pixels of a side; by default as trained.")
+    ] = None,
+    classes: Annotated[int, typer.Option(help="Of the data set.")] = 1000,
+    passes: Annotated[int, typer.Option(help="Timed passes; one before them is dropped.")] = 5,
+) -> None:
+    """Measure every task of a network on one core: a graph that can be partitioned."""
+    from joulecast.graphs.profiled import measure_tasks
+
+    try:
+        measured = measure_tasks(network, batch, image_size, classes, passes)
+        measured.write(out)
+    except JoulecastError as error:
+        raise _fail(error) from None
+    typer.echo(f"{out}: {len(measured.tasks)} tasks, {measured.work_us / 1e6:.3f} s a step")

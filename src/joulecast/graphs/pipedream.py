@@ -1,0 +1,91 @@
+"""Reads PipeDream's profiles: a line a node, an indented line an edge, in any order.
+
+``nodeN -- description -- forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes or [a; b],
+parameter_size=bytes``, sometimes with `` -- stage_id=k`` behind; ``\\tnodeA -- nodeB``. Source nodes called
+``Input`` carry the loading of data, and are dropped as PipeDream's own optimizer drops them.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.taskgraph import Task, TaskGraph, checked_number, in_order
+
+_INPUT = "Input"
+_FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_US_PER_MS = 1000
+
+
+def _values(where: str, text: str) -> dict[str, float]:
+    found = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", text))
+    values = {}
+    for field in _FIELDS:
+        if field not in found:
+            raise JoulecastError(f"{where}: {field} is missing; was the line cut short?")
+        # A list: a node with several outputs.
+        parts = found[field].strip("[]").split(";") if "[" in found[field] else [found[field]]
+        try:
+            values[field] = sum(checked_number(where, field, float(part)) for part in parts)
+        except ValueError:
+            raise JoulecastError(f"{where}: {field} is {found[field]!r}, no number") from None
+    return values
+
+
+def _task(where: str, line: str) -> Task:
+    parts = line.split(" -- ")
+    if len(parts) < 3:
+        raise JoulecastError(
+            f"{where}: is no `node -- description -- times`; was the file cut short?"
+        )
+    values = _values(f"{where}, {parts[0]}", " -- ".join(parts[2:]))
+    return Task(
+        name=parts[0].strip(),
+        description=parts[1],
+        reads=(),
+        forward_us=round(values["forward_compute_time"] * _US_PER_MS),
+        backward_us=round(values["backward_compute_time"] * _US_PER_MS),
+        activation_bytes=round(values["activation_size"]),
+        parameter_bytes=round(values["parameter_size"]),
+    )
+
+
+def pipedream_graph(path: Path, text: str) -> TaskGraph:
+    """The task graph of a PipeDream profile; times in the file are milliseconds.
+
+    Raises:
+        JoulecastError: a line that is neither node nor edge, a missing or negative time or size, an edge to
+            an unknown node, a node or an edge twice over, a cycle, nothing but inputs; names the line.
+    """
+    tasks: dict[str, Task] = {}
+    edges: list[tuple[str, str, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        if line[0].isspace():
+            ends = [end.strip() for end in line.split(" -- ")]
+            if len(ends) != 2 or not all(ends):
+                raise JoulecastError(f"{where}: is no edge `node -- node`; was the file cut short?")
+            edges.append((where, ends[0], ends[1]))
+            continue
+        task = _task(where, line)
+        if task.name in tasks:
+            raise JoulecastError(f"{where}: node `{task.name}` is there twice")
+        tasks[task.name] = task
+    read_by: dict[str, list[str]] = {name: [] for name in tasks}
+    for where, source, target in edges:
+        for end in (source, target):
+            if end not in tasks:
+                raise JoulecastError(f"{where}: an edge to the unknown node `{end}`")
+        if source not in read_by[target]:
+            read_by[target].append(source)
+    inputs = {n for n, t in tasks.items() if t.description.startswith(_INPUT) and not read_by[n]}
+    kept = [
+        replace(task, reads=tuple(n for n in read_by[name] if n not in inputs))
+        for name, task in tasks.items()
+        if name not in inputs
+    ]
+    if not kept:
+        raise JoulecastError(f"{path}: the graph is empty")
+    return TaskGraph(name=path.stem, tasks=in_order(str(path), kept), time_unit="ms")

@@ -1,0 +1,270 @@
+"""Reads device-placement graphs: the JSON of Tarnawski et al. (NeurIPS 2020), inference and training.
+
+Top level: ``maxFPGAs`` accelerators, ``maxCPUs``, ``maxSizePerFPGA``; ``nodes`` with ``id``,
+``supportedOnFpga``, ``cpuLatency``, ``fpgaLatency``, ``isBackwardNode``, ``colorClass``, ``size``; ``edges``
+with ``sourceId``, ``destId``, ``cost`` (of the source's output). Nodes of one colour are on one device: a
+backward node is where its forward node is, so what is placed are classes of nodes, ordered by their forward
+parts. Edges between backward nodes may run either way (in the published layer graphs they run as the forward
+ones do).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.taskgraph import Task, checked_number, in_order
+
+
+@dataclass(frozen=True)
+class PlacementClass:
+    """Nodes that are placed together.
+
+    ``name`` is the id of its first forward node, ``nodes`` all ids; ``reads`` are the positions of the
+    classes before it. Loads and size are sums over its nodes, in the file's units.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    reads: tuple[int, ...]
+    accelerator_load: float
+    cpu_load: float
+    size: float
+    runs_on_accelerator: bool
+
+
+@dataclass(frozen=True)
+class NodeOutput:
+    """What one node hands on to other classes; each accelerator that it leaves or enters pays ``cost``."""
+
+    producer: int
+    consumers: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True)
+class PlacementGraph:
+    """What a file asks to be placed: classes in an order in which they can run."""
+
+    name: str
+    accelerators: int
+    cpus: int
+    memory: float
+    classes: tuple[PlacementClass, ...]
+    outputs: tuple[NodeOutput, ...]
+
+
+@dataclass(frozen=True)
+class _Node:
+    id: str
+    is_backward: bool
+    color: str | None
+    accelerator_load: float
+    cpu_load: float
+    size: float
+    runs_on_accelerator: bool
+
+
+def is_placement(content: Any) -> bool:
+    """Whether a JSON file is of this format."""
+    return isinstance(content, dict) and "maxFPGAs" in content
+
+
+def _read_node(where: str, content: Any) -> _Node:
+    if not isinstance(content, dict) or "id" not in content:
+        raise JoulecastError(f"{where}: a node without an id: {str(content)[:80]}")
+    here = f"{where}, node `{content['id']}`"
+
+    def number(key: str) -> float:
+        if key not in content:
+            raise JoulecastError(f"{here}: {key} is missing")
+        return float(checked_number(here, key, content[key]))
+
+    supported = bool(content.get("supportedOnFpga", True))
+    color = content.get("colorClass")
+    return _Node(
+        id=str(content["id"]),
+        is_backward=bool(content.get("isBackwardNode", False)),
+        color=None if color is None else str(color),
+        accelerator_load=number("fpgaLatency") if supported else 0.0,
+        cpu_load=number("cpuLatency"),
+        size=number("size") if "size" in content else 0.0,
+        runs_on_accelerator=supported,
+    )
+
+
+def _read_edges(
+    where: str, content: Any, nodes: Mapping[str, _Node]
+) -> dict[str, dict[str, float]]:
+    """Costs by source and destination."""
+    edges: dict[str, dict[str, float]] = {name: {} for name in nodes}
+    for number, edge in enumerate(content):
+        here = f"{where}, edge {number}"
+        if not isinstance(edge, dict):
+            raise JoulecastError(f"{here}: is no edge: {str(edge)[:80]}")
+        ends = []
+        for key in ("sourceId", "destId"):
+            if key not in edge:
+                raise JoulecastError(f"{here}: {key} is missing")
+            end = str(edge[key])
+            if end not in nodes:
+                raise JoulecastError(f"{here}: {key} is the unknown node `{end}`")
+            ends.append(end)
+        cost = float(checked_number(here, "cost", edge.get("cost", 0)))
+        edges[ends[0]][ends[1]] = cost
+    return edges
+
+
+def _class_of_nodes(
+    where: str, nodes: Mapping[str, _Node], edges: Mapping[str, Mapping[str, float]]
+) -> dict[str, int]:
+    """A number for each node, the same for those that have to be on one device."""
+    forward = {name: node for name, node in nodes.items() if not node.is_backward}
+    if not forward:
+        raise JoulecastError(f"{where}: no forward node")
+    reads: dict[str, list[str]] = {name: [] for name in forward}
+    for source, targets in edges.items():
+        for target in targets:
+            if source in forward and target in forward:
+                reads[target].append(source)
+    # Tells of a cycle by name.
+    in_order(where, [Task(name, "", tuple(reads[name]), 0, 0, 0, 0) for name in forward])
+    colors: dict[str, int] = {}
+    found: dict[str, int] = {}
+    for name, node in forward.items():
+        key = f"node {name}" if node.color is None else f"color {node.color}"
+        found[name] = colors.setdefault(key, len(colors))
+    # Several forward nodes of a colour: with all that lies between them, as a device's part is contiguous.
+    pairs = [(found[s], found[t]) for t, sources in reads.items() for s in sources]
+    rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
+    links = csr_array(([1] * len(pairs), (rows, columns)), shape=(len(colors), len(colors)))
+    _, together = connected_components(links, directed=True, connection="strong")
+    found = {name: int(together[number]) for name, number in found.items()}
+    waiting = []
+    for name, node in nodes.items():
+        if node.is_backward:
+            mate = colors.get(f"color {node.color}") if node.color is not None else None
+            if mate is None:
+                waiting.append(name)
+            else:
+                found[name] = int(together[mate])
+    _place_with_neighbours(where, waiting, edges, found)
+    return found
+
+
+def _place_with_neighbours(
+    where: str,
+    waiting: Iterable[str],
+    edges: Mapping[str, Mapping[str, float]],
+    found: dict[str, int],
+) -> None:
+    """Backward nodes without a forward node of their colour go where a neighbour of theirs is."""
+    left = list(waiting)
+    neighbours: dict[str, list[str]] = {name: [*edges[name]] for name in left}
+    for source, targets in edges.items():
+        for target in targets:
+            if target in neighbours:
+                neighbours[target].append(source)
+    while left:
+        placed = {n: found[m] for n in left for m in reversed(neighbours[n]) if m in found}
+        if not placed:
+            raise JoulecastError(
+                f"{where}: backward node `{left[0]}` has no forward node of its colorClass and no neighbour "
+                "that has; where is it to be placed?"
+            )
+        found.update(placed)
+        left = [name for name in left if name not in placed]
+
+
+def placement_graph(path: Path, content: Any) -> PlacementGraph:
+    """The graph of a file's JSON.
+
+    Raises:
+        JoulecastError: a missing or negative number, an edge to an unknown node, a cycle among forward nodes,
+            no nodes, a node larger than an accelerator where there is no CPU; names the file and the node.
+    """
+    where = str(path)
+    for key in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA"):
+        checked_number(where, key, content.get(key))
+    for key in ("nodes", "edges"):
+        if not isinstance(content.get(key), list):
+            raise JoulecastError(f"{where}: {key} must be a list")
+    nodes: dict[str, _Node] = {}
+    for each in content["nodes"]:
+        node = _read_node(where, each)
+        if node.id in nodes:
+            raise JoulecastError(f"{where}: node `{node.id}` is there twice")
+        nodes[node.id] = node
+    if not nodes:
+        raise JoulecastError(f"{where}: the graph is empty")
+    edges = _read_edges(where, content["edges"], nodes)
+    classes, outputs = _contracted(where, nodes, edges)
+    graph = PlacementGraph(
+        name=path.stem,
+        accelerators=int(content["maxFPGAs"]),
+        cpus=int(content["maxCPUs"]),
+        memory=float(content["maxSizePerFPGA"]),
+        classes=classes,
+        outputs=outputs,
+    )
+    for each in classes:
+        if not graph.cpus and each.size > graph.memory:
+            raise JoulecastError(
+                f"{where}: node `{each.name}` has a size of {each.size:g}, more than maxSizePerFPGA "
+                f"({graph.memory:g}), and there is no CPU"
+            )
+        if not graph.cpus and not each.runs_on_accelerator:
+            raise JoulecastError(f"{where}: node `{each.name}` needs a CPU, and maxCPUs is 0")
+    return graph
+
+
+def _contracted(
+    where: str, nodes: Mapping[str, _Node], edges: Mapping[str, Mapping[str, float]]
+) -> tuple[tuple[PlacementClass, ...], tuple[NodeOutput, ...]]:
+    class_of = _class_of_nodes(where, nodes, edges)
+    members: dict[int, list[_Node]] = {}
+    for name, number in class_of.items():
+        members.setdefault(number, []).append(nodes[name])
+    first = {
+        number: next(each.id for each in of_class if not each.is_backward)
+        for number, of_class in members.items()
+    }
+    reads: dict[int, dict[str, None]] = {number: {} for number in members}
+    for source, targets in edges.items():
+        for target in targets:
+            ends = class_of[source], class_of[target]
+            if ends[0] != ends[1] and not (nodes[source].is_backward or nodes[target].is_backward):
+                reads[ends[1]][first[ends[0]]] = None
+    tasks = [Task(first[number], "", tuple(reads[number]), 0, 0, 0, 0) for number in members]
+    ordered = [class_of[task.name] for task in in_order(where, tasks)]
+    position = {number: place for place, number in enumerate(ordered)}
+    classes = tuple(
+        PlacementClass(
+            name=first[number],
+            nodes=tuple(each.id for each in members[number]),
+            reads=tuple(position[class_of[name]] for name in reads[number]),
+            accelerator_load=sum(each.accelerator_load for each in members[number]),
+            cpu_load=sum(each.cpu_load for each in members[number]),
+            size=sum(each.size for each in members[number]),
+            runs_on_accelerator=all(each.runs_on_accelerator for each in members[number]),
+        )
+        for number in ordered
+    )
+    outputs = []
+    for source, targets in edges.items():
+        producer = position[class_of[source]]
+        consumers = {position[class_of[target]] for target in targets} - {producer}
+        cost = max(targets.values(), default=0.0)
+        if not consumers or not cost:
+            continue
+        if min(consumers) < producer < max(consumers):
+            raise JoulecastError(
+                f"{where}: node `{source}` is read both before and behind its place in the forward order; "
+                "such a graph is not one of training or inference"
+            )
+        outputs.append(NodeOutput(producer, tuple(sorted(consumers)), cost))
+    return classes, tuple(outputs)

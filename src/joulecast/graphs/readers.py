@@ -1,0 +1,41 @@
+"""Reads any of the three formats of graphs that can be partitioned, told apart by what is in the file."""
+
+import json
+from pathlib import Path
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.pipedream import pipedream_graph
+from joulecast.graphs.placement import PlacementGraph, is_placement, placement_graph
+from joulecast.graphs.taskgraph import FORMAT, TaskGraph, read_json, task_graph_of
+
+
+def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:
+    """Read a task graph of our own, a PipeDream profile, or a device-placement graph.
+
+    Raises:
+        JoulecastError: missing, empty, none of the three, or not sound; names the file, and line or node.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such graph") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JoulecastError(f"{path}: cannot be read ({error})") from None
+    if not text.strip():
+        raise JoulecastError(f"{path}: the graph is empty")
+    if not text.lstrip().startswith(("{", "[")):
+        return pipedream_graph(path, text)
+    content = read_json(path)
+    if is_placement(content):
+        return placement_graph(path, content)
+    if isinstance(content, dict) and {"ops", "tensors"} <= content.keys():
+        raise JoulecastError(
+            f"{path}: is an op graph of the simulator, which has no times; "
+            "`joulecast profile NETWORK OUT` measures one that can be partitioned"
+        )
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        return task_graph_of(path, content)
+    raise JoulecastError(
+        f"{path}: none of the formats that can be partitioned: a `{FORMAT}`, a PipeDream graph.txt, or a "
+        f"device-placement JSON (top level: {json.dumps(content)[:60]})"
+    )

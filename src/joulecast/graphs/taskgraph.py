@@ -1,0 +1,219 @@
+"""The task graph of a network: what a partitioner cuts. Needs no torch.
+
+A task is one call of the network's forward (a layer or a function), with what it was measured to take
+forward and backward, what it holds and what it hands on. Where the op graph (:mod:`joulecast.graphs.opgraph`)
+says how operators can be split, a task graph says how long whole ones take.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+
+FORMAT = "joulecast task graph 1"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    ``reads`` are the tasks whose output it takes; ``activation_bytes`` the size of its own output (as much
+    comes back as a gradient), ``parameter_bytes`` of what it trains; times are in microseconds of one step
+    of the graph's batch; ``flops`` of the forward pass, ``None`` where nobody counted them.
+    """
+
+    name: str
+    description: str
+    reads: tuple[str, ...]
+    forward_us: int
+    backward_us: int
+    activation_bytes: int
+    parameter_bytes: int
+    flops: int | None = None
+
+    @property
+    def work_us(self) -> int:
+        """Forward and backward together."""
+        return self.forward_us + self.backward_us
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """Tasks in an order in which they can run.
+
+    ``time_unit`` is what the file that this was read from counts in (``us`` or ``ms``); the tasks always
+    have microseconds. ``batch`` is the number of samples that times and sizes are for, ``None`` if the file
+    does not say.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    batch: int | None = None
+    time_unit: str = "us"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Position of each task."""
+        return {task.name: position for position, task in enumerate(self.tasks)}
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the tasks that read each task's output."""
+        found: list[list[int]] = [[] for _ in self.tasks]
+        for position, task in enumerate(self.tasks):
+            for name in dict.fromkeys(task.reads):
+                found[self.index[name]].append(position)
+        return tuple(map(tuple, found))
+
+    @property
+    def work_us(self) -> int:
+        """Forward and backward of all tasks."""
+        return sum(task.work_us for task in self.tasks)
+
+    def write(self, path: Path) -> None:
+        """Write the graph as JSON, a task a line."""
+        head = {
+            "format": FORMAT,
+            "name": self.name,
+            "batch": self.batch,
+            "provenance": dict(self.provenance),
+        }
+        tasks = ",\n".join(json.dumps(asdict(task)) for task in self.tasks)
+        with written_aside(path) as partial:
+            partial.write_text(f'{json.dumps(head)[:-1]}, "tasks": [\n{tasks}\n]}}\n')
+
+
+def in_order(where: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """Tasks in an order in which they can run, as near to the given one as that allows.
+
+    Depth first from the end of the list, so that branches come one after the other and not interleaved:
+    a cut of such an order crosses few tensors.
+
+    Raises:
+        JoulecastError: two tasks of a name, a task that reads one that is not there, or a cycle; names them.
+    """
+    by_name: dict[str, Task] = {}
+    for task in tasks:
+        if task.name in by_name:
+            raise JoulecastError(f"{where}: two nodes have the name `{task.name}`")
+        by_name[task.name] = task
+    placed: dict[str, None] = {}
+    for last in tasks:
+        # Every name is on the way once; `under_way` keeps the order that a cycle is told in.
+        under_way: dict[str, Iterable[str]] = {}
+        to_visit = last.name
+        while to_visit:
+            if to_visit not in placed and to_visit not in under_way:
+                under_way[to_visit] = iter(by_name[to_visit].reads)
+            current = next(reversed(under_way), "")
+            if not current:
+                break
+            to_visit = ""
+            for name in under_way[current]:
+                if name not in by_name:
+                    raise JoulecastError(
+                        f"{where}: node `{current}` reads `{name}`, which is not in the file"
+                    )
+                if name in under_way:
+                    cycle = [*under_way][[*under_way].index(name) :]
+                    raise JoulecastError(
+                        f"{where}: the graph has a cycle: {' -> '.join([*cycle, name])} "
+                        "(each reads the next)"
+                    )
+                if name not in placed:
+                    to_visit = name
+                    break
+            if not to_visit:
+                placed[current] = None
+                del under_way[current]
+                to_visit = next(reversed(under_way), "")
+    return tuple(by_name[name] for name in placed)
+
+
+def checked_number(where: str, name: str, value: Any, least: float = 0.0) -> float:
+    """A finite number that is not below ``least``.
+
+    Raises:
+        JoulecastError: it is something else; ``where`` and ``name`` say which.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < least:
+        raise JoulecastError(f"{where}: {name} is {value!r}; it must be a number from {least:g} on")
+    return float(value)
+
+
+def _task_of(where: str, content: Any) -> Task:
+    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+        raise JoulecastError(f"{where}: a task without a name: {str(content)[:80]}")
+    here = f"{where}, task `{content['name']}`"
+
+    def number(key: str) -> int:
+        if key not in content:
+            raise JoulecastError(f"{here}: {key} is missing")
+        return round(checked_number(here, key, content[key]))
+
+    reads = content.get("reads")
+    if not isinstance(reads, list) or not all(isinstance(name, str) for name in reads):
+        raise JoulecastError(f"{here}: reads must be a list of names")
+    return Task(
+        name=content["name"],
+        description=str(content.get("description", "")),
+        reads=tuple(reads),
+        forward_us=number("forward_us"),
+        backward_us=number("backward_us"),
+        activation_bytes=number("activation_bytes"),
+        parameter_bytes=number("parameter_bytes"),
+        flops=None if content.get("flops") is None else number("flops"),
+    )
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file has.
+
+    Raises:
+        JoulecastError: missing, truncated or not JSON; names the line.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such graph") from None
+    except OSError as error:
+        raise JoulecastError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise JoulecastError(f"{path}: is no text") from None
+    except json.JSONDecodeError as error:
+        raise JoulecastError(
+            f"{path}, line {error.lineno}: is no JSON, or was cut short: {error.msg}"
+        ) from None
+
+
+def task_graph_of(path: Path, content: Any) -> TaskGraph:
+    """The task graph that a JSON file of our own has.
+
+    Raises:
+        JoulecastError: not such a graph, or not a sound one; names the file and the task.
+    """
+    where = str(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise JoulecastError(f"{where}: is no `{FORMAT}`")
+    if not isinstance(content.get("tasks"), list) or not content["tasks"]:
+        raise JoulecastError(f"{where}: the graph is empty")
+    batch = content.get("batch")
+    return TaskGraph(
+        name=str(content.get("name", path.stem)),
+        tasks=in_order(where, [_task_of(where, each) for each in content["tasks"]]),
+        batch=None if batch is None else round(checked_number(where, "batch", batch, 1)),
+        provenance=dict(content.get("provenance") or {}),
+    )
+
+
+def read_task_graph(path: Path) -> TaskGraph:
+    """Read a graph from JSON of our own; raises as :func:`read_json` and :func:`task_graph_of`."""
+    return task_graph_of(path, read_json(path))

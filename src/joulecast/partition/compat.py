@@ -1,0 +1,129 @@
+"""What PipeDream's optimizer finds, with its own arithmetic: for comparison, not for use.
+
+Its faults are kept (partition.md, section 2): a boundary counts nodes that nobody outside reads;
+the first stage pays no transfer; states are listed from the first source only. Harlap et al.
+2018, `optimizer_graph_hierarchical.py`; times in seconds, as there.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.taskgraph import TaskGraph
+from joulecast.partition.order import PartialOrder, TooManyIdeals, bits_of, membership, nodes_of
+
+MOST_STATES = 5000
+"""The programme tries all pairs of states."""
+
+
+@dataclass(frozen=True)
+class CompatStage:
+    """A stage as a range of states, the devices that share it, and its time without transfers."""
+
+    ideal: int
+    devices: int
+    work_s: float
+
+
+@dataclass(frozen=True)
+class CompatPlan:
+    """PipeDream's answer: the slowest stage's seconds, the stages, and how many states there were."""
+
+    bottleneck_s: float
+    stages: tuple[CompatStage, ...]
+    states: int
+
+
+def _boundary(order: PartialOrder, ideal: int) -> list[int]:
+    """What PipeDream takes for the boundary: too much, where branches of different lengths meet.
+
+    A node counts as soon as some maximal node comes behind it and does not come behind all of its readers,
+    even if another maximal node does.
+    """
+    maximal = order.antichain(ideal)
+    chosen = bits_of(maximal)
+    behind = [order.down[node] & ~(1 << node) for node in maximal]
+    return [
+        node
+        for node in nodes_of(ideal)
+        if chosen >> node & 1
+        or any(down >> node & 1 and order.after[node] & ~down & ~chosen for down in behind)
+    ]
+
+
+def compat_plan(
+    graph: TaskGraph,
+    devices: int,
+    bandwidth: float,
+    replicate: bool = False,
+    counts_transfers: bool = False,
+) -> CompatPlan:
+    """The pipeline that PipeDream's optimizer finds.
+
+    Args:
+        graph: the profile, without its inputs.
+        devices: machines, on one level.
+        bandwidth: bytes per second.
+        replicate: not its ``--straight_pipeline``.
+        counts_transfers: its ``--activation_compression_ratio 1``; without, activations travel for free.
+
+    Raises:
+        JoulecastError: more stages than states, or too many states for its programme.
+    """
+    order = PartialOrder([[graph.index[name] for name in task.reads] for task in graph.tasks])
+    try:
+        ideals = order.ideals_from(order.down[0], MOST_STATES)
+    except TooManyIdeals:
+        raise JoulecastError(
+            f"graph {graph.name}: more than {MOST_STATES} states, which the known optimizer enumerates one "
+            "by one; use --mode exact"
+        ) from None
+    if devices > len(ideals):
+        raise JoulecastError(f"graph {graph.name}: {devices} stages are more than its states")
+    inside = membership(order, ideals).astype(float)
+    sizes = [(t.work_us / 1e6, t.parameter_bytes, t.activation_bytes) for t in graph.tasks]
+    work, parameters, _ = (inside @ np.array(sizes, float)).T
+    boundary = np.array(
+        [
+            float(sum(graph.tasks[node].activation_bytes for node in _boundary(order, ideal)))
+            for ideal in ideals
+        ]
+    )
+    count = len(ideals)
+    # `follows[k, j]`: state k is an ideal within state j.
+    follows = inside @ (1 - inside).T == 0
+    follows[np.tril_indices(count)] = False
+    between = np.where(follows, work[None, :] - work[:, None], math.inf)
+    weights = parameters[None, :] - parameters[:, None]
+    best = np.full((devices + 1, count), math.inf)
+    came = np.full((devices + 1, count, 2), -1)
+    outgoing = boundary.copy()
+    outgoing[-1] = 0.0
+    for used in range(1, devices + 1):
+        if used == 1 or replicate:
+            best[used] = (work + 4 * (used - 1) * parameters / (bandwidth * used)) / used
+            came[used, :, 1] = used
+        for shared in range(1, used) if replicate else range(1, min(used, 2)):
+            reduced = 4 * (shared - 1) * weights / (bandwidth * shared)
+            time = (between + reduced) / shared
+            value = np.maximum(best[used - shared][:, None], time)
+            if counts_transfers:
+                transfer = 2.0 * np.maximum(boundary[:, None], outgoing[None, :])
+                value = np.maximum(value, transfer / (bandwidth * shared))
+            value[~follows] = math.inf
+            before = value.argmin(axis=0)
+            found = value[before, np.arange(count)]
+            better = found < best[used]
+            best[used, better] = found[better]
+            came[used, better, 0] = before[better]
+            came[used, better, 1] = shared
+    stages: list[CompatStage] = []
+    state, used = count - 1, devices
+    while state >= 0:
+        before, shared = (int(value) for value in came[used, state])
+        own = work[state] - (work[before] if before >= 0 else 0.0)
+        stages.append(CompatStage(ideals[state], shared, float(own)))
+        state, used = before, used - shared
+    return CompatPlan(float(best[devices, -1]), tuple(reversed(stages)), count)

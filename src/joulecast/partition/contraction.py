@@ -1,0 +1,112 @@
+"""Nodes that no good pipeline separates, made one.
+
+An output whose sending alone takes as long as the bottleneck to beat is sent by no better pipeline: its
+producer and all its readers are in one stage, with all that lies between them. What is left is a smaller
+problem with the same better pipelines, often a much smaller one: early in a network the tensors are large.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from joulecast.partition.order import WeighedOrder, bits_of, nodes_of
+from joulecast.partition.problem import Output, Problem
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A smaller problem, and the nodes of the larger one that each of its nodes is."""
+
+    problem: Problem
+    members: tuple[int, ...]
+    """A set of nodes for each node of the smaller problem."""
+
+    def expanded(self, ideal: int) -> int:
+        """The larger problem's ideal that is one of the smaller."""
+        found = 0
+        for node in nodes_of(ideal):
+            found |= self.members[node]
+        return found
+
+
+def _groups(problem: Problem, bottleneck: float) -> tuple[int, list[int]]:
+    """How many groups there are, and each node's."""
+    order = problem.order
+    most = max(move.devices for move in problem.moves)
+    pairs = [
+        (earlier, node) for node in range(order.size) for earlier in nodes_of(order.before[node])
+    ]
+    for output in (*problem.forward, *problem.outputs_back):
+        if output.cost / most >= bottleneck:
+            # A cycle, so that they are strongly connected, with all between them.
+            for reader in nodes_of(output.consumers):
+                pairs += [(output.producer, reader), (reader, output.producer)]
+    rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
+    links = csr_array(([True] * len(pairs), (rows, columns)), shape=(order.size, order.size))
+    count, groups = connected_components(links, directed=True, connection="strong")
+    return int(count), groups.tolist()
+
+
+def _in_running_order(before: Sequence[set[int]], first: Sequence[int]) -> list[int]:
+    """Groups in an order in which they can run, those with the earliest nodes first."""
+    waiting = sorted(range(len(before)), key=first.__getitem__)
+    done: set[int] = set()
+    found: list[int] = []
+    while waiting:
+        ready = [group for group in waiting if before[group] <= done]
+        done.update(ready)
+        found += ready
+        waiting = [group for group in waiting if group not in done]
+    return found
+
+
+def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
+    """The problem without the cuts that cost as much as ``bottleneck``; ``None`` if there are none.
+
+    Only where every device pays for transfers: a CPU of a device-placement graph does not.
+    """
+    order = problem.order
+    if problem.cpus or not (problem.forward or problem.outputs_back):
+        return None
+    count, group_of = _groups(problem, bottleneck)
+    if count == order.size:
+        return None
+    members, before = [0] * count, [set[int]() for _ in range(count)]
+    for node, group in enumerate(group_of):
+        members[group] |= 1 << node
+        before[group] |= {group_of[n] for n in nodes_of(order.before[node])} - {group}
+    first = [(bits & -bits).bit_length() for bits in members]
+    running = _in_running_order(before, first)
+    place = {group: position for position, group in enumerate(running)}
+    position_of = [place[group] for group in group_of]
+    columns = (problem.work, problem.parameters, problem.activations)
+    work, parameters, activations = (
+        np.bincount(position_of, weights=column, minlength=count).astype(float)
+        for column in columns
+    )
+
+    def outputs(given: Sequence[Output]) -> tuple[Output, ...]:
+        found = []
+        for output in given:
+            producer = position_of[output.producer]
+            readers = {position_of[node] for node in nodes_of(output.consumers)} - {producer}
+            if readers:
+                found.append(Output(producer, bits_of(readers), output.cost))
+        return tuple(found)
+
+    smaller = replace(
+        problem,
+        node_names=tuple(problem.node_names[first[group] - 1] for group in running),
+        order=WeighedOrder([[place[g] for g in before[group]] for group in running], work.tolist()),
+        work=work,
+        forward=outputs(problem.forward),
+        outputs_back=outputs(problem.outputs_back),
+        traffic=(),
+        parameters=parameters,
+        activations=activations,
+        not_on_accelerators=bits_of(position_of[n] for n in nodes_of(problem.not_on_accelerators)),
+    )
+    return Contraction(smaller, tuple(members[group] for group in running))

@@ -1,0 +1,211 @@
+"""The partial order of a graph's nodes as bit sets, its ideals, antichains, and the antichain DAG.
+
+An *ideal* (down-set) is a set of nodes with all their ancestors: everything that is done at some moment of
+the forward pass. Its maximal nodes are an *antichain*, and name it. A stage of a pipeline is the difference
+of two ideals, so a pipeline is a chain of ideals (partition.md, section 2; Harlap et al. 2018).
+
+Bit i of a set is node i; nodes are numbered in an order in which they can run.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_VISITS_PER_IDEAL = 4
+"""Intervals that are halved for an ideal that is found: 2 where none is in vain."""
+
+
+class TooManyIdeals(Exception):
+    """There are more ideals than the caller has room for."""
+
+
+def nodes_of(bits: int) -> Iterator[int]:
+    """The nodes of a set, in order."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def bits_of(nodes: Iterable[int]) -> int:
+    """The set of some nodes."""
+    bits = 0
+    for node in nodes:
+        bits |= 1 << node
+    return bits
+
+
+@dataclass(frozen=True)
+class Window:
+    """Weights from ``least`` to ``most``, both included."""
+
+    least: float
+    most: float
+
+
+def merged_windows(windows: Iterable[Window]) -> list[Window]:
+    """Windows that cover the same weights, in order and apart."""
+    found: list[Window] = []
+    for window in sorted(windows, key=lambda w: w.least):
+        if window.most < window.least:
+            continue
+        if found and window.least <= found[-1].most:
+            found[-1] = Window(found[-1].least, max(found[-1].most, window.most))
+        else:
+            found.append(window)
+    return found
+
+
+class PartialOrder:
+    """Who comes before whom.
+
+    Args:
+        before: for each node the nodes that it directly needs, all of smaller number.
+    """
+
+    def __init__(self, before: Sequence[Iterable[int]]) -> None:
+        self.before = [bits_of(nodes) for nodes in before]
+        """Direct predecessors of each node."""
+        self.size = size = len(before)
+        self.everything = (1 << size) - 1
+        self.after = [0] * size
+        """Direct successors of each node."""
+        self.down = [0] * size
+        """Each node with all its ancestors."""
+        for node, bits in enumerate(self.before):
+            down = own = 1 << node
+            for earlier in nodes_of(bits):
+                down |= self.down[earlier]
+                self.after[earlier] |= own
+            self.down[node] = down
+        self.up = [0] * size
+        """Each node with all its descendants."""
+        for node in reversed(range(size)):
+            up = 1 << node
+            for later in nodes_of(self.after[node]):
+                up |= self.up[later]
+            self.up[node] = up
+
+    def is_ideal(self, bits: int) -> bool:
+        """Whether all ancestors of its nodes are in the set."""
+        return all(self.before[node] & ~bits == 0 for node in nodes_of(bits))
+
+    def antichain(self, ideal: int) -> list[int]:
+        """The maximal nodes of an ideal."""
+        return [node for node in nodes_of(ideal) if not self.after[node] & ideal]
+
+    def augmented_antichain(self, ideal: int) -> list[int]:
+        """The antichain, and the nodes behind it that something outside of the ideal reads.
+
+        Their outputs are what has to cross a cut there; PipeDream counts the whole antichain, read by
+        somebody outside or not.
+        """
+        return [
+            node
+            for node in nodes_of(ideal)
+            if not self.after[node] & ideal or self.after[node] & ~ideal
+        ]
+
+    def crossing(self, ideal: int) -> list[int]:
+        """The nodes of an ideal that something outside of it reads."""
+        return [node for node in nodes_of(ideal) if self.after[node] & ~ideal]
+
+    def larger_by_one(self, ideal: int) -> list[int]:
+        """The ideals that have one node more: the successors of a state in the antichain DAG."""
+        outside = self.everything & ~ideal
+        return [ideal | 1 << node for node in nodes_of(outside) if not self.before[node] & outside]
+
+    def ideals_from(self, ideal: int, limit: int) -> list[int]:
+        """All ideals that include ``ideal``, by size: the states of the antichain DAG from there on.
+
+        Raises:
+            TooManyIdeals: more than ``limit``.
+        """
+        found = {ideal: None}
+        level = [ideal]
+        while level:
+            grown: dict[int, None] = {}
+            for each in level:
+                grown.update(dict.fromkeys(self.larger_by_one(each)))
+            found.update(grown)
+            if len(found) > limit:
+                raise TooManyIdeals
+            level = list(grown)
+        return list(found)
+
+
+class WeighedOrder(PartialOrder):
+    """A partial order whose nodes weigh something (their work).
+
+    Args:
+        before: as in :class:`PartialOrder`.
+        weights: of the nodes, none negative.
+    """
+
+    def __init__(self, before: Sequence[Iterable[int]], weights: Sequence[float]) -> None:
+        super().__init__(before)
+        self.weights = np.asarray(weights, float)
+        self._bytes = (self.size + 7) // 8
+        # The weight of each possible byte of a set at each place.
+        places = np.zeros(8 * self._bytes)
+        places[: self.size] = self.weights
+        eight_bits = np.unpackbits(
+            np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
+        )
+        self._byte_weights: list[list[float]] = (places.reshape(-1, 8) @ eight_bits.T).tolist()
+        self.total = self.weight(self.everything)
+
+    def weight(self, bits: int) -> float:
+        """Weight of a set."""
+        total = 0.0
+        for place, byte in zip(
+            self._byte_weights, bits.to_bytes(self._bytes, "little"), strict=True
+        ):
+            if byte:
+                total += place[byte]
+        return total
+
+    def ideals_within(self, windows: Sequence[Window], limit: int) -> list[tuple[float, int]]:
+        """All ideals whose weight is in one of the windows, with their weights, in no order.
+
+        Halves an interval of ideals (all those between two) at one node, in or out, and leaves intervals
+        that reach no window alone, so that the time is in proportion to what is found, about. Not where
+        windows are narrow and hardly any ideal has such a weight: there it ends as if too many were found.
+
+        Raises:
+            TooManyIdeals: more than ``limit``.
+        """
+        wanted = merged_windows(windows)
+        found: list[tuple[float, int]] = []
+        visits_left = _VISITS_PER_IDEAL * (limit + 1)
+        intervals = [(0, self.everything, 0.0, self.total)]
+        while intervals:
+            visits_left -= 1
+            if not visits_left:
+                raise TooManyIdeals
+            smallest, largest, least, most = intervals.pop()
+            if not any(w.least <= most and least <= w.most for w in wanted):
+                continue
+            between = largest & ~smallest
+            if not between:
+                found.append((least, smallest))
+                if len(found) > limit:
+                    raise TooManyIdeals
+                continue
+            middle = (between.bit_length() + (between & -between).bit_length()) // 2 - 1
+            upper = between >> middle
+            node = middle + (upper & -upper).bit_length() - 1
+            into, out = self.down[node] & between, self.up[node] & between
+            intervals.append((smallest | into, largest, least + self.weight(into), most))
+            intervals.append((smallest, largest & ~out, least, most - self.weight(out)))
+        return found
+
+
+def membership(order: PartialOrder, ideals: Sequence[int]) -> NDArray[np.bool_]:
+    """Which nodes are in which ideal: a row an ideal, a column a node."""
+    size = (order.size + 7) // 8
+    packed = np.frombuffer(b"".join(i.to_bytes(size, "little") for i in ideals), np.uint8)
+    bits = np.unpackbits(packed.reshape(-1, size), axis=1, bitorder="little", count=order.size)
+    return bits.view(np.bool_)

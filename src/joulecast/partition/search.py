@@ -1,0 +1,278 @@
+"""The dynamic programme over ideals, and the proof that its answer is the best.
+
+Any pipeline is a chain of ideals, from nothing done to everything done. The programme keeps, for every ideal
+and every number of devices used, the least bottleneck with which one gets there; an ideal is final when all
+those that it includes are (partition.md, section 2, item 5). It is exact on the ideals that it is given.
+
+Which ideals are needed follows from a pipeline that is known already: if one is to be faster than its
+bottleneck B, what is done after m of D devices weighs between T - (D - m) B and m B. Those ideals alone are
+listed (:meth:`~joulecast.partition.order.WeighedOrder.ideals_within`); when the programme finds nothing
+better among them, nothing better exists. That is the certificate.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from joulecast.partition.order import PartialOrder, Window, nodes_of
+from joulecast.partition.problem import Move, Problem, StageCosts
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A pipeline: the ideal after each stage, the move that formed it, and the slowest stage's time."""
+
+    bottleneck: float
+    ideals: tuple[int, ...]
+    moves: tuple[Move, ...]
+
+
+def in_growing_order(weighed: Sequence[tuple[float, int]]) -> list[int]:
+    """Ideals, none before one that it includes."""
+    return [ideal for _, ideal in sorted(weighed, key=lambda each: (each[0], each[1].bit_count()))]
+
+
+def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf) -> Chain | None:
+    """The chain of some of these ideals with the least bottleneck, if that is below ``limit``.
+
+    Args:
+        problem: what stages cost, and the devices.
+        ideals: in growing order (:func:`in_growing_order`); nothing and everything among them.
+        limit: what the bottleneck has to be below.
+    """
+    costs = StageCosts(problem, ideals)
+    states = problem.states
+    number = {state: position for position, state in enumerate(states)}
+    steps = []
+    for move in problem.moves:
+        pairs = [
+            (number[a, c], number[after])
+            for a, c in states
+            if (after := (a, c + 1) if move.kind == "cpu" else (a + move.devices, c)) in number
+        ]
+        sources, targets = (np.array(side) for side in zip(*pairs, strict=True))
+        steps.append((sources, targets))
+    best = np.full((len(states), len(costs.ideals)), limit)
+    best[0, 0] = -math.inf
+    came_from = np.zeros(best.shape, np.int32)
+    came_by = np.zeros(best.shape, np.int32)
+    windows = np.array([[w.least, w.most] for w in state_windows(problem, limit)])
+    reach = [problem.reach(move, limit) for move in problem.moves]
+    lasts = [np.searchsorted(costs.weight, costs.weight + most, "right") for most in reach]
+    farthest = np.max(lasts, axis=0).tolist()
+    for begin in range(len(costs.ideals) - 1):
+        alive = best[:, begin] < limit
+        if not alive.any():
+            continue
+        all_ends = costs.stages_after(begin, farthest[begin])
+        if not len(all_ends):
+            continue
+        times = costs.times(begin, all_ends)
+        for kind, (move, (sources, targets)) in enumerate(zip(problem.moves, steps, strict=True)):
+            used = sources[alive[sources]]
+            if not len(used):
+                continue
+            reached = targets[alive[sources]]
+            count = np.searchsorted(all_ends, lasts[kind][begin])
+            ends = all_ends[:count]
+            value = np.maximum(best[used, begin][:, None], times[kind][None, :count])
+            weight = costs.weight[ends]
+            fits = (weight >= windows[reached, :1]) & (weight <= windows[reached, 1:])
+            value = np.where(fits, value, math.inf)
+            if problem.memory is not None:
+                for row, state in enumerate(used):
+                    needed = costs.memory(begin, ends, states[state][0], move)
+                    value[row, needed > problem.memory] = math.inf
+            rows, columns = np.nonzero(value < best[reached[:, None], ends])
+            where = reached[rows], ends[columns]
+            best[where] = value[rows, columns]
+            came_from[where] = begin
+            came_by[where] = kind * len(states) + used[rows]
+    goals = [number[problem.devices, problem.cpus]] if problem.uses_all else range(1, len(states))
+    goal = min(goals, key=lambda state: best[state, -1])
+    if not best[goal, -1] < limit:
+        return None
+    chain, moves, position, state = [], [], len(costs.ideals) - 1, goal
+    while position:
+        chain.append(costs.ideals[position])
+        kind, earlier = divmod(int(came_by[state, position]), len(states))
+        moves.append(problem.moves[kind])
+        position, state = int(came_from[state, position]), earlier
+    return Chain(float(best[goal, -1]), tuple(reversed(chain)), tuple(reversed(moves)))
+
+
+def weightless_gaps(problem: Problem) -> tuple[list[float], list[float]]:
+    """Weights that no ideal has: the open intervals between these, in order.
+
+    A node that every other one comes before or after leaves such a gap: an ideal with it has all that comes
+    before, one without it nothing that comes behind.
+    """
+    order = problem.order
+    below, above = [], []
+    for node in range(order.size):
+        if order.down[node] | order.up[node] == order.everything and order.weights[node] > 0:
+            weight = order.weight(order.down[node])
+            below.append(weight - float(order.weights[node]))
+            above.append(weight)
+    return below, above
+
+
+def _most_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
+    """The largest weight up to this one that is in no gap."""
+    below, above = gaps
+    place = bisect_right(below, weight) - 1
+    return below[place] if place >= 0 and weight < above[place] else weight
+
+
+def _least_done(gaps: tuple[list[float], list[float]], weight: float) -> float:
+    """The least weight from this one on that is in no gap."""
+    below, above = gaps
+    place = bisect_right(below, weight) - 1
+    return above[place] if place >= 0 and below[place] < weight < above[place] else weight
+
+
+def state_windows(problem: Problem, bottleneck: float) -> list[Window]:
+    """What is done in each state of the programme, by weight, if no stage takes longer than this."""
+    total = problem.order.total
+    if math.isinf(bottleneck):
+        return [Window(0.0, total) for _ in problem.states]
+    gaps = weightless_gaps(problem)
+    if problem.is_straight:
+        return _straight_windows(problem, bottleneck, gaps)
+    alone = [move for move in problem.moves if move.devices == 1]
+    reach = {move.kind: problem.reach(move, bottleneck) for move in alone}
+    first, cpu = reach.get("device", reach.get("accelerator", 0.0)), reach.get("cpu", 0.0)
+    windows = []
+    for used, cpus in problem.states:
+        most = first * used + cpu * cpus
+        left = first * (problem.devices - used) + cpu * (problem.cpus - cpus)
+        least = _least_done(gaps, max(0.0, total - left))
+        windows.append(Window(least, _most_done(gaps, min(total, most))))
+    return windows
+
+
+def _straight_windows(
+    problem: Problem, bottleneck: float, gaps: tuple[list[float], list[float]]
+) -> list[Window]:
+    """One stage a device: every border is the end of a stage, and in no gap."""
+    total, devices = problem.order.total, len(problem.states) - 1
+    least, most = [0.0] * (devices + 1), [total] * (devices + 1)
+    most[0], least[devices] = 0.0, total
+    for used in range(1, devices + 1):
+        most[used] = _most_done(gaps, min(total, most[used - 1] + bottleneck))
+    for used in reversed(range(devices)):
+        least[used] = _least_done(gaps, max(0.0, least[used + 1] - bottleneck))
+    return [Window(*each) for each in zip(least, most, strict=True)]
+
+
+def lower_bound(problem: Problem) -> float:
+    """A bottleneck that no pipeline is below: the heaviest node, the average, and what the gaps leave.
+
+    With transfers and memory stages only get slower. Replicas share a node's work, so that it alone is no
+    bound then.
+    """
+    average = problem.order.total / (problem.devices + problem.cpus)
+    if any(move.devices > 1 for move in problem.moves):
+        return average
+    bound = max(float(problem.order.weights.max()), average)
+    if problem.is_integer:
+        bound = math.ceil(bound)
+    gaps = weightless_gaps(problem)
+
+    def is_possible(bottleneck: float) -> bool:
+        done = 0.0
+        for _ in range(problem.devices + problem.cpus):
+            done = _most_done(gaps, done + bottleneck)
+        return done >= problem.order.total
+
+    if is_possible(bound):
+        return bound
+    impossible, possible = bound, problem.order.total
+    step = 1.0 if problem.is_integer else 1e-9 * possible
+    while possible - impossible > step:
+        middle = (impossible + possible) / 2
+        if problem.is_integer:
+            middle = float(math.floor(middle))
+        if is_possible(middle):
+            possible = middle
+        else:
+            impossible = middle
+    return possible if problem.is_integer else impossible
+
+
+def orders_to_cut(order: PartialOrder) -> list[list[int]]:
+    """Some orders in which the nodes can run: as given, and branch after branch from either side."""
+    given = list(range(order.size))
+
+    def by_branch(largest_first: bool) -> list[int]:
+        ready = [node for node in given if not order.before[node]]
+        done, found = 0, []
+        while ready:
+            # What became ready last comes first: branches are followed to their end.
+            node = ready.pop()
+            done |= 1 << node
+            found.append(node)
+            fresh = [n for n in nodes_of(order.after[node]) if not order.before[n] & ~done]
+            ready += sorted(fresh, reverse=largest_first)
+        return found
+
+    return [given, by_branch(True), by_branch(False)]
+
+
+def prefixes(order: Sequence[int]) -> list[int]:
+    """The ideals that an order of the nodes goes through."""
+    found = [0]
+    for node in order:
+        found.append(found[-1] | 1 << node)
+    return found
+
+
+def cut_order_by_work(problem: Problem, nodes: Sequence[int]) -> Chain:
+    """The best cut of one order if work alone counts: bisection of the bottleneck, stages filled greedily."""
+    done = [0.0, *np.cumsum(problem.order.weights[list(nodes)]).tolist()]
+    stages = problem.devices
+
+    def ends(bottleneck: float) -> list[int] | None:
+        found = [0]
+        for stage in range(1, stages + 1):
+            # Every stage behind this one needs a node, too.
+            most = len(nodes) - (stages - stage)
+            end = min(most, bisect_right(done, done[found[-1]] + bottleneck) - 1)
+            if end <= found[-1]:
+                return None
+            found.append(end)
+        return found if found[-1] == len(nodes) else None
+
+    least, most = 0.0, done[-1]
+    step = 1.0 if problem.is_integer else 1e-12 * most
+    while most - least > step:
+        middle = (least + most) / 2
+        if problem.is_integer:
+            middle = float(math.floor(middle))
+        if ends(middle) is None:
+            least = middle
+        else:
+            most = middle
+    cuts = ends(most)
+    assert cuts is not None
+    through = prefixes(nodes)
+    bottleneck = max(done[b] - done[a] for a, b in pairwise(cuts))
+    return Chain(bottleneck, tuple(through[c] for c in cuts[1:]), problem.moves * stages)
+
+
+def first_chain(problem: Problem, cuts_by_work: bool) -> Chain | None:
+    """A pipeline to start from: the best cut of any of a few orders."""
+    found: Chain | None = None
+    for nodes in orders_to_cut(problem.order):
+        if cuts_by_work:
+            chain: Chain | None = cut_order_by_work(problem, nodes)
+        else:
+            limit = math.inf if found is None else found.bottleneck
+            chain = best_chain(problem, prefixes(nodes), limit)
+        if chain is not None and (found is None or chain.bottleneck < found.bottleneck):
+            found = chain
+    return found

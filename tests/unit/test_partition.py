@@ -1,0 +1,549 @@
+"""The planner: against exhaustive search, against a MILP, against the known optima, and on bad input."""
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.errors import JoulecastError
+from joulecast.graphs.placement import placement_graph
+from joulecast.graphs.readers import read_partitionable
+from joulecast.graphs.taskgraph import Task, TaskGraph, in_order, read_task_graph
+from joulecast.partition.baselines import BASELINES, baseline_ideals, slowest_work
+from joulecast.partition.compat import compat_plan
+from joulecast.partition.order import PartialOrder, TooManyIdeals, WeighedOrder, Window, nodes_of
+from joulecast.partition.planner import best_plan
+from joulecast.partition.problem import (
+    PARAMETER_COPIES,
+    Problem,
+    pipeline_problem,
+    placement_problem,
+)
+
+PROFILES = Path(__file__).resolve().parents[3] / "shared/data/pipedream_profiles"
+OPTIMA = {
+    "alexnet": (28_721, 28_721, 23),
+    "vgg16": (216_450, 159_531, 41),
+    "resnet18": (69_523, 35_207, 101),
+    "squeezenet1_0": (72_954, 51_094, 100),
+    "resnet50": (111_497, 56_684, 241),
+    "resnext50": (151_988, 76_095, 241),
+    "resnet101": (103_941, 52_125, 411),
+    "resnext101": (140_525, 71_010, 411),
+    "densenet121": (81_985, 41_615, 431),
+    "inception_v3": (177_874, 91_970, 221_565),
+}
+"""partition.md, section 3: microseconds at 4 and 8 stages, ideals with the empty one."""
+
+needs_profiles = pytest.mark.skipif(
+    not PROFILES.is_dir(), reason=f"{PROFILES} is absent: PipeDream's profiles are not there"
+)
+
+
+def a_graph(edges: dict[int, list[int]], work: list[int], **sizes: list[int]) -> TaskGraph:
+    """Nodes n0, n1, ... with work, reading earlier ones."""
+    ones = [1] * len(work)
+    return TaskGraph(
+        "drawn",
+        tuple(
+            Task(
+                name=f"n{i}",
+                description="",
+                reads=tuple(f"n{j}" for j in edges.get(i, [])),
+                forward_us=w // 3,
+                backward_us=w - w // 3,
+                activation_bytes=sizes.get("activations", ones)[i],
+                parameter_bytes=sizes.get("parameters", ones)[i],
+            )
+            for i, w in enumerate(work)
+        ),
+    )
+
+
+@st.composite
+def graphs(draw: st.DrawFn, most: int = 8) -> TaskGraph:
+    """Any DAG: several sources and sinks, unconnected parts, nodes without work."""
+    size = draw(st.integers(2, most))
+    numbers = st.lists(st.integers(0, 30), min_size=size, max_size=size)
+    edges = {
+        i: draw(st.lists(st.integers(0, i - 1), max_size=3, unique=True)) for i in range(1, size)
+    }
+    return a_graph(edges, draw(numbers), activations=draw(numbers), parameters=draw(numbers))
+
+
+def all_ideals(problem: Problem) -> list[int]:
+    order = problem.order
+    return [bits for bits in range(order.everything + 1) if order.is_ideal(bits)]
+
+
+def stage_time(problem: Problem, before: int, after: int, devices: int, used: int) -> float:
+    """Time of a stage, written down again from the definition; infinite where memory is short."""
+    stage = list(nodes_of(after & ~before))
+    work = sum(problem.order.weights[stage])
+    parameters = sum(problem.parameters[stage])
+    if problem.memory is not None:
+        stashed = math.ceil((problem.devices - used) / devices)
+        if (
+            PARAMETER_COPIES * parameters + stashed * sum(problem.activations[stage])
+            > problem.memory
+        ):
+            return math.inf
+    time = (work + 4 * (devices - 1) * parameters * problem.reduce_time / devices) / devices
+    into = out = 0.0
+    for output in problem.forward:
+        readers = set(nodes_of(output.consumers))
+        if output.producer in stage:
+            out += output.cost if readers - set(stage) else 0.0
+        else:
+            into += output.cost if readers & set(stage) else 0.0
+    if problem.cost == "max":
+        return max(time, into / devices, out / devices)
+    return time + (into + out) / devices
+
+
+def exhaustive(problem: Problem) -> float:
+    """The least bottleneck over all chains of ideals and all replications."""
+    ideals = all_ideals(problem)
+
+    def best_from(before: int, used: int) -> float:
+        if before == problem.order.everything:
+            return 0.0 if used == problem.devices else math.inf
+        found = math.inf
+        for after in ideals:
+            if after == before or before & ~after:
+                continue
+            for move in problem.moves:
+                if used + move.devices <= problem.devices:
+                    time = stage_time(problem, before, after, move.devices, used)
+                    if time < found:
+                        found = min(found, max(time, best_from(after, used + move.devices)))
+        return found
+
+    return best_from(0, 0)
+
+
+def chain_of(plan_nodes: list[tuple[str, ...]], problem: Problem) -> Iterator[tuple[int, int]]:
+    done, index = 0, {name: i for i, name in enumerate(problem.node_names)}
+    for nodes in plan_nodes:
+        after = done
+        for name in nodes:
+            after |= 1 << index[name]
+        yield done, after
+        done = after
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    graphs(),
+    st.integers(1, 4),
+    st.sampled_from(["compute", "max", "sum"]),
+    st.booleans(),
+    st.one_of(st.none(), st.integers(90, 250)),
+)
+def test_no_pipeline_is_better_than_the_planned_one(graph, devices, cost, replicate, memory):
+    devices = devices if replicate else min(devices, len(graph.tasks))
+    try:
+        problem = pipeline_problem(graph, devices, cost, 2e6, replicate, memory)
+    except JoulecastError as error:
+        assert "alone needs" in str(error)
+        return
+    expected = exhaustive(problem)
+    if math.isinf(expected):
+        with pytest.raises(JoulecastError, match=r"no pipeline on .* devices keeps within"):
+            best_plan(problem)
+        return
+    plan = best_plan(problem)
+    assert plan.bottleneck == pytest.approx(expected, rel=1e-9)
+    assert plan.is_certified and plan.lower_bound == pytest.approx(plan.bottleneck)
+    used, slowest = 0, 0.0
+    for stage, (before, after) in zip(
+        plan.stages, chain_of([s.nodes for s in plan.stages], problem), strict=True
+    ):
+        assert problem.order.is_ideal(after) and stage.nodes
+        time = stage_time(problem, before, after, stage.move.devices, used)
+        assert stage.time == pytest.approx(time)
+        slowest = max(slowest, time)
+        used += stage.move.devices
+    assert slowest == pytest.approx(plan.bottleneck) and used == devices
+
+
+def milp_bottleneck(problem: Problem) -> float:
+    """The least bottleneck of a straight pipeline that only computes, as a mixed-integer programme."""
+    nodes, stages = problem.order.size, problem.devices
+    count = nodes * stages + 1
+
+    def row(entries: dict[int, float]) -> list[float]:
+        found = [0.0] * count
+        for place, value in entries.items():
+            found[place] = value
+        return found
+
+    rows, low, high = [], [], []
+    for node in range(nodes):
+        rows.append(row({node * stages + s: 1.0 for s in range(stages)}))
+        low.append(1.0)
+        high.append(1.0)
+        for earlier in nodes_of(problem.order.before[node]):
+            numbers = {node * stages + s: float(s) for s in range(stages)}
+            rows.append(row(numbers | {earlier * stages + s: -float(s) for s in range(stages)}))
+            low.append(0.0)
+            high.append(math.inf)
+    for stage in range(stages):
+        own = {n * stages + stage: float(problem.order.weights[n]) for n in range(nodes)}
+        rows.append(row(own | {count - 1: -1.0}))
+        low.append(-math.inf)
+        high.append(0.0)
+    found = milp(
+        np.array(row({count - 1: 1.0})),
+        constraints=LinearConstraint(np.array(rows), low, high),
+        integrality=np.array([1] * (count - 1) + [0]),
+        bounds=Bounds(0, [1] * (count - 1) + [math.inf]),
+    )
+    assert found.success
+    return float(found.fun)
+
+
+@settings(max_examples=12, deadline=None)
+@given(graphs(most=18), st.integers(2, 4))
+def test_the_planner_agrees_with_a_milp(graph, devices):
+    problem = pipeline_problem(graph, min(devices, len(graph.tasks)))
+    assert best_plan(problem).bottleneck == pytest.approx(milp_bottleneck(problem), abs=1e-4)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_ideals_of_parallel_chains_are_the_product_of_their_prefixes(lengths):
+    before, first = [], 0
+    for length in lengths:
+        before += [[]] + [[first + i] for i in range(length - 1)]
+        first += length
+    expected = math.prod(length + 1 for length in lengths)
+    order = WeighedOrder(before, [1.0] * first)
+    assert len(order.ideals_from(0, 10**6)) == expected
+    listed = [ideal for _, ideal in order.ideals_within([Window(0, first)], 10**6)]
+    assert len(set(listed)) == len(listed) == expected
+    with pytest.raises(TooManyIdeals):
+        order.ideals_within([Window(0, first)], expected - 1)
+
+
+@given(graphs(), st.lists(st.tuples(st.integers(0, 80), st.integers(0, 40)), max_size=3))
+def test_ideals_within_windows_are_those_of_such_a_weight(graph, spans):
+    problem = pipeline_problem(graph, 1)
+    windows = [Window(least, least + width) for least, width in spans]
+    expected = {
+        ideal
+        for ideal in all_ideals(problem)
+        if any(w.least <= problem.order.weight(ideal) <= w.most for w in windows)
+    }
+    assert {i for _, i in problem.order.ideals_within(windows, 10**6)} == expected
+
+
+def test_antichains_of_a_diamond_with_a_skip():
+    order = PartialOrder([[], [0], [0], [1, 2], [3, 0]])
+    ideal = 0b0011
+    assert order.antichain(ideal) == [1]
+    assert order.augmented_antichain(ideal) == [0, 1] == order.crossing(ideal)
+    assert order.larger_by_one(ideal) == [0b0111]
+    # A node that nobody outside reads is in PipeDream's boundary all the same.
+    assert order.augmented_antichain(0b11111) == [4] and order.crossing(0b11111) == []
+
+
+@needs_profiles
+@pytest.mark.parametrize("network", OPTIMA)
+def test_known_optima_are_found_and_certified(network):
+    graph = read_partitionable(PROFILES / f"{network}.txt")
+    for devices, optimum in zip((4, 8), OPTIMA[network], strict=False):
+        plan = best_plan(pipeline_problem(graph, devices))
+        assert plan.bottleneck == optimum and plan.is_certified
+        assert len(plan.stages) == devices and all(stage.nodes for stage in plan.stages)
+
+
+@needs_profiles
+def test_numbers_of_ideals_are_the_known_ones():
+    for network, (_, _, expected) in OPTIMA.items():
+        if network != "inception_v3":
+            graph = read_partitionable(PROFILES / f"{network}.txt")
+            order = pipeline_problem(graph, 1).order
+            assert len(order.ideals_from(0, 10**6)) == expected, network
+
+
+def reference_rows() -> list[dict]:
+    lines = (PROFILES / "reference_results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@needs_profiles
+def test_compat_reproduces_pipedream_and_exact_is_never_worse():
+    for row in reference_rows():
+        graph = read_partitionable(PROFILES / f"{row['f']}.txt")
+        replicate, transfers = not row["straight"], row["comp"] is not None
+        theirs = compat_plan(graph, row["n"], row["bw"], replicate, transfers)
+        assert theirs.bottleneck_s == pytest.approx(row["pipe"], rel=1e-9), row
+        assert theirs.states == row["states"]
+        ours = best_plan(
+            pipeline_problem(
+                graph, row["n"], "max" if transfers else "compute", row["bw"], replicate
+            )
+        )
+        assert ours.is_certified
+        assert ours.bottleneck / 1e6 <= row["pipe"] * (1 + 1e-9), row
+
+
+@needs_profiles
+def test_no_baseline_is_below_the_optimum():
+    for network, (four, eight, _) in OPTIMA.items():
+        graph = read_partitionable(PROFILES / f"{network}.txt")
+        for devices, optimum in ((4, four), (8, eight)):
+            problem = pipeline_problem(graph, devices)
+            for name in BASELINES:
+                ideals = baseline_ideals(name, graph, problem)
+                assert len(ideals) == devices and ideals[-1] == problem.order.everything
+                assert all(a & ~b == 0 and a != b for a, b in pairwise([0, *ideals])), name
+                assert slowest_work(problem, ideals) >= optimum, (network, name)
+
+
+def chains(count: int, length: int) -> TaskGraph:
+    """Parallel chains between two nodes; (length + 1) ** count ideals and two."""
+    edges: dict[int, list[int]] = {}
+    last, number = [], 0
+    for _ in range(count):
+        for i in range(length):
+            number += 1
+            edges[number] = [number - 1 if i else 0]
+        last.append(number)
+    edges[number + 1] = last
+    return a_graph(edges, [10 + (7 * i) % 23 for i in range(number + 2)])
+
+
+def test_too_many_ideals_leave_a_gap_that_is_told():
+    graph = chains(9, 9)  # 10^9 ideals
+    plan = best_plan(pipeline_problem(graph, 7, "sum", 1e6), most_ideals=2000)
+    assert not plan.is_certified and plan.lower_bound < plan.bottleneck
+    assert "not certified" in plan.proof
+    assert plan.gap == pytest.approx(plan.bottleneck / plan.lower_bound - 1)
+    assert sum(len(stage.nodes) for stage in plan.stages) == len(graph.tasks)
+
+
+def placement(nodes: list[dict], edges: list[tuple], **top) -> dict:
+    base = {"supportedOnFpga": 1, "cpuLatency": 10, "fpgaLatency": 1, "size": 1}
+    return {
+        "maxFPGAs": 2,
+        "maxCPUs": 0,
+        "maxSizePerFPGA": 100,
+        "nodes": [
+            base | {"id": i, "isBackwardNode": 0, "colorClass": i} | n for i, n in enumerate(nodes)
+        ],
+        "edges": [{"sourceId": s, "destId": t, "cost": c} for s, t, c in edges],
+    } | top
+
+
+def placed(content: dict) -> float:
+    return best_plan(placement_problem(placement_graph(Path("drawn.json"), content))).bottleneck
+
+
+def test_placement_counts_every_boundary_node_once_into_and_once_out_of_a_device():
+    # 0 -> {1, 2} -> 3; node 0's output goes to two nodes of the next device, and is paid once on each side.
+    nodes = [{"fpgaLatency": 5}, {"fpgaLatency": 3}, {"fpgaLatency": 3}, {"fpgaLatency": 1}]
+    edges = [(0, 1, 2), (0, 2, 2), (1, 3, 7), (2, 3, 7)]
+    assert placed(placement(nodes, edges)) == 9  # 0 | 1 2 3: 5 + 2 and 2 + 7
+    # A CPU pays nothing for transfers, and 3 for the last node; the accelerator 11 and 7 out of it.
+    nodes[0]["cpuLatency"], nodes[3]["cpuLatency"] = 20, 3
+    assert placed(placement(nodes, edges, maxFPGAs=1, maxCPUs=1)) == 12  # all on the accelerator
+    edges = [(0, 1, 2), (0, 2, 2), (1, 3, 0), (2, 3, 0)]
+    assert placed(placement(nodes, edges, maxFPGAs=1, maxCPUs=1)) == 11
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> dict:
+    """Training graphs: forward nodes, and backward ones of the same colours that run back."""
+    size = draw(st.integers(1, 4))
+    loads = st.integers(0, 9)
+    nodes, edges = [], []
+    costs = [draw(loads) for _ in range(2 * size)]
+    for i in range(size):
+        nodes.append({"fpgaLatency": draw(loads), "cpuLatency": draw(loads), "size": draw(loads)})
+        nodes[-1]["supportedOnFpga"] = draw(st.sampled_from([1, 1, 1, 0]))
+        for j in draw(st.lists(st.integers(0, i - 1), max_size=2, unique=True)) if i else []:
+            edges.append((j, i, costs[j]))
+            edges.append((size + i, size + j, costs[size + i]))
+    backward = [n | {"isBackwardNode": 1, "fpgaLatency": draw(loads)} for n in nodes]
+    for i in range(size):
+        nodes[i]["colorClass"] = backward[i]["colorClass"] = i
+        edges.append((i, size + i, costs[i]))
+    accelerators, cpus = draw(
+        st.sampled_from([(1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (1, 2), (0, 2)])
+    )
+    memory = draw(st.integers(5, 40))
+    top = {"maxFPGAs": accelerators, "maxCPUs": cpus, "maxSizePerFPGA": memory}
+    return placement(nodes + backward, edges, **top)
+
+
+def exhaustive_placement(content: dict) -> float:
+    """Every assignment of forward nodes to devices, with contiguous forward parts in some order."""
+    nodes, edges = content["nodes"], content["edges"]
+    size = len(nodes) // 2
+    kinds = ["fpga"] * content["maxFPGAs"] + ["cpu"] * content["maxCPUs"]
+    forward = [
+        (e["sourceId"], e["destId"]) for e in edges if max(e["sourceId"], e["destId"]) < size
+    ]
+    best = math.inf
+    for number in range(len(kinds) ** size):
+        on = [number // len(kinds) ** i % len(kinds) for i in range(size)]
+        if not contiguous(on, forward, size):
+            continue
+        slowest = 0.0
+        for device, kind in enumerate(kinds):
+            mine = {i for i in range(size) if on[i] == device}
+            mine |= {i + size for i in mine}
+            if kind == "cpu":
+                load = sum(nodes[i]["cpuLatency"] for i in mine)
+            else:
+                load = sum(nodes[i]["fpgaLatency"] for i in mine)
+                if any(not nodes[i]["supportedOnFpga"] for i in mine):
+                    load = math.inf
+                if sum(nodes[i]["size"] for i in mine) > content["maxSizePerFPGA"]:
+                    load = math.inf
+                crossing = {
+                    (e["sourceId"], e["cost"])
+                    for e in edges
+                    if (e["sourceId"] in mine) != (e["destId"] in mine)
+                }
+                load += sum(cost for _, cost in crossing)
+            slowest = max(slowest, load)
+        best = min(best, slowest)
+    return best
+
+
+def contiguous(on: list[int], forward: list[tuple[int, int]], size: int) -> bool:
+    """Whether the devices' forward parts can run one after the other."""
+    pairs = {(on[a], on[b]) for a, b in forward if on[a] != on[b]}
+    left = set(on)
+    while left:
+        free = {d for d in left if not any(b == d and a in left for a, b in pairs)}
+        if not free:
+            return False
+        left -= free
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(placements())
+def test_no_placement_is_better_than_the_planned_one(content):
+    expected = exhaustive_placement(content)
+    if math.isinf(expected):
+        with pytest.raises(JoulecastError, match=r"needs a CPU|has a size of|no pipeline on"):
+            placed(content)
+        return
+    assert placed(content) == pytest.approx(expected)
+
+
+def test_graphs_survive_being_written_and_read(tmp_path):
+    graph = a_graph({1: [0], 2: [0, 1]}, [5, 6, 7])
+    graph.write(tmp_path / "g.json")
+    assert read_task_graph(tmp_path / "g.json").tasks == graph.tasks
+
+
+BAD_PIPEDREAM = {
+    "cycle": (
+        "a -- x -- forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=1\n"
+        "b -- x -- forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=1\n"
+        "\ta -- b\n\tb -- a\n",
+        "cycle: .* -> ",
+    ),
+    "unknown node": (
+        "a -- x -- forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=1\n"
+        "\ta -- b\n",
+        "line 2: an edge to the unknown node `b`",
+    ),
+    "negative time": (
+        "a -- x -- forward_compute_time=-1, backward_compute_time=1, activation_size=1, parameter_size=1\n",
+        "line 1, a: forward_compute_time is -1",
+    ),
+    "missing time": (
+        "a -- x -- forward_compute_time=1, activation_size=1, parameter_size=1\n",
+        "line 1, a: backward_compute_time is missing",
+    ),
+    "truncated": (
+        "a -- x -- forward_compute_time=1, backward_comp",
+        "backward_compute_time is missing",
+    ),
+    "no node line": ("a -- x\n", "line 1: is no `node"),
+    "empty": ("", "the graph is empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PIPEDREAM)
+def test_bad_profiles_are_refused_in_one_line(case, tmp_path):
+    text, message = BAD_PIPEDREAM[case]
+    (tmp_path / "bad.txt").write_text(text)
+    with pytest.raises(JoulecastError, match=message) as error:
+        read_partitionable(tmp_path / "bad.txt")
+    assert "bad.txt" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"edges": [(0, 5, 1)]}, "edge 0: destId is the unknown node `5`"),
+        ({"edges": [(0, 1, -1)]}, "cost is -1"),
+        ({"nodes": [{"fpgaLatency": -3}, {}]}, "node `0`: fpgaLatency is -3"),
+        ({"nodes": [{"size": 1000}, {}]}, "node `0` has a size of 1000"),
+        ({"nodes": [{"supportedOnFpga": 0}, {}]}, "node `0` needs a CPU"),
+        ({"nodes": []}, "the graph is empty"),
+        ({"edges": [(0, 1, 1), (1, 0, 1)]}, "cycle"),
+        ({"maxFPGAs": None}, "maxFPGAs is None"),
+    ],
+)
+def test_bad_placements_are_refused(change, message):
+    fields = {"nodes": [{}, {}], "edges": [(0, 1, 1)]} | change
+    with pytest.raises(JoulecastError, match=message):
+        placement_graph(
+            Path("bad.json"), placement(fields.pop("nodes"), fields.pop("edges"), **fields)
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": 5}, "5 stages are more than its 3 nodes"),
+        ({"devices": 0}, "at least one"),
+        ({"devices": 2, "cost": "sum"}, "--cost sum needs --bandwidth"),
+        ({"devices": 2, "replicate": True}, "--replicate needs --bandwidth"),
+        ({"devices": 2, "bandwidth": 0.0}, "--bandwidth 0: must be above 0"),
+        ({"devices": 2, "memory": 3.0}, "node `n0` alone needs 4 bytes"),
+    ],
+)
+def test_useless_options_are_refused(options, message):
+    with pytest.raises(JoulecastError, match=message):
+        pipeline_problem(a_graph({1: [0], 2: [1]}, [5, 6, 7]), **options)
+
+
+def test_orders_follow_branches_and_name_cycles():
+    tasks = [Task(n, "", tuple(r), 0, 0, 0, 0) for n, r in (("c", "ab"), ("a", ""), ("b", "a"))]
+    assert [task.name for task in in_order("x", tasks)] == ["a", "b", "c"]
+    with pytest.raises(JoulecastError, match="reads `z`, which is not in the file"):
+        in_order("x", [Task("a", "", ("z",), 0, 0, 0, 0)])
+
+
+def test_the_command_prints_the_plan(tmp_path):
+    file = tmp_path / "g.json"
+    a_graph({1: [0], 2: [1], 3: [2]}, [5, 6, 7, 8]).write(file)
+    run = CliRunner().invoke
+    told = json.loads(run(app, ["partition", str(file), "--devices", "2", "--json"]).stdout)
+    assert told["bottleneck"] == 15 and told["certified"]
+    assert [stage["nodes"] for stage in told["stages"]] == [["n0", "n1"], ["n2", "n3"]]
+    assert told["stages"][1]["bytes_in"] == 1 and told["certificate"]["infeasible"] == 14
+    shown = run(app, ["partition", str(file), "--devices", "2", "--explain"]).stdout
+    assert "n2 .. n3" in shown and "lower bound" in shown
+    theirs = run(app, ["partition", str(file), "--devices", "2", "--mode", "compat", "--json"])
+    assert json.loads(theirs.stdout)["bottleneck_us"] == pytest.approx(15)
+    wrong = run(app, ["partition", str(tmp_path / "none.json"), "--devices", "2", "--json"])
+    assert wrong.exit_code == 2 and not wrong.stdout and "no such graph" in wrong.stderr
