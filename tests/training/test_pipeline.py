@@ -1,23 +1,28 @@
-"""Pipelines under a real mpiexec, and how they are cut."""
+"""Pipelines under a real mpiexec, and networks that are cut before modules."""
 
 import pytest
+import torch
 from torch import nn
 
 from joulecast.errors import JoulecastError
 from joulecast.simulator.strategy import Strategy, phases
-from joulecast.training.pipeline import split_network, stage_order
+from joulecast.training.pipeline import Stage, split_network, stage_order
+from joulecast.training.pipeline_local import local_ranks
 from joulecast.workloads.networks import build_network
+
+INSIDE_A_BLOCK = ["layer1.1.conv1", "layer1.1.conv2", "layer1.1.bn2"]
 
 
 @pytest.mark.parametrize(
-    ("network", "schedule", "micro_batches", "cuts"),
+    ("network", "image_size", "micro_batches", "cuts"),
     [
-        ("vit_ti", "1f1b", "4", ["encoder.layers.encoder_layer_5"]),
-        ("resnet18", "gpipe", "3", ["layer2", "layer3.1"]),
+        ("vit_ti", "32", "4", ["encoder.layers.encoder_layer_5"]),
+        # The block's skip goes from the first stage to the last, over two others.
+        ("resnet18", "16", "3", INSIDE_A_BLOCK),
     ],
 )
-def test_a_pipeline_has_the_gradients_of_one_process(mpi, network, schedule, micro_batches, cuts):
-    mpi("pipeline_program.py", len(cuts) + 1, network, schedule, micro_batches, *cuts)
+def test_a_pipeline_has_the_gradients_of_one_process(mpi, network, image_size, micro_batches, cuts):
+    mpi("pipeline_program.py", len(cuts) + 1, network, image_size, micro_batches, *cuts)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -37,12 +42,18 @@ def test_pieces_have_every_parameter_once():
     assert [len(list(piece.parameters())) for piece in pieces] == [15, 30, 17]
 
 
+def test_a_cut_inside_a_block_lets_the_skip_through():
+    pieces = split_network(build_network("resnet18", 32, 16, 10), INSIDE_A_BLOCK)
+    assert pieces[0].leaving == {"layer1_0_relu_1": (1, 3)}
+    assert pieces[3].entering == {"layer1_0_relu_1": 0, "layer1_1_conv2": 2}
+
+
 @pytest.mark.parametrize(
     ("cuts", "message"),
     [
         (["layer9"], "no such module"),
         (["layer3", "layer2"], "not after the cuts before it"),
-        (["layer2.1.conv2"], "more than one tensor crosses the cut"),
+        (["conv1"], "stage 0 is empty"),
     ],
 )
 def test_what_cannot_be_cut(cuts, message):
@@ -52,4 +63,39 @@ def test_what_cannot_be_cut(cuts, message):
 
 def test_a_network_without_cuts_is_one_piece():
     network = nn.Linear(2, 2)
-    assert split_network(network, []) == [network]
+    (piece,) = split_network(network, [])
+    images = torch.randn(3, 2)
+    left, outputs = piece(images, {})
+    assert left == {}
+    assert torch.equal(outputs, network(images))
+    assert list(piece.parameters()) == list(network.parameters())
+
+
+def test_messages_are_as_long_as_what_crosses():
+    network = build_network("resnet18", 32, 16, 10)
+    ranks = local_ranks(2)
+    stages = [
+        Stage(piece, rank, "1f1b", 2, 8, (3, 32, 32))
+        for piece, rank in zip(split_network(network, ["layer2"]), ranks, strict=True)
+    ]
+    # Four samples of 64 channels of 8 x 8, of four bytes.
+    assert [stage.message_bytes for stage in stages] == [4 * 64 * 8 * 8 * 4] * 2
+
+
+def test_agreeing_on_shapes_leaves_the_network_as_it_was():
+    network = build_network("resnet18", 32, 16, 10).train()
+    network.bn1.eval()  # frozen statistics
+    before = [
+        (module.training, *map(torch.clone, module.buffers(False))) for module in network.modules()
+    ]
+    (piece,) = split_network(network, [])
+    Stage(piece, local_ranks(1)[0], "gpipe", 1, 4, (3, 32, 32))
+    for module, (training, *buffers) in zip(network.modules(), before, strict=True):
+        assert module.training == training
+        assert all(map(torch.equal, module.buffers(False), buffers))
+
+
+def test_a_batch_that_does_not_divide():
+    (piece,) = split_network(nn.Linear(2, 2), [])
+    with pytest.raises(JoulecastError, match="a batch of 5 does not divide into 2 micro-batches"):
+        Stage(piece, local_ranks(1)[0], "gpipe", 2, 5, (2,))

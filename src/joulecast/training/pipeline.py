@@ -1,156 +1,59 @@
 """A network in stages, one to a rank, trained micro-batch after micro-batch over MPI.
 
-    network in pieces          split_network(network, ["layer3"])
+    network in pieces          split_tasks(network, stage_of_each_task)
     who does what when         stage_order("1f1b", stages=2, stage=0, micro_batches=4)
-    one rank's stage           Stage(piece, comm, "1f1b", 4, sample)
+    one rank's stage           Stage(piece, comm, "1f1b", 4, samples, (3, 32, 32))
     a step of it               loss = stage.step(images, labels); stage.update()
 
-Activations go to the next rank when a forward is done, their gradients back when a backward is. A sender
-never waits: the next stage fetches what it needs when it needs it (within a host MPI reads the sender's
-memory). Gradients of a stage's parameters add up over the micro-batches in ``parameter.grad``.
+Activations go to every stage that reads them when a forward is done, their gradients back when a backward is,
+and add up where the activation was made. A sender never waits: the other stage fetches what it needs when it
+needs it (within a host MPI reads the sender's memory). Gradients of a stage's parameters add up over the
+micro-batches in ``parameter.grad``.
 """
 
 import time
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from mpi4py import MPI
-from torch import Tensor, fx, nn
+from torch import Tensor
 
 from joulecast.errors import JoulecastError
+from joulecast.schedules import Phase, Schedule, Work, stage_order
 from joulecast.training.loop import loss_sum, momentum_step
+from joulecast.training.pieces import Piece, split_network, split_tasks
+from joulecast.training.pipeline_messages import (
+    Layout,
+    Port,
+    Request,
+    Transport,
+    memory_of,
+    ports,
+)
+from joulecast.training.pipeline_tasks import at_rest
 
-Schedule = Literal["gpipe", "1f1b"]
-Work = tuple[Literal["forward", "backward"], int]
-"""What a stage does next, and the micro-batch it does it for (0-based)."""
+__all__ = ["Piece", "Schedule", "Stage", "Work", "split_network", "split_tasks", "stage_order"]
 
 _POLL_S = 50e-6
 
 
-def stage_order(schedule: Schedule, stages: int, stage: int, micro_batches: int) -> list[Work]:
-    """Order of a stage's work, as ``joulecast.simulator.strategy.phases`` has it.
-
-    GPipe: all forwards, then all backwards in the opposite order. 1F1B: stage s of p may have p - s
-    micro-batches under way; it goes forward while it may, else backward.
-    """
-    if schedule == "gpipe":
-        forwards: list[Work] = [("forward", batch) for batch in range(micro_batches)]
-        return forwards + [("backward", batch) for batch in reversed(range(micro_batches))]
-    order: list[Work] = []
-    forward = backward = 0
-    while backward < micro_batches:
-        if forward < micro_batches and forward - backward < stages - stage:
-            order.append(("forward", forward))
-            forward += 1
-        else:
-            order.append(("backward", backward))
-            backward += 1
-    return order
-
-
-def _module_path(node: fx.Node) -> str:
-    """The module that a node of the trace is in ("" for the network itself)."""
-    stack = list(node.meta.get("nn_module_stack") or {})
-    return str(stack[-1]).split("@")[0] if stack else ""
-
-
-def _stage_of_nodes(name: str, graph: fx.Graph, cuts: Sequence[str]) -> dict[fx.Node, int]:
-    """Stage of every node: a stage begins where the first node of its module is."""
-    stages: dict[fx.Node, int] = {}
-    begun = 0
-    for node in graph.nodes:
-        path = _module_path(node)
-        while begun < len(cuts) and (path == cuts[begun] or path.startswith(f"{cuts[begun]}.")):
-            begun += 1
-        stages[node] = begun
-    for node in graph.find_nodes(op="get_attr"):
-        # Parameters of no layer are read at the start of the trace, wherever they are used.
-        stages[node] = min((stages[user] for user in node.users), default=0)
-    if begun < len(cuts):
-        raise JoulecastError(
-            f"{name} cannot be cut before `{cuts[begun]}`: it has no such module, or not after the cuts "
-            f"before it ({', '.join(cuts[:begun]) or 'none'})"
-        )
-    return stages
-
-
-def _crossing(name: str, stages: dict[fx.Node, int], cut: str, stage: int) -> fx.Node:
-    """The one node that stages from ``stage`` on take from those before."""
-    crossing = [
-        node
-        for node, own in stages.items()
-        if own < stage and any(stages[user] >= stage for user in node.users)
-    ]
-    if len(crossing) != 1 or stages[crossing[0]] != stage - 1:
-        names = ", ".join(node.name for node in crossing)
-        raise JoulecastError(
-            f"{name} cannot be cut before `{cut}`: more than one tensor crosses the cut ({names}); cut "
-            "between blocks"
-        )
-    return crossing[0]
-
-
-def _piece(
-    network: nn.Module, nodes: Sequence[fx.Node], entering: fx.Node, leaving: fx.Node
-) -> nn.Module:
-    """The nodes as a module of their own, with the parameters of the network by their names there."""
-    graph = fx.Graph()
-    copies = {entering: graph.placeholder(entering.name)}
-    for node in nodes:
-        copies[node] = graph.node_copy(node, lambda read: copies[read])
-    graph.output(copies[leaving])
-    return fx.GraphModule(network, graph).train(network.training)
-
-
-def split_network(network: nn.Module, cuts: Sequence[str]) -> list[nn.Module]:
-    """Cut a network into consecutive pieces that share its parameters.
-
-    Args:
-        network: can be traced by ``torch.fx``, as all of torchvision's classifiers can.
-        cuts: module path at which each piece but the first begins, in order.
-
-    Raises:
-        JoulecastError: no such module, or more than one tensor would cross a cut.
-    """
-    if not cuts:
-        return [network]
-    name = type(network).__name__
-    trace = fx.symbolic_trace(network).graph
-    stages = _stage_of_nodes(name, trace, cuts)
-    (entry,) = trace.find_nodes(op="placeholder")
-    (output,) = trace.find_nodes(op="output")
-    edges = [entry]
-    edges += [_crossing(name, stages, cut, stage) for stage, cut in enumerate(cuts, 1)]
-    edges.append(output.all_input_nodes[0])
-    bodies: list[list[fx.Node]] = [[] for _ in edges[1:]]
-    for node, stage in stages.items():
-        if node.op not in ("placeholder", "output"):
-            bodies[stage].append(node)
-    return [
-        _piece(network, body, entering, leaving)
-        for body, (entering, leaving) in zip(bodies, pairwise(edges), strict=True)
-    ]
-
-
 class Stage:
-    """One rank's stage of a pipeline: rank s of ``comm`` has stage s.
+    """One rank's stage of a pipeline: rank s of ``comm`` has stage s. Making one is collective.
 
     Args:
-        module: this rank's piece of the network; it takes a tensor and gives one.
+        piece: this rank's piece of the network.
         comm: as many ranks as there are stages.
         schedule: ``gpipe`` or ``1f1b``.
         micro_batches: that a step's batch is split into, evenly.
         samples: of one step.
-        image_shape: of one sample of the first stage's input.
+        image_shape: of one sample of the network's input.
         yields: a rank that waits gives its core away, for ranks that share cores.
     """
 
     def __init__(
         self,
-        module: nn.Module,
-        comm: MPI.Intracomm,
+        piece: Piece,
+        comm: Transport,
         schedule: Schedule,
         micro_batches: int,
         samples: int,
@@ -161,113 +64,172 @@ class Stage:
             raise JoulecastError(
                 f"pipeline: a batch of {samples} does not divide into {micro_batches} micro-batches"
             )
-        self.module, self.samples = module, samples
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        if (comm.rank, comm.size) != (piece.stage, piece.stages):
+            raise JoulecastError(
+                f"pipeline: rank {comm.rank} of {comm.size} was given stage {piece.stage} of {piece.stages}; "
+                "rank s has stage s"
+            )
+        self.piece, self.samples = piece, samples
+        self.parameters = [p for p in piece.parameters() if p.requires_grad]
         self.order = stage_order(schedule, comm.size, comm.rank, micro_batches)
         self._comm, self._yields = comm, yields
-        self._is_first, self._is_last = comm.rank == 0, comm.rank == comm.size - 1
-        self._each = samples // micro_batches
-        entered, left = self._agree_on_shapes([self._each, *image_shape])
-        crossing = entered if self._is_last else left
-        self.message_bytes = crossing.numel() * crossing.element_size()
+        self._is_last = comm.rank == comm.size - 1
+        self._batches, self._each = micro_batches, samples // micro_batches
+        self._agree_on_layouts(image_shape)
+        self._places: dict[tuple[Phase, int, Port], Tensor] = {}
+        for batch in range(micro_batches):
+            for port in self._entering:
+                self._places["forward", batch, port] = port.like.place()
+            for port in self._leaving:
+                if port.like.has_gradient:
+                    self._places["backward", batch, port] = port.like.place()
+        crossing = self._entering if self._is_last else self._leaving
+        self.message_bytes = sum(port.like.byte_count for port in crossing)
         """Of one micro-batch, behind this stage (before the last)."""
-        self._activations = [] if self._is_first else self._places(micro_batches, entered)
-        self._gradients = [] if self._is_last else self._places(micro_batches, left)
         self._momenta: list[Tensor | None] = [torch.zeros_like(p) for p in self.parameters]
-        self._entered: dict[int, Tensor] = {}
-        self._left: dict[int, Tensor] = {}
-        self._on_the_way: list[tuple[MPI.Request, Tensor]] = []
+        self._arriving: dict[tuple[Phase, int, Port], Request] = {}
+        self._entered: dict[int, dict[Port, Tensor]] = {}
+        self._left: dict[int, dict[tuple[str, int], Tensor]] = {}
+        self._on_the_way: list[tuple[Request, Tensor]] = []
         self._loss = 0.0
 
-    def _places(self, count: int, like: Tensor) -> list[Tensor]:
-        return [torch.empty(like.shape, dtype=like.dtype) for _ in range(count)]
-
-    @torch.no_grad()
-    def _agree_on_shapes(self, image_shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """What enters and leaves this stage, found by passing zeros through the pipeline (collective)."""
-        dtype = self.parameters[0].dtype if self.parameters else torch.float32
-        shape = image_shape if self._is_first else self._comm.recv(source=self._comm.rank - 1)
-        training = self.module.training
-        entered = torch.zeros(tuple(shape), dtype=dtype)
-        left: Tensor = self.module.eval()(entered)
-        self.module.train(training)
-        if not self._is_last:
-            self._comm.send(tuple(left.shape), self._comm.rank + 1)
-        return entered, left
-
-    def _receive_ahead(self) -> None:
-        # All receives are posted at once, so that messages find their place in any order.
-        rank = self._comm.rank
-        self._arriving: dict[Work, MPI.Request] = {}
-        for batch, place in enumerate(self._activations):
-            self._arriving["forward", batch] = self._comm.Irecv(place.numpy(), rank - 1, 2 * batch)
-        for batch, place in enumerate(self._gradients):
-            self._arriving["backward", batch] = self._comm.Irecv(
-                place.numpy(), rank + 1, 2 * batch + 1
+    def _agree_on_layouts(self, image_shape: Sequence[int]) -> None:
+        """Find what enters and leaves every stage by passing zeros through the pipeline."""
+        self._layouts: dict[str, Layout] = {}
+        self._entering: list[Port] = []
+        self._leaving: list[Port] = []
+        for producer in sorted(set(self.piece.entering.values())):
+            entering = self._comm.recv(source=producer)
+            self._layouts |= entering
+            self._entering += ports(entering, producer)
+        zeros = {
+            (port.value, port.at): torch.zeros(
+                port.like.shape, dtype=port.like.dtype, requires_grad=port.like.has_gradient
             )
+            for port in self._entering
+        }
+        images = torch.zeros((self._each, *image_shape), dtype=self.piece.dtype)
+        with at_rest(self.piece.module), torch.random.fork_rng(devices=[]), torch.enable_grad():
+            left, _ = self.piece(images, self._values(zeros))
+        for name, value in left.items():
+            self._layouts[name] = Layout.of(value)
+        for consumer in sorted(
+            {stage for stages in self.piece.leaving.values() for stage in stages}
+        ):
+            leaving = {
+                name: self._layouts[name]
+                for name, stages in self.piece.leaving.items()
+                if consumer in stages
+            }
+            self._comm.send(leaving, consumer)
+            self._leaving += ports(leaving, consumer)
 
-    def _wait(self, request: MPI.Request) -> None:
+    def _values(self, tensors: Mapping[tuple[str, int], Tensor]) -> dict[str, Any]:
+        """What enters, put together from its tensors."""
+        return {
+            name: self._layouts[name].filled(lambda at, name=name: tensors[name, at])  # type: ignore[misc]
+            for name in self.piece.entering
+        }
+
+    def _tag(self, phase: Phase, batch: int, port: Port) -> int:
+        # MPI tells messages apart by sender, receiver and tag.
+        return 2 * (port.number * self._batches + batch) + (phase == "backward")
+
+    def _wait(self, request: Request) -> None:
         if not self._yields:
             request.Wait()
             return
         while not request.Test():
             time.sleep(_POLL_S)
 
-    def _send(self, tensor: Tensor, rank: int, tag: int) -> None:
-        whole = tensor.detach().contiguous()
-        self._on_the_way.append((self._comm.Isend(whole.numpy(), rank, tag), whole))
+    def _receive(self, phase: Phase, batch: int, port: Port) -> Tensor:
+        self._wait(self._arriving.pop((phase, batch, port)))
+        return self._places[phase, batch, port]
 
-    def _forward(self, batch: int, images: Tensor, labels: Tensor) -> None:
-        if self._is_first:
-            entered = images[batch * self._each : (batch + 1) * self._each]
-        else:
-            self._wait(self._arriving.pop(("forward", batch)))
-            entered = self._entered[batch] = self._activations[batch].detach().requires_grad_()
-        left = self.module(entered)
+    def _send(self, tensor: Tensor, phase: Phase, batch: int, port: Port) -> None:
+        whole = tensor.detach().contiguous()
+        tag = self._tag(phase, batch, port)
+        self._on_the_way.append((self._comm.Isend(memory_of(whole), port.rank, tag), whole))
+
+    def begin(self) -> None:
+        """Begin a step: no gradients, and a place for all that will arrive."""
+        self._loss = 0.0
+        for parameter in self.parameters:
+            parameter.grad = None
+        # All receives are posted at once, so that messages find their place in any order.
+        for (phase, batch, port), place in self._places.items():
+            request = self._comm.Irecv(memory_of(place), port.rank, self._tag(phase, batch, port))
+            self._arriving[phase, batch, port] = request
+
+    def forward(self, batch: int, images: Tensor, labels: Tensor) -> None:
+        """One micro-batch's forward; arguments as of :meth:`step`."""
+        mine = slice(batch * self._each, (batch + 1) * self._each)
+        entered = self._entered[batch] = {
+            port: self._receive("forward", batch, port)
+            .detach()
+            .requires_grad_(port.like.has_gradient)
+            for port in self._entering
+        }
+        tensors = {(port.value, port.at): tensor for port, tensor in entered.items()}
+        left, outputs = self.piece(
+            images[mine] if self.piece.reads_images else None, self._values(tensors)
+        )
+        found = {name: self._layouts[name].leaves_of(name, value) for name, value in left.items()}
+        self._left[batch] = {}
+        for port in self._leaving:
+            tensor = found[port.value][port.at]
+            if port.like.has_gradient:
+                self._left[batch][port.value, port.at] = tensor
+            self._send(tensor, "forward", batch, port)
         if self._is_last:
-            loss = loss_sum(left, labels[batch * self._each : (batch + 1) * self._each])
+            loss = loss_sum(outputs, labels[mine])
             self._loss += float(loss.detach())
             # Divided by the whole batch, micro-batches add up to the gradient of its mean.
-            left = loss / self.samples
-        else:
-            self._send(left, self._comm.rank + 1, 2 * batch)
-        self._left[batch] = left
+            self._left[batch]["loss", 0] = loss / self.samples
 
-    def _backward(self, batch: int) -> None:
-        left = self._left.pop(batch)
+    def backward(self, batch: int) -> None:
+        """One micro-batch's backward."""
+        gradients: dict[tuple[str, int], Tensor | None] = {}
         if self._is_last:
-            left.backward()
-        else:
-            self._wait(self._arriving.pop(("backward", batch)))
-            left.backward(self._gradients[batch])
-        if not self._is_first:
-            gradient = self._entered.pop(batch).grad
-            assert gradient is not None
-            self._send(gradient, self._comm.rank - 1, 2 * batch + 1)
+            gradients["loss", 0] = None
+        for port in self._leaving:
+            if port.like.has_gradient:
+                key, arrived = (port.value, port.at), self._receive("backward", batch, port)
+                before = gradients.get(key)
+                gradients[key] = arrived if before is None else before + arrived
+        left = self._left.pop(batch)
+        if left:
+            torch.autograd.backward(list(left.values()), [gradients[key] for key in left])
+        for port, tensor in self._entered.pop(batch).items():
+            if port.like.has_gradient:
+                # A value of which only the shape was read has no gradient; its maker waits for one.
+                own = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+                self._send(own, "backward", batch, port)
+
+    def finish(self) -> float:
+        """End a step: all that was sent has arrived. Returns as :meth:`step`."""
+        for request, _ in self._on_the_way:
+            self._wait(request)
+        self._on_the_way.clear()
+        return self._loss
 
     def step(self, images: Tensor, labels: Tensor) -> float:
         """Forward and backward of a batch; afterwards every parameter has its gradient (collective).
 
         Args:
-            images: of the whole batch; read by the first stage alone.
+            images: of the whole batch; read by the stages that read the network's input.
             labels: of the whole batch; read by the last stage alone.
 
         Returns:
             The loss summed over the batch on the last stage, 0 on the others.
         """
-        self._loss = 0.0
-        for parameter in self.parameters:
-            parameter.grad = None
-        self._receive_ahead()
-        for work, batch in self.order:
-            if work == "forward":
-                self._forward(batch, images, labels)
+        self.begin()
+        for phase, batch in self.order:
+            if phase == "forward":
+                self.forward(batch, images, labels)
             else:
-                self._backward(batch)
-        for request, _ in self._on_the_way:
-            self._wait(request)
-        self._on_the_way.clear()
-        return self._loss
+                self.backward(batch)
+        return self.finish()
 
     def update(self, learning_rate: float, momentum: float) -> None:
         """One step of SGD with momentum on this stage's parameters."""

@@ -1,0 +1,115 @@
+"""All stages of a pipeline in one process, one after the other: for timing a stage alone, and for tests.
+
+The stages are those that run over MPI; only what carries their messages is another thing.
+"""
+
+import pickle
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from joulecast.errors import JoulecastError
+from joulecast.schedules import Schedule, timeline
+from joulecast.training.pieces import Piece
+from joulecast.training.pipeline import Stage
+
+_OBJECTS = -1
+_Boxes = dict[tuple[int, int, int], deque[Any]]
+
+
+class _Sent:
+    def Wait(self) -> None:  # noqa: N802 (mpi4py's name)
+        pass
+
+    def Test(self) -> bool:  # noqa: N802
+        return True
+
+
+class _Receiving:
+    def __init__(self, boxes: _Boxes, way: tuple[int, int, int], place: Any) -> None:
+        self._boxes, self._way, self._place = boxes, way, place
+
+    def Wait(self) -> None:  # noqa: N802
+        if not self.Test():
+            source, dest, tag = self._way
+            raise JoulecastError(
+                f"rank {dest} waits for message {tag} of rank {source}: none was sent"
+            )
+
+    def Test(self) -> bool:  # noqa: N802
+        box = self._boxes[self._way]
+        if not box:
+            return False
+        message = box.popleft()
+        if message.shape != self._place.shape:
+            raise JoulecastError(
+                f"a message of {message.shape} bytes arrives at a place of {self._place.shape}"
+            )
+        self._place[:] = message
+        return True
+
+
+class LocalRank:
+    """One of the ranks of :func:`local_ranks`."""
+
+    def __init__(self, rank: int, size: int, boxes: _Boxes) -> None:
+        self.rank, self.size, self._boxes = rank, size, boxes
+
+    def Isend(self, buf: Any, dest: int, tag: int) -> _Sent:  # noqa: N802
+        """Begin to send memory; it is read when it is received, as MPI may do."""
+        self._boxes[self.rank, dest, tag].append(buf)
+        return _Sent()
+
+    def Irecv(self, buf: Any, source: int, tag: int) -> _Receiving:  # noqa: N802
+        """Begin to receive into memory."""
+        return _Receiving(self._boxes, (source, self.rank, tag), buf)
+
+    def send(self, obj: Any, dest: int) -> None:
+        """Send an object."""
+        self._boxes[self.rank, dest, _OBJECTS].append(pickle.dumps(obj))
+
+    def recv(self, *, source: int) -> Any:
+        """Receive an object that was sent before."""
+        return pickle.loads(self._boxes[source, self.rank, _OBJECTS].popleft())
+
+    def unread(self) -> list[tuple[int, int, int]]:
+        """Sender, receiver and tag of what all ranks sent and nobody took."""
+        return [way for way, box in self._boxes.items() if box]
+
+
+def local_ranks(size: int) -> list[LocalRank]:
+    """Ranks of one process, between which messages go at once."""
+    boxes: _Boxes = defaultdict(deque)
+    return [LocalRank(rank, size, boxes) for rank in range(size)]
+
+
+def local_stages(
+    pieces: Sequence[Piece],
+    schedule: Schedule,
+    micro_batches: int,
+    samples: int,
+    image_shape: Sequence[int],
+) -> list[Stage]:
+    """All stages of a pipeline in this process; arguments as those of ``Stage``."""
+    ranks = local_ranks(len(pieces))
+    return [
+        Stage(piece, rank, schedule, micro_batches, samples, image_shape)
+        for piece, rank in zip(pieces, ranks, strict=True)
+    ]
+
+
+def local_step(
+    stages: Sequence[Stage], schedule: Schedule, micro_batches: int, images: Tensor, labels: Tensor
+) -> float:
+    """A step of all stages, in the order in which stages of equal times would work; the batch's loss sum."""
+    for stage in stages:
+        stage.begin()
+    equal = [1.0] * len(stages)
+    for event in timeline(equal, equal, schedule, micro_batches).events:
+        if event.phase == "forward":
+            stages[event.stage].forward(event.micro_batch, images, labels)
+        else:
+            stages[event.stage].backward(event.micro_batch)
+    return sum(stage.finish() for stage in stages)

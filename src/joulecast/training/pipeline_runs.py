@@ -1,0 +1,248 @@
+"""Measures one partition of a network as a real pipeline on this machine, beside what it is judged by.
+
+One call is one measurement: one launch of MPI, a rank to a stage, in which these take turns: every stage
+alone, the whole network in one process, the pipeline, and whole networks in several processes at once. The
+last tells what the machine's cores are worth together; a pipeline cannot be faster than that. Needs no torch;
+the ranks (:mod:`joulecast.training.pipeline_worker`) do.
+"""
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from joulecast.errors import JoulecastError
+from joulecast.files import explained_disk_errors, written_aside
+from joulecast.provenance import (
+    host_fingerprint,
+    load_before,
+    source_state,
+    usable_cores,
+    versions,
+)
+from joulecast.schedules import Schedule, timeline
+from joulecast.training.launch import machine_lock
+from joulecast.workloads.networks import check_size
+
+_WHAT = (
+    "Training steps in fp32 on one machine, one thread a process, each process on a core of its own unless "
+    "`oversubscribed`; images are synthetic (torch.randn). `step_s` is forward and backward of all "
+    "micro-batches, `updated_s` with the optimizer (SGD with momentum) besides, of the pipeline from the "
+    "first rank's start to the last one's end. `alone`: every stage's forward and backward of a "
+    "micro-batch, stage after stage in one process, receiving included. `whole`: the network that is not "
+    "cut, the same micro-batches one after the other in one process. `at_once`: the same in several "
+    "processes at a time, with nothing between them. `waited_share` is the share of a step in which a "
+    "process had no core (or, `oversubscribed`, gave it away while it waited for messages). "
+    "`message_bytes` go from each stage to later ones for a micro-batch, and as many come back (of the "
+    "last: what it gets). The parts took turns in `rounds`; the first steps of every turn are not kept."
+)
+_FAILED_LINES = 8
+
+
+class PipelineJob(BaseModel):
+    """What the ranks measure."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    network: str
+    image_size: PositiveInt
+    patch_size: PositiveInt
+    classes: PositiveInt
+    global_batch: PositiveInt
+    micro_batches: PositiveInt
+    schedule: Schedule
+    stages: tuple[tuple[str, ...], ...] = Field(min_length=1)
+    """Names of the tasks of every stage."""
+    iterations: PositiveInt
+    """Kept of every turn."""
+    rounds: PositiveInt
+    """Turns of each part."""
+    warm_up: PositiveInt
+    """Steps of every turn that are not kept."""
+    oversubscribed: bool
+
+
+def _launcher() -> str:
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
+    if found is None:
+        raise JoulecastError(
+            "no `mpiexec`; the lock has MPICH (`./run` installs it), or install one of your own"
+        )
+    return found
+
+
+def _environment() -> dict[str, str]:
+    # As runs of training are launched.
+    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
+
+
+def _launch(job: PipelineJob, log: TextIO, lock: int, timeout_s: float) -> Any:
+    name, begin_of_this_try = f"pipeline of {job.network}", log.seek(0, os.SEEK_END)
+    with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
+        job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
+        job_file.write_text(job.model_dump_json())
+        # Under mpi4py's runner a rank that fails ends the others too.
+        worker = [sys.executable, "-m", "mpi4py", "-m", "joulecast.training.pipeline_worker"]
+        process = subprocess.Popen(
+            [_launcher(), "-n", str(len(job.stages)), *worker, str(job_file), str(answer)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise JoulecastError(
+                f"{name}: not finished after {timeout_s:.0f} s, and ended"
+            ) from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code != 0 or not answer.is_file():
+            said = (
+                Path(log.name)
+                .read_bytes()[begin_of_this_try:]
+                .decode(errors="replace")
+                .splitlines()
+            )
+            errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+            reason = errors[0] if errors else "; ".join(said[-_FAILED_LINES:])
+            raise JoulecastError(f"{name}: failed (exit code {code}): {reason}")
+        return json.loads(answer.read_text())
+
+
+def _summary(job: PipelineJob, answer: dict[str, Any]) -> dict[str, Any]:
+    """What the raw times come to: medians, and what follows from them."""
+    median = statistics.median
+    forward_s = [median(times) for times in answer["alone"]["forward_s"]]
+    backward_s = [median(times) for times in answer["alone"]["backward_s"]]
+    predicted = timeline(forward_s, backward_s, job.schedule, job.micro_batches)
+    whole_s, step_s = median(answer["whole"]["step_s"]), median(answer["pipeline"]["step_s"])
+    updated = {part: median(answer[part]["updated_s"]) for part in ("whole", "pipeline")}
+    of_processes = [median(times) for times in answer["at_once"]["step_s"]]
+    return {
+        "forward_s": forward_s,
+        "backward_s": backward_s,
+        "predicted_makespan_s": predicted.makespan_s,
+        "predicted_busy_shares": list(predicted.busy_shares),
+        "step_s": step_s,
+        "unpartitioned_s": whole_s,
+        "speedup": whole_s / step_s,
+        "speedup_updated": updated["whole"] / updated["pipeline"],
+        "capacity_processes": len(of_processes),
+        "capacity": len(of_processes) * whole_s / statistics.fmean(of_processes),
+    }
+
+
+def measure_pipeline(
+    network: str,
+    image_size: int,
+    classes: int,
+    global_batch: int,
+    micro_batches: int,
+    schedule: Schedule,
+    stages: Sequence[Sequence[str]],
+    log_file: Path,
+    *,
+    patch_size: int = 16,
+    iterations: int = 5,
+    rounds: int = 2,
+    warm_up: int = 1,
+    oversubscribe: bool = False,
+    out: Path | None = None,
+    timeout_s: float = 300.0,
+) -> dict[str, Any]:
+    """Run a partition as a pipeline on as many ranks as it has stages, and all that it is compared with.
+
+    Args:
+        network: of :mod:`joulecast.workloads.networks`.
+        image_size: height and width of the synthetic images.
+        global_batch: samples of a step; so many for each micro-batch, evenly.
+        stages: names of the tasks of every stage (of :func:`joulecast.training.pipeline_tasks.tasks_of`);
+            those without a tensor may be left out.
+        log_file: gets what the ranks print.
+        iterations: steps kept of each of the ``rounds``; ``warm_up`` more before them are not.
+        oversubscribe: allow more ranks than cores; they share them, and the record says so.
+        out: JSON file for the record.
+
+    Returns:
+        The record: all times in seconds, as they were measured, where they come from, and a ``summary``:
+        ``speedup`` is the step of the whole network over that of the pipeline, ``capacity`` k t1 / tk of k
+        whole networks at once, ``predicted_makespan_s`` what the stages' own times promise.
+
+    Raises:
+        JoulecastError: more ranks than cores, no such network, batch or partition, or a rank failed.
+    """
+    cores = usable_cores()
+    if len(stages) > cores and not oversubscribe:
+        raise JoulecastError(
+            f"pipeline of {network}: {len(stages)} stages need a core each, and there are {cores}; stages "
+            "that share cores say nothing of speed (oversubscribe=True measures them, and the record says so)"
+        )
+    try:
+        job = PipelineJob(
+            network=network,
+            image_size=image_size,
+            patch_size=patch_size,
+            classes=classes,
+            global_batch=global_batch,
+            micro_batches=micro_batches,
+            schedule=schedule,
+            stages=tuple(map(tuple, stages)),
+            iterations=iterations,
+            rounds=rounds,
+            warm_up=warm_up,
+            oversubscribed=len(stages) > cores,
+        )
+    except ValidationError as error:
+        raise JoulecastError(f"pipeline of {network}: {error}") from None
+    check_size(network, image_size, patch_size)
+    if global_batch % micro_batches:
+        raise JoulecastError(
+            f"pipeline of {network}: a batch of {global_batch} does not divide into {micro_batches} "
+            "micro-batches"
+        )
+    with explained_disk_errors(log_file):
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
+    with log, machine_lock(log) as lock:
+        begun = {
+            "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "load": load_before(),
+        }
+        answer = _launch(job, log, lock, timeout_s)
+    record = {
+        "label": "measured",
+        "what": _WHAT,
+        **job.model_dump(mode="json"),
+        "ranks": len(stages),
+        "threads_per_rank": 1,
+        "images": "synthetic",
+        "summary": _summary(job, answer),
+        **answer,
+        "began_utc": begun["began_utc"],
+        "host": host_fingerprint(),
+        "versions": versions(),
+        "load_before": begun["load"],
+        "source": source_state(),
+    }
+    if out is not None:
+        with written_aside(out) as partial:
+            partial.write_text(json.dumps(record, indent=1) + "\n")
+    return record
