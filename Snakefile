@@ -11,6 +11,7 @@ include: "workflow/rules/common.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/energy.smk"
 include: "workflow/rules/simulator.smk"
+include: "workflow/rules/partition.smk"
 
 
 localrules:
@@ -18,6 +19,7 @@ localrules:
     measure,
     energy_tables,
     simulator_tables,
+    partition_tables,
 
 
 rule all:
@@ -27,6 +29,7 @@ rule all:
         rules.figures.output,
         rules.check.output,
         rules.simulator_report.output,
+        rules.partition_report.output,
 
 
 rule measure:
@@ -42,3 +45,8 @@ rule energy_tables:
 rule simulator_tables:
     input:
         rules.simulator_report.output,
+
+
+rule partition_tables:
+    input:
+        rules.partition_report.output,

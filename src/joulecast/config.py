@@ -24,6 +24,15 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
 
+def _known_networks(networks: list[str]) -> list[str]:
+    for name in networks:
+        try:
+            network_info(name)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+    return networks
+
+
 class Download(_Section):
     """One file of external data."""
 
@@ -50,12 +59,7 @@ class WorkloadSection(_Section):
     @field_validator("networks")
     @classmethod
     def _known(cls, networks: list[str]) -> list[str]:
-        for name in networks:
-            try:
-                network_info(name)
-            except JoulecastError as error:
-                raise ValueError(str(error)) from None
-        return networks
+        return _known_networks(networks)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "WorkloadSection":
@@ -228,6 +232,85 @@ class SimulatorSection(_Section):
         return sorted(set(counts))
 
 
+class PipelineRun(_Section):
+    """A pipeline that is run for real, a rank to a stage."""
+
+    network: str = Field("resnet18", description="A network of the campaign's list.")
+    stages: int = Field(2, ge=1, description="Ranks; not more than there are cores.")
+    planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
+        "exact", description="Who cuts the network."
+    )
+    schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Order of the micro-batches.")
+    micro_batches: int = Field(4, ge=1, description="That a batch is split into.")
+    batch_size: int = Field(16, ge=1, description="Samples of a step.")
+    image_size: int = Field(32, ge=8, description="Pixels of a side; the images are synthetic.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "PipelineRun":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.batch_size % self.micro_batches:
+            raise ValueError(
+                f"batch_size {self.batch_size} does not divide into {self.micro_batches} micro-batches"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return (
+            f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
+            f"-b{self.batch_size}-i{self.image_size}"
+        )
+
+
+class PartitionSection(_Section):
+    """Which networks are cut into pipeline stages, and which pipelines are run."""
+
+    graphs: str | None = Field(
+        "recorded/task-graphs",
+        description="Measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), from the "
+        "project's folder; null: measure the networks here.",
+    )
+    networks: list[str] = Field(
+        [
+            *("vgg16", "resnet18", "resnet50", "resnet101", "alexnet", "resnext50", "resnext101"),
+            *("inception_v3", "densenet121", "squeezenet1_0", "vit_s"),
+        ],
+        min_length=1,
+        description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
+    )
+    devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages.")
+    micro_batches: int = Field(16, ge=1, description="Of the predicted pipelines.")
+    batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
+    image_size: int | None = Field(
+        None, description="Pixels there; null: 224 (Inception 299), as in the paper."
+    )
+    pipelines: list[PipelineRun] = Field(
+        [
+            PipelineRun(),
+            PipelineRun(schedule="gpipe"),
+            PipelineRun(planner="parameters"),
+            PipelineRun(network="vit_s"),
+        ],
+        description="Pipelines to run on this machine.",
+    )
+
+    @field_validator("networks")
+    @classmethod
+    def _known(cls, networks: list[str]) -> list[str]:
+        return _known_networks(networks)
+
+    @field_validator("devices")
+    @classmethod
+    def _stage_counts(cls, counts: list[int]) -> list[int]:
+        if min(counts) < 1:
+            raise ValueError(f"{min(counts)} devices are below 1")
+        return sorted(set(counts))
+
+
 class Config(_Section):
     """The configuration of a campaign."""
 
@@ -252,6 +335,7 @@ class Config(_Section):
     calibration: CalibrationSection = CalibrationSection()
     evaluation: EvaluationSection = EvaluationSection()
     simulator: SimulatorSection = SimulatorSection()
+    partition: PartitionSection = PartitionSection()
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
 
     @field_validator("external_data")
@@ -370,6 +454,10 @@ def _section_lines(section: BaseModel, indent: str) -> list[str]:
         lines += [
             f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))
         ]
+        if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+            lines.append(f"{indent}{name}:")
+            lines += [f"{indent}  - {_inline(each.model_dump())}" for each in value]
+            continue
         lines.append(f"{indent}{name}: {_inline(value)}")
     return lines
 

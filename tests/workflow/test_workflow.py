@@ -14,7 +14,16 @@ import pytest
 from conftest import copy_workflow, snakemake
 
 MINIMAL = ("--configfile", "config/minimal.yaml")
-TARGETS = ["all", "measure", "tables", "figures", "check", "energy_tables", "simulator_tables"]
+TARGETS = [
+    "all",
+    "measure",
+    "tables",
+    "figures",
+    "check",
+    "energy_tables",
+    "simulator_tables",
+    "partition_tables",
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -86,6 +95,24 @@ def test_the_simulator_is_judged_and_forecasts(campaign):
     assert unknown["step_s"].isna().all() and unknown["why_none"].notna().all()
     for figure in ("simulator_predicted_against_measured", "step_by_node_count"):
         assert (campaign / f"results/minimal/figures/{figure}.svg").stat().st_size > 5000
+
+
+def test_networks_are_cut_and_a_pipeline_is_run(campaign):
+    results = campaign / "results/minimal"
+    times = pd.read_csv(results / "tables/partition_time.csv")
+    assert set(times["network"]) == {"resnet18", "inception_v3"}
+    assert set(times["devices"]) == {4, 8} and times["certified"].all()
+    assert set(times["source"]) == {"recorded"} and times["published_paper_s"].notna().all()
+    quality = pd.read_csv(results / "tables/partition_quality.csv")
+    ratios = quality.filter(like="_ratio").drop(columns="pipedream_ratio")
+    assert (ratios >= 1 - 1e-9).all(axis=None) and (quality["bottleneck_us"] > 0).all()
+    assert (quality["predicted_speedup_1f1b"] <= quality["speedup_bound"] + 1e-9).all()
+    assert set(quality["published_speedup"]) == {3.4, 3.76}
+    pipeline = pd.read_csv(results / "tables/partition_pipeline.csv")
+    assert list(pipeline["network"]) == ["resnet18"] and list(pipeline["source"]) == ["measured"]
+    assert (pipeline[["step_s", "predicted_s", "uncut_s", "capacity"]] > 0).all(axis=None)
+    for network in ("resnet18", "inception_v3"):
+        assert (results / f"figures/partition_{network}.svg").stat().st_size > 5000
 
 
 def test_nothing_is_done_twice(campaign):

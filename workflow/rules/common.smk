@@ -28,6 +28,9 @@ EMULATED_NETWORK = CONFIG.simulator.emulated_network
 REAL_TRAINING = CONFIG.simulator.real_training
 # Ops of a platform whose runs are replayed cannot be measured on this machine.
 PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
+# Task graphs that are kept: files of the networks in a folder of the project.
+TASK_GRAPHS = None if CONFIG.partition.graphs is None else PROJECT / CONFIG.partition.graphs
+PIPELINES = {run.name: run for run in CONFIG.partition.pipelines}
 # Ranks that need a launcher are told from single ones by their node count.
 ONE_RANK = r"[a-z0-9_]+-n1-b\d+-r\d+"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
@@ -38,6 +41,8 @@ if CONFIG.scale.ranks_per_node > 1:
 wildcard_constraints:
     run=r"[a-z0-9_-]+",
     name=r"[A-Za-z0-9_.-]+",
+    network=r"[a-z0-9_]+",
+    pipeline=r"[a-z0-9_-]+",
 
 
 def records(query="index == index"):
@@ -69,3 +74,22 @@ def content_of(kept):
     """What names the content of kept measurements: a change of it judges the simulator again."""
     provenance = None if kept is None else PROJECT / kept / "provenance.json"
     return sha256_of(provenance) if provenance and provenance.exists() else None
+
+
+def kept_task_graph(network):
+    """A network's file among the kept task graphs: one of our own, or a PipeDream profile."""
+    files = [TASK_GRAPHS / f"{network}{suffix}" for suffix in (".json", ".txt")]
+    return next((file for file in files if file.exists()), files[0])
+
+
+def task_graph(wildcards):
+    """Task graph of a network, kept or measured, as input of a rule."""
+    if TASK_GRAPHS is None:
+        return f"{RESULTS}/task-graphs/{wildcards.network}.json"
+    return ancient(str(kept_task_graph(wildcards.network)))
+
+
+def content_of_graph(wildcards):
+    """What names the content of a kept task graph: a change of it cuts the network again."""
+    file = None if TASK_GRAPHS is None else kept_task_graph(wildcards.network)
+    return sha256_of(file) if file and file.exists() else None

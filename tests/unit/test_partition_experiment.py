@@ -1,0 +1,83 @@
+"""The partitioning experiment's files and tables, on a small graph."""
+
+import json
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from test_partition import a_graph, placement
+
+from joulecast.errors import JoulecastError
+from joulecast.partition.experiment import partition_experiment, stages_for_runtime
+from joulecast.tables.partition import (
+    planning_times,
+    quality,
+    read_published_partitioning,
+    write_partition_tables,
+)
+from joulecast.tables.partition_figures import stages_of_network
+
+PUBLISHED = ROOT / "config/published/antichain.yaml"
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    graph = a_graph({i: [i - 1] for i in range(1, 10)}, [9, 1, 1, 1, 8, 1, 1, 1, 7, 6])
+    (tmp_path / "graphs").mkdir()
+    file = tmp_path / "graphs/resnet18.json"
+    graph.write(file)
+    out = tmp_path / "resnet18.json"
+    partition_experiment(file, [4, 8, 64], 16, "measured", out)
+    return out
+
+
+def test_every_planner_is_beside_the_optimum(experiment):
+    found = json.loads(experiment.read_text())
+    assert set(found["on_devices"]) == {"4", "8"}  # 64 stages are more than its nodes
+    published = read_published_partitioning(PUBLISHED)
+    table = quality([found | {"network": "resnet18"}], published).set_index("devices")
+    # By hand: 9 1 | 1 1 8 | 1 1 1 7 | 6.
+    assert table.at[4, "bottleneck_us"] == 10 and table.at[4, "certified"]
+    assert table.at[8, "bottleneck_us"] == 9 and table.at[8, "speedup_bound"] == 4.0
+    assert table.at[4, "pipedream_ratio"] == pytest.approx(1)
+    assert table.at[4, "uniform_ratio"] >= 1 and table.at[4, "published_speedup"] == 3.4
+    times = planning_times([found | {"network": "resnet18"}], published).set_index("devices")
+    assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] > 0
+    assert times.at[4, "published_handsplit_minutes"] == "35"
+
+
+def test_tables_and_figures_are_written(experiment, tmp_path):
+    published = read_published_partitioning(PUBLISHED)
+    write_partition_tables(tmp_path / "tables", [experiment], [], published)
+    for name in ("partition_time", "partition_quality", "partition_pipeline"):
+        assert (tmp_path / f"tables/{name}.md").read_text().startswith("# ")
+    assert len(pd.read_csv(tmp_path / "tables/partition_quality.csv")) == 2
+    stages_of_network(json.loads(experiment.read_text()), tmp_path / "figures/stages")
+    assert (tmp_path / "figures/stages.svg").stat().st_size > 5000
+
+
+def test_all_of_table_1_is_quoted():
+    published = read_published_partitioning(PUBLISHED)
+    assert len(published.partition_s) == 10
+    assert published.pipeline_speedup == {4: 3.4, 8: 3.76}
+    assert all(
+        set(row) == {"handsplit_minutes", "cudasize", "hashrate", "paper"}
+        for of_network in published.partition_s.values()
+        for row in of_network.values()
+    )
+
+
+def test_a_device_placement_file_is_no_network(tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(placement([{}, {}], [(0, 1, 1)])))
+    with pytest.raises(JoulecastError, match="the experiment needs a network's"):
+        partition_experiment(file, [2], 4, "measured", tmp_path / "out.json")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_stages_for_a_run_are_by_any_planner():
+    graph = a_graph({1: [0], 2: [1], 3: [2]}, [1, 1, 1, 9])
+    assert stages_for_runtime(graph, 2, "exact") == [["n0", "n1", "n2"], ["n3"]]
+    assert stages_for_runtime(graph, 2, "uniform") == [["n0", "n1"], ["n2", "n3"]]
+    with pytest.raises(JoulecastError, match="planner `best`: unknown"):
+        stages_for_runtime(graph, 2, "best")

@@ -1,0 +1,75 @@
+# Partitioning: task graphs, planners side by side, pipelines that are run, their tables.
+
+
+rule measure_task_graph:
+    output:
+        graph=f"{RESULTS}/task-graphs/{{network}}.json",
+    log:
+        f"{RESULTS}/logs/task-graph-{{network}}.log",
+    threads: 1
+    resources:
+        machine=1,
+    params:
+        size=CONFIG.partition.model_dump(include={"batch_size", "image_size"}),
+    script:
+        "../scripts/measure_task_graph.py"
+
+
+rule partition_network:
+    input:
+        graph=task_graph,
+    output:
+        experiment=f"{RESULTS}/partition/{{network}}.json",
+    log:
+        f"{RESULTS}/logs/partition-{{network}}.log",
+    threads: 1
+    resources:
+        machine=1,  # planners are timed
+    params:
+        content=lambda wildcards: content_of_graph(wildcards),
+        devices=CONFIG.partition.devices,
+        micro_batches=CONFIG.partition.micro_batches,
+        source="measured" if CONFIG.partition.graphs is None else "recorded",
+    script:
+        "../scripts/partition_network.py"
+
+
+rule run_pipeline:
+    output:
+        record=f"{RESULTS}/pipelines/{{pipeline}}.json",
+    log:
+        f"{RESULTS}/logs/pipeline-{{pipeline}}.log",
+    threads: 1
+    resources:
+        machine=1,
+    params:
+        run=lambda wildcards: PIPELINES[wildcards.pipeline].model_dump(mode="json"),
+    script:
+        "../scripts/run_pipeline.py"
+
+
+rule partition_report:
+    input:
+        experiments=expand(
+            f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
+        ),
+        pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
+        published=ancient(str(PUBLISHED / "antichain.yaml")),
+    output:
+        expand(
+            f"{RESULTS}/tables/{{table}}.{{suffix}}",
+            table=["partition_time", "partition_quality", "partition_pipeline"],
+            suffix=["csv", "md"],
+        ),
+        expand(
+            f"{RESULTS}/figures/partition_{{network}}.{{suffix}}",
+            network=CONFIG.partition.networks,
+            suffix=["svg", "pdf"],
+        ),
+    log:
+        f"{RESULTS}/logs/partition.log",
+    threads: 1
+    params:
+        published_sha256=sha256_of(PUBLISHED / "antichain.yaml"),
+    script:
+        "../scripts/partition_report.py"
