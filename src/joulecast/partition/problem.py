@@ -249,7 +249,8 @@ def placement_problem(graph: PlacementGraph) -> Problem:
         moves=tuple(moves),
         parameters=np.array([each.size for each in graph.classes], float),
         activations=np.zeros(len(graph.classes)),
-        memory=graph.memory,
+        # A limit that even everything together keeps is none.
+        memory=graph.memory if sum(each.size for each in graph.classes) > graph.memory else None,
         cpus=graph.cpus,
         cpu_work=cpu_work,
         not_on_accelerators=bits_of(np.flatnonzero(~on_accelerators).tolist()),

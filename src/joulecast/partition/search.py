@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecast.partition.order import PartialOrder, Window, nodes_of
 from joulecast.partition.problem import Move, Problem, StageCosts
@@ -66,6 +67,8 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
     farthest = np.max(lasts, axis=0).tolist()
     for begin in range(len(costs.ideals) - 1):
         alive = best[:, begin] < limit
+        if not problem.uses_all:
+            alive &= ~_dominated(best[:, begin].reshape(problem.devices + 1, problem.cpus + 1))
         if not alive.any():
             continue
         all_ends = costs.stages_after(begin, farthest[begin])
@@ -103,6 +106,16 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
         moves.append(problem.moves[kind])
         position, state = int(came_from[state, position]), earlier
     return Chain(float(best[goal, -1]), tuple(reversed(chain)), tuple(reversed(moves)))
+
+
+def _dominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """States no better than others with fewer devices; a row a number of accelerators, a column of CPUs."""
+    with_fewer = np.full(values.shape, math.inf)
+    with_fewer[1:] = values[:-1]
+    with_fewer[:, 1:] = np.minimum(with_fewer[:, 1:], values[:, :-1])
+    least = np.minimum.accumulate(np.minimum.accumulate(with_fewer, axis=0), axis=1)
+    found: NDArray[np.bool_] = (least <= values).ravel()
+    return found
 
 
 def weightless_gaps(problem: Problem) -> tuple[list[float], list[float]]:
