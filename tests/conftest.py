@@ -118,8 +118,8 @@ def copy_workflow(target: Path) -> None:
     """Copy what Snakemake needs of the checkout to ``target``."""
     for name in ("workflow", "config", "profiles"):
         shutil.copytree(ROOT / name, target / name)
-    for kept in ("recorded/emulated-network", "recorded/task-graphs"):
-        shutil.copytree(ROOT / kept, target / kept)
+    for kept in ("emulated-network", "two-core-training", "task-graphs"):
+        shutil.copytree(ROOT / "recorded" / kept, target / "recorded" / kept)
     shutil.copy(ROOT / "Snakefile", target / "Snakefile")
     for path in target.rglob("*"):
         os.utime(path)  # a clone's files are as new as the clone

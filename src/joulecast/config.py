@@ -195,9 +195,9 @@ class SimulatorSection(_Section):
         "them here (needs root, a quarter of an hour).",
     )
     real_training: str | None = Field(
-        None,
+        "recorded/two-core-training",
         description="Measured steps of real training on two ranks, to judge the simulator on beside; "
-        "the rule measure_real_training leaves them in real-training below results. null: none.",
+        "the rule measure_real_training leaves others in real-training below results. null: none.",
     )
     profile_ops: bool = Field(
         True, description="Measure what every op of the networks costs on this machine."

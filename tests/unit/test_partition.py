@@ -18,7 +18,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.placement import placement_graph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.taskgraph import Task, TaskGraph, in_order, read_task_graph
-from joulecast.partition.baselines import BASELINES, baseline_ideals, slowest_work
+from joulecast.partition.baselines import BASELINES, baseline_ideals, block_cuts, slowest_work
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.order import PartialOrder, TooManyIdeals, WeighedOrder, Window, nodes_of
 from joulecast.partition.planner import best_plan
@@ -217,6 +217,28 @@ def milp_bottleneck(problem: Problem) -> float:
 def test_the_planner_agrees_with_a_milp(graph, devices):
     problem = pipeline_problem(graph, min(devices, len(graph.tasks)))
     assert best_plan(problem).bottleneck == pytest.approx(milp_bottleneck(problem), abs=1e-4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs(most=12), st.integers(2, 4), st.sampled_from(["compute", "sum"]), st.randoms())
+def test_fractions_lose_no_plan(graph, devices, cost, chance):
+    """Windows and gaps are compared with sums that were added up in another order."""
+    whole = placement_of(graph, devices, cost, 1)
+    fraction = placement_of(graph, devices, cost, 1e-6)
+    chance.shuffle(fraction["edges"])
+    assert placed(fraction) == pytest.approx(placed(whole) * 1e-6, rel=1e-9)
+
+
+def placement_of(graph: TaskGraph, accelerators: int, cost: str, factor: float) -> dict:
+    """A network's graph as a device-placement file."""
+    nodes = [{"fpgaLatency": task.work_us * factor} for task in graph.tasks]
+    edges = [
+        (graph.index[name], i, graph.tasks[graph.index[name]].activation_bytes * factor)
+        for i, task in enumerate(graph.tasks)
+        for name in task.reads
+    ]
+    edges = edges if cost == "sum" else [(a, b, 0) for a, b, _ in edges]
+    return placement(nodes, edges, maxFPGAs=accelerators, maxSizePerFPGA=1e9)
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
@@ -434,9 +456,21 @@ def contiguous(on: list[int], forward: list[tuple[int, int]], size: int) -> bool
     return True
 
 
+def scaled(content: dict, factor: float) -> dict:
+    """The same in another unit: sums of fractions depend on the order of their terms."""
+    nodes = [
+        node | {key: node[key] * factor for key in ("fpgaLatency", "cpuLatency", "size")}
+        for node in content["nodes"]
+    ]
+    edges = [edge | {"cost": edge["cost"] * factor} for edge in content["edges"]]
+    memory = content["maxSizePerFPGA"] * factor * (1 + 1e-9)
+    return content | {"nodes": nodes, "edges": edges, "maxSizePerFPGA": memory}
+
+
 @settings(max_examples=150, deadline=None)
-@given(placements())
-def test_no_placement_is_better_than_the_planned_one(content):
+@given(placements(), st.sampled_from([1, 1e-6, 0.3]))
+def test_no_placement_is_better_than_the_planned_one(content, factor):
+    content = scaled(content, factor)
     expected = exhaustive_placement(content)
     if math.isinf(expected):
         with pytest.raises(JoulecastError, match=r"needs a CPU|has a size of|no pipeline on"):
@@ -524,6 +558,13 @@ def test_bad_placements_are_refused(change, message):
 def test_useless_options_are_refused(options, message):
     with pytest.raises(JoulecastError, match=message):
         pipeline_problem(a_graph({1: [0], 2: [1]}, [5, 6, 7]), **options)
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=12), st.integers(1, 6))
+def test_blocks_are_nearly_even_and_never_empty(weights, stages):
+    stages = min(stages, len(weights))
+    ends = block_cuts(weights, stages)
+    assert ends[-1] == len(weights) and all(a < b for a, b in pairwise([0, *ends]))
 
 
 def test_orders_follow_branches_and_name_cycles():

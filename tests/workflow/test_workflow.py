@@ -82,7 +82,7 @@ def test_minimal_campaign_end_to_end(campaign):
 def test_the_simulator_is_judged_and_forecasts(campaign):
     tables = campaign / "results/minimal/tables"
     error = pd.read_csv(tables / "simulator_error.csv")
-    assert set(error["experiment"]) == {"emulated network"}
+    assert set(error["experiment"]) == {"emulated network", "real training"}
     assert set(error["source"]) == {"recorded"}
     mean = error[error["configuration"].str.match(r"\(mean of \d+: all\)")]
     assert (mean["predicted_error_percent"] < 5).all() and (mean["published_percent"] == 3.0).all()

@@ -5,7 +5,7 @@ cudasize and hashrate are names in the paper's Table 1 without a definition; the
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -26,32 +26,26 @@ def proportional_cuts(weights: Sequence[float], stages: int) -> list[int]:
 
 
 def block_cuts(weights: Sequence[float], stages: int) -> list[int]:
-    """Ends of blocks that no move of one node at a border evens out (Barany and Grinberg 2015, in short).
+    """Ends of blocks (Barany and Grinberg 2015), as torchgpipe balances: nearly even, one node at a time.
 
-    The border next to the heaviest block gives a node to its lighter neighbour as long as that lowers the
-    heavier of the two; the largest block shrinks until no border can move.
+    The lightest block gets a node from the side of the heaviest one, until the two differ by no more than one
+    node can weigh. What the lightest node weighs is first taken from all.
     """
-    done = np.concatenate([[0.0], np.cumsum(np.asarray(weights, float))])
-    ends = [0, *proportional_cuts([1.0] * len(weights), stages)]
-
-    def weight(block: int) -> float:
-        return float(done[ends[block + 1]] - done[ends[block]])
-
-    moved = True
-    while moved:
-        moved = False
-        for block in sorted(range(stages), key=weight, reverse=True):
-            for border, step, other in ((block, 1, block - 1), (block + 1, -1, block + 1)):
-                if not 0 <= other < stages or ends[block + 1] - ends[block] < 2:
-                    continue
-                before = max(weight(block), weight(other))
-                ends[border] += step
-                if max(weight(block), weight(other)) < before:
-                    moved = True
-                    break
-                ends[border] -= step
-            if moved:
-                break
+    least = min(weights)
+    done = [0.0, *accumulate(weight - least for weight in weights)]
+    ends = [len(weights) * block // stages for block in range(stages + 1)]
+    while True:
+        blocks = [done[end] - done[begin] for begin, end in pairwise(ends)]
+        heaviest = max(range(stages), key=lambda block: (blocks[block], block))
+        lightest = min(range(stages), key=lambda block: (blocks[block], block))
+        if blocks[heaviest] - blocks[lightest] <= max(weights) - least:
+            break
+        if heaviest < lightest:
+            ends[lightest] -= 1
+        else:
+            ends[lightest + 1] += 1
+    for stage in range(1, stages):  # an empty block is no stage
+        ends[stage] = min(max(ends[stage], ends[stage - 1] + 1), len(weights) - stages + stage)
     return ends[1:]
 
 

@@ -194,7 +194,8 @@ class _Search:
 
     def run(self) -> None:
         """Try bottlenecks from just above the bound on: the nearer, the fewer ideals they need."""
-        share, failures = _FIRST_SHARE, 0
+        # Where a stage may be of several devices or kinds, nearer bottlenecks hardly need fewer.
+        share, failures = _FIRST_SHARE if self.problem.is_straight else 1.0, 0
         while self.bound < self.best and failures < _MOST_FAILURES:
             limit = self.best
             if share < 1 and not math.isinf(limit):

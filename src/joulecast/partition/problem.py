@@ -27,6 +27,7 @@ PARAMETER_COPIES = 3
 _BOTH_WAYS = 2
 """An activation goes forward, its gradient comes back."""
 _US = 1e6
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,14 @@ class Problem:
         """Whether every stage is on one device, and all devices are alike."""
         return len(self.moves) == 1
 
+    @cached_property
+    def rounding(self) -> float:
+        """What sums of weights may differ by for the order of their terms; nothing, if all are whole."""
+        weights = [self.order.weights, self.work]
+        weights += [] if self.cpu_work is None else [self.cpu_work]
+        is_whole = all((each == np.floor(each)).all() for each in weights)
+        return 0.0 if is_whole else _ROUNDING * self.order.total
+
     def reach(self, move: Move, bottleneck: float) -> float:
         """The most weight that a stage can have if it takes no longer than this."""
         work = self.cpu_work if move.kind == "cpu" else self.work
@@ -113,7 +122,7 @@ class Problem:
         share = self.order.weights[work > 0] / work[work > 0]
         if move.kind == "accelerator" and self.not_on_accelerators:
             share = np.minimum(share, 1.0)
-        return move.devices * bottleneck * float(share.max(initial=0.0))
+        return move.devices * bottleneck * float(share.max(initial=0.0)) + self.rounding
 
     @cached_property
     def states(self) -> list[tuple[int, int]]:
@@ -331,10 +340,6 @@ class StageCosts:
             return found[(found > begin) & (found < end)]
         return np.arange(begin + 1, end)
 
-    def _has(self, node: int, positions: NDArray[np.intp]) -> NDArray[np.bool_]:
-        bytes_ = self._inside[node][positions >> 3]
-        return np.asarray(bytes_ >> (positions & 7) & 1, bool)
-
     def transfers(self, begin: int, ends: NDArray[np.intp]) -> tuple[Floats, Floats]:
         """Cost of what enters and of what leaves the stages from ``begin`` to each of ``ends``.
 
@@ -342,26 +347,38 @@ class StageCosts:
         """
         enters, leaves = np.zeros(len(ends)), self._leaving[ends].copy()
         outside = ~self.ideals[begin]
+        inside, bytes_, shifts = self._inside, ends >> 3, (ends & 7).astype(np.uint8)
+
+        def at_ends(row: NDArray[np.uint8]) -> NDArray[np.bool_]:
+            return np.asarray(row[bytes_] >> shifts & 1, bool)
+
         if self._crossing is not None:
             outputs = self.problem.forward
-            for row in np.flatnonzero(_unpacked(self._crossing[begin], len(outputs))):
-                output = outputs[row]
-                waiting = [self._has(n, ends) for n in nodes_of(output.consumers & outside)]
-                enters += output.cost * np.logical_or.reduce(waiting)
+            for number in np.flatnonzero(_unpacked(self._crossing[begin], len(outputs))):
+                output = outputs[number]
+                waiting = list(nodes_of(output.consumers & outside))
+                enters += output.cost * at_ends(np.bitwise_or.reduce(inside[waiting], axis=0))
                 # It was made before this stage: it is not this one that it leaves.
-                leaves -= output.cost * ~np.logical_and.reduce(waiting)
+                leaves -= output.cost * ~at_ends(np.bitwise_and.reduce(inside[waiting], axis=0))
         if self._crossing_back is not None:
             outputs = self.problem.outputs_back
             enters += self._entering[ends]
-            for row in np.flatnonzero(_unpacked(self._crossing_back[begin], len(outputs))):
-                output = outputs[row]
-                made = self._has(output.producer, ends)
-                leaves += output.cost * made
-                read = np.zeros(len(ends), bool)
-                for node in nodes_of(output.consumers & outside):
-                    read |= self._has(node, ends)
-                enters -= output.cost * (~made & ~read)
+            for number in np.flatnonzero(_unpacked(self._crossing_back[begin], len(outputs))):
+                output = outputs[number]
+                made = inside[output.producer]
+                leaves += output.cost * at_ends(made)
+                waiting = list(nodes_of(output.consumers & outside))
+                made_or_read = np.bitwise_or.reduce(inside[[output.producer, *waiting]], axis=0)
+                enters -= output.cost * ~at_ends(made_or_read)
         return enters, leaves
+
+    def may_take_less(self, limit: float, begin: int, ends: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether the stages from ``begin`` to each of ``ends`` take less by their work alone."""
+        most = max(move.devices for move in self.problem.moves)
+        found = self.work[ends] - self.work[begin] < most * limit + self.problem.rounding
+        if self._cpu_work is not None:
+            found |= self._cpu_work[ends] - self._cpu_work[begin] < limit + self.problem.rounding
+        return np.asarray(found, bool)
 
     def times(self, begin: int, ends: NDArray[np.intp]) -> list[Floats]:
         """Time of the stages from ``begin`` to each of ``ends``, for every move."""

@@ -72,6 +72,7 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
         if not alive.any():
             continue
         all_ends = costs.stages_after(begin, farthest[begin])
+        all_ends = all_ends[costs.may_take_less(limit, begin, all_ends)]
         if not len(all_ends):
             continue
         times = costs.times(begin, all_ends)
@@ -152,10 +153,12 @@ def state_windows(problem: Problem, bottleneck: float) -> list[Window]:
     """What is done in each state of the programme, by weight, if no stage takes longer than this."""
     total = problem.order.total
     if math.isinf(bottleneck):
-        return [Window(0.0, total) for _ in problem.states]
+        return [Window(-math.inf, math.inf) for _ in problem.states]
+    slack = problem.rounding
     gaps = weightless_gaps(problem)
     if problem.is_straight:
-        return _straight_windows(problem, bottleneck, gaps)
+        windows = _straight_windows(problem, bottleneck + slack, gaps)
+        return [Window(w.least - slack, w.most + slack) for w in windows]
     alone = [move for move in problem.moves if move.devices == 1]
     reach = {move.kind: problem.reach(move, bottleneck) for move in alone}
     first, cpu = reach.get("device", reach.get("accelerator", 0.0)), reach.get("cpu", 0.0)
@@ -163,8 +166,9 @@ def state_windows(problem: Problem, bottleneck: float) -> list[Window]:
     for used, cpus in problem.states:
         most = first * used + cpu * cpus
         left = first * (problem.devices - used) + cpu * (problem.cpus - cpus)
-        least = _least_done(gaps, max(0.0, total - left))
-        windows.append(Window(least, _most_done(gaps, min(total, most))))
+        least = _least_done(gaps, max(0.0, total - left) - slack)
+        most = _most_done(gaps, min(total, most) + slack)
+        windows.append(Window(least - slack, most + slack))
     return windows
 
 
@@ -199,8 +203,8 @@ def lower_bound(problem: Problem) -> float:
     def is_possible(bottleneck: float) -> bool:
         done = 0.0
         for _ in range(problem.devices + problem.cpus):
-            done = _most_done(gaps, done + bottleneck)
-        return done >= problem.order.total
+            done = _most_done(gaps, done + bottleneck + problem.rounding)
+        return done >= problem.order.total - problem.rounding
 
     if is_possible(bound):
         return bound

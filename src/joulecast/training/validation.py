@@ -33,9 +33,11 @@ from joulecast.training.validation_results import (
     PART_COLUMNS,
     STEP_COLUMNS,
     WAITING,
+    MeasuredSession,
     TrainingConfiguration,
     Workload,
     is_polluted,
+    quietest_database,
     write_training_results,
 )
 from joulecast.training.validation_worker import TrainingJob
@@ -61,8 +63,9 @@ PIPELINES = (("gpipe", 2), ("gpipe", 4), ("1f1b", 2), ("1f1b", 4))
 FITTING_GAMMA = ("vgg16-overlap-16mb", "resnet50-overlap-24mb")
 """What the overlap slowdown is fitted on; it is tested on the others."""
 ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
-VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 12
-"""Many short turns: what disturbs a machine for a minute then disturbs a turn of all configurations."""
+SESSIONS, VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 2, 12
+"""Many short turns, twice a quarter of an hour: what disturbs a machine then disturbs a turn, not a
+configuration."""
 _TIMEOUT_S = 300.0
 _WHAT = (
     "Steps of training on 2 ranks of one machine, one thread and one core each, fp32: replicas (the code of "
@@ -253,11 +256,6 @@ def _database(
     return database, f"{time.monotonic() - begin:.0f} s, ops cover {covered} of the step"
 
 
-def _quietest(databases: Sequence[Database]) -> Database:
-    """The one whose steps took the least time."""
-    return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
-
-
 def _session(work: Path, networks: Sequence[str], workload: Workload) -> dict[str, Any]:
     file = work / "session.json"
     fresh = {
@@ -308,14 +306,28 @@ def measure(
     if out.exists():
         raise JoulecastError(f"{out} is there already; move it away to measure anew")
     workload = Workload()
-    configurations = all_configurations(networks)
     work = out.with_name(out.name + ".work")
+    sessions = [
+        _measured_session(work / f"session-{number}", networks, workload, tell)
+        for number in range(SESSIONS)
+    ]
+    size = (workload.image_size, workload.patch_size, workload.classes)
+    graphs = {network: capture_network(network, *size) for network in networks}
+    write_training_results(out, all_configurations(networks), sessions, graphs)
+    shutil.rmtree(work)
+
+
+def _measured_session(
+    work: Path, networks: Sequence[str], workload: Workload, tell: Callable[[str], object]
+) -> MeasuredSession:
+    """Measure everything once; what an earlier try left in ``work`` is kept."""
+    configurations = all_configurations(networks)
     with explained_disk_errors(work):
         work.mkdir(parents=True, exist_ok=True)
         log = open(work / "log.txt", "a", encoding="utf-8")  # noqa: SIM115 (closed below)
     begin = time.monotonic()
     with log, machine_lock(log) as lock:
-        session = _session(work, networks, workload)
+        provenance = _session(work, networks, workload)
         jobs = all_jobs(networks)
         databases: dict[tuple[str, int], list[Database]] = {}
         answers = {}
@@ -336,13 +348,9 @@ def measure(
                         measure_databases(network, job.name)
                     answers[job.name], said = _answer(work, job, log, lock)
                     tell(f"{job.name}: {said}")
-    tell(f"measured in {time.monotonic() - begin:.0f} s")
-    size = (workload.image_size, workload.patch_size, workload.classes)
-    graphs = {network: capture_network(network, *size) for network in networks}
-    tables = tabulated_answers(jobs, answers)
-    kept = {key: _quietest(measured) for key, measured in databases.items()}
-    write_training_results(out, configurations, tables, kept, graphs, session)
-    shutil.rmtree(work)
+    tell(f"{work.name} measured in {time.monotonic() - begin:.0f} s")
+    kept = {key: quietest_database(measured) for key, measured in databases.items()}
+    return MeasuredSession(tabulated_answers(jobs, answers), kept, provenance)
 
 
 def tabulated_answers(

@@ -7,13 +7,15 @@ A folder has
 ``collectives.csv``       stand-alone all-reduces and sends
 ``parts.csv``             stand-alone pieces of a step that no operator is: copying gradients, adding them
                           up, the optimizer, the batch
-``database-NETWORK-RANKS.json`` operators of each network (:mod:`joulecast.graphs.database`), with both ranks
-                          at work, as in replicas, and with one: stages are never at the same operator
+``database-NETWORK-RANKS-SESSION.json``
+                          operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
+                          work, as in replicas, and with one: stages are never at the same operator
 ``graph-NETWORK.json``    its op graph
 ``provenance.json``       where all this comes from, with the SHA-256 of the others
 
 Nothing in collectives, parts and databases is a step that is judged. Disturbed iterations are kept and marked
-``polluted``. Of everything the quiet time is used (:mod:`joulecast.graphs.quiet`).
+``polluted``. Everything was measured in several sessions, and of everything the quiet time is used
+(:mod:`joulecast.graphs.quiet`): that of the fastest quarter, whichever session it is from.
 """
 
 import json
@@ -114,6 +116,20 @@ class Workload(_Frozen):
 
 
 @dataclass(frozen=True)
+class MeasuredSession:
+    """What one session measured: tables by name as in :data:`TABLES`, databases, and where it comes from."""
+
+    tables: Mapping[str, pd.DataFrame]
+    databases: Mapping[tuple[str, int], Database]
+    provenance: Mapping[str, Any]
+
+
+def quietest_database(databases: Sequence[Database]) -> Database:
+    """The one whose steps took the least time."""
+    return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
+
+
+@dataclass(frozen=True)
 class TrainingResults:
     """What was measured.
 
@@ -147,21 +163,21 @@ class TrainingResults:
 def write_training_results(
     out: Path,
     configurations: Sequence[TrainingConfiguration],
-    tables: Mapping[str, pd.DataFrame],
-    databases: Mapping[tuple[str, int], Database],
+    sessions: Sequence[MeasuredSession],
     graphs: Mapping[str, OpGraph],
-    session: Mapping[str, Any],
 ) -> None:
-    """Write what was measured to a new folder; ``tables`` by name as in :data:`TABLES`."""
+    """Write what was measured to a new folder."""
     with directory_written_aside(out) as folder:
         listed = [each.model_dump(mode="json") for each in configurations]
         (folder / "configurations.json").write_text(json.dumps(listed, indent=1) + "\n")
         for name in TABLES:
-            frame = tables[name].copy()
+            numbered = [each.tables[name].assign(session=i) for i, each in enumerate(sessions)]
+            frame = pd.concat(numbered, ignore_index=True)
             frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
             frame.to_csv(folder / name, index=False, float_format="%.6f", lineterminator="\n")
-        for (network, ranks), database in databases.items():
-            database.write(folder / f"database-{network}-{ranks}.json")
+        for number, session in enumerate(sessions):
+            for (network, ranks), database in session.databases.items():
+                database.write(folder / f"database-{network}-{ranks}-{number}.json")
         for network, graph in graphs.items():
             graph.write(folder / f"graph-{network}.json")
         files = sorted(file.name for file in folder.iterdir())
@@ -169,7 +185,7 @@ def write_training_results(
             "format": FORMAT,
             "source_of_seconds": "measured",
             "ended_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            **session,
+            "sessions": [dict(session.provenance) for session in sessions],
             "sha256": {name: sha256_of(folder / name) for name in files},
         }
         (folder / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=1) + "\n")
@@ -237,7 +253,12 @@ def read_training_results(folder: Path) -> TrainingResults:
         collectives=alone.rename(columns={"quiet_s": "seconds"}),
         parts=pieces.rename(columns={"quiet_s": "seconds"}),
         databases={
-            (name, ranks): read_database(folder / f"database-{name}-{ranks}.json")
+            (name, ranks): quietest_database(
+                [
+                    read_database(folder / f"database-{name}-{ranks}-{number}.json")
+                    for number in range(len(provenance["sessions"]))
+                ]
+            )
             for name in networks
             for ranks in (1, 2)
         },
