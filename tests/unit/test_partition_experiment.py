@@ -52,6 +52,7 @@ def test_tables_and_figures_are_written(experiment, tmp_path):
     for name in ("partition_time", "partition_quality", "partition_pipeline"):
         assert (tmp_path / f"tables/{name}.md").read_text().startswith("# ")
     assert len(pd.read_csv(tmp_path / "tables/partition_quality.csv")) == 2
+    assert pd.read_csv(tmp_path / "tables/partition_pipeline.csv").empty
     stages_of_network(json.loads(experiment.read_text()), tmp_path / "figures/stages")
     assert (tmp_path / "figures/stages.svg").stat().st_size > 5000
 

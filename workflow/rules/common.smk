@@ -29,8 +29,13 @@ REAL_TRAINING = CONFIG.simulator.real_training
 # Ops of a platform whose runs are replayed cannot be measured on this machine.
 PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
 # Task graphs that are kept: files of the networks in a folder of the project.
-TASK_GRAPHS = None if CONFIG.partition.graphs is None else PROJECT / CONFIG.partition.graphs
-PIPELINES = {run.name: run for run in CONFIG.partition.pipelines}
+TASK_GRAPHS = (
+    None if CONFIG.partition.graphs is None else PROJECT / CONFIG.partition.graphs
+)
+# Where runs are replayed nothing is measured, and no pipeline is run.
+PIPELINES = {
+    run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
+}
 # Ranks that need a launcher are told from single ones by their node count.
 ONE_RANK = r"[a-z0-9_]+-n1-b\d+-r\d+"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"

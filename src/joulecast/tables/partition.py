@@ -36,6 +36,13 @@ _PIPELINE_NOTES = [
 ]
 
 
+_PIPELINE_COLUMNS = (
+    *("network", "stages", "planner", "schedule", "micro_batches", "batch", "image_size", "source"),
+    *("oversubscribed", "step_s", "predicted_s", "error_percent", "uncut_s", "speedup", "capacity"),
+    "slowest_stage_s",
+)
+
+
 class PublishedPartitioning(BaseModel):
     """What the paper publishes: seconds to partition by network and devices, speedups by devices."""
 
@@ -205,4 +212,4 @@ def pipeline_runs(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
                 ),
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(_PIPELINE_COLUMNS))
