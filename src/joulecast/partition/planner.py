@@ -39,6 +39,8 @@ MOST_IDEALS = 60_000
 _RANDOM_ORDERS = 12
 _FEW_IDEALS = 1500
 """So many are searched at once, without a pipeline to start from."""
+_HANDFUL = 100
+"""So many are searched at once, without trying nearer bottlenecks before."""
 _FIRST_SHARE, _MOST_FAILURES = 0.25, 2
 
 
@@ -194,6 +196,8 @@ class _Search:
 
     def run(self) -> None:
         """Try bottlenecks from just above the bound on: the nearer, the fewer ideals they need."""
+        if self.bound < self.best and self.settle(self.best, min(_HANDFUL, self.most_ideals)):
+            return
         # Where a stage may be of several devices or kinds, nearer bottlenecks hardly need fewer.
         share, failures = _FIRST_SHARE if self.problem.is_straight else 1.0, 0
         while self.bound < self.best and failures < _MOST_FAILURES:
@@ -218,9 +222,8 @@ def best_plan(problem: Problem, most_ideals: int = MOST_IDEALS) -> Plan:
         JoulecastError: no pipeline fits the memory of the devices.
     """
     begin = time.process_time()
-    only_work = problem.cost == "compute" and problem.is_straight and problem.memory is None
     search = _Search(problem, most_ideals)
-    if only_work and problem.uses_all:
+    if problem.only_work_counts:
         search.keep(first_chain(problem, cuts_by_work=True))
     elif not search.settle(math.inf, min(_FEW_IDEALS, most_ideals)):
         search.keep(first_chain(problem, cuts_by_work=False))

@@ -124,6 +124,17 @@ class Problem:
             share = np.minimum(share, 1.0)
         return move.devices * bottleneck * float(share.max(initial=0.0)) + self.rounding
 
+    @property
+    def only_work_counts(self) -> bool:
+        """Whether stages cost what their nodes weigh, one on every device, and nothing else limits them."""
+        return (
+            self.is_straight
+            and self.uses_all
+            and self.memory is None
+            and not self.forward
+            and not self.outputs_back
+        )
+
     @cached_property
     def states(self) -> list[tuple[int, int]]:
         """Devices (or accelerators) and CPUs used so far: the states of the dynamic programme."""
@@ -346,30 +357,40 @@ class StageCosts:
         Every output counts once where it leaves a stage, and once in every stage that it enters.
         """
         enters, leaves = np.zeros(len(ends)), self._leaving[ends].copy()
+        if not len(ends):
+            return enters, leaves
         outside = ~self.ideals[begin]
-        inside, bytes_, shifts = self._inside, ends >> 3, (ends & 7).astype(np.uint8)
+        first, last = int(ends[0]) >> 3, (int(ends[-1]) >> 3) + 1
+        inside = self._inside[:, first:last]
 
-        def at_ends(row: NDArray[np.uint8]) -> NDArray[np.bool_]:
-            return np.asarray(row[bytes_] >> shifts & 1, bool)
+        def paid(rows: list[NDArray[np.uint8]], costs: list[float], unless: bool = False) -> Floats:
+            """Costs of the outputs whose row has (or, ``unless``, has not) each end, added up."""
+            bits = _unpacked(np.stack(rows), 8 * (last - first))
+            return np.asarray((costs @ (1.0 - bits if unless else bits))[ends - 8 * first])
 
         if self._crossing is not None:
             outputs = self.problem.forward
-            for number in np.flatnonzero(_unpacked(self._crossing[begin], len(outputs))):
-                output = outputs[number]
-                waiting = list(nodes_of(output.consumers & outside))
-                enters += output.cost * at_ends(np.bitwise_or.reduce(inside[waiting], axis=0))
+            crossing = np.flatnonzero(_unpacked(self._crossing[begin], len(outputs)))
+            costs = [outputs[number].cost for number in crossing]
+            waiting = [list(nodes_of(outputs[n].consumers & outside)) for n in crossing]
+            if costs:
+                some = [np.bitwise_or.reduce(inside[nodes], axis=0) for nodes in waiting]
+                enters += paid(some, costs)
                 # It was made before this stage: it is not this one that it leaves.
-                leaves -= output.cost * ~at_ends(np.bitwise_and.reduce(inside[waiting], axis=0))
+                every = [np.bitwise_and.reduce(inside[nodes], axis=0) for nodes in waiting]
+                leaves -= paid(every, costs, unless=True)
         if self._crossing_back is not None:
             outputs = self.problem.outputs_back
             enters += self._entering[ends]
-            for number in np.flatnonzero(_unpacked(self._crossing_back[begin], len(outputs))):
-                output = outputs[number]
-                made = inside[output.producer]
-                leaves += output.cost * at_ends(made)
-                waiting = list(nodes_of(output.consumers & outside))
-                made_or_read = np.bitwise_or.reduce(inside[[output.producer, *waiting]], axis=0)
-                enters -= output.cost * ~at_ends(made_or_read)
+            crossing = np.flatnonzero(_unpacked(self._crossing_back[begin], len(outputs)))
+            costs = [outputs[number].cost for number in crossing]
+            if costs:
+                made = [inside[outputs[number].producer] for number in crossing]
+                leaves += paid(made, costs)
+                for row, number in enumerate(crossing):
+                    waits = list(nodes_of(outputs[number].consumers & outside))
+                    made[row] = made[row] | np.bitwise_or.reduce(inside[waits], axis=0)
+                enters -= paid(made, costs, unless=True)
         return enters, leaves
 
     def may_take_less(self, limit: float, begin: int, ends: NDArray[np.intp]) -> NDArray[np.bool_]:

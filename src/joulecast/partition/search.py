@@ -19,8 +19,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.partition.order import PartialOrder, Window, nodes_of
+from joulecast.partition.order import PartialOrder, Window, membership, nodes_of
 from joulecast.partition.problem import Move, Problem, StageCosts
+
+_ALL_PAIRS = 500
+"""Ideals whose pairs fit the processor's caches."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
         ideals: in growing order (:func:`in_growing_order`); nothing and everything among them.
         limit: what the bottleneck has to be below.
     """
+    if problem.only_work_counts and len(ideals) <= _ALL_PAIRS:
+        return _best_chain_by_work(problem, ideals, limit)
     costs = StageCosts(problem, ideals)
     states = problem.states
     number = {state: position for position, state in enumerate(states)}
@@ -82,15 +87,18 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
                 continue
             reached = targets[alive[sources]]
             count = np.searchsorted(all_ends, lasts[kind][begin])
-            ends = all_ends[:count]
-            value = np.maximum(best[used, begin][:, None], times[kind][None, :count])
+            fast = np.flatnonzero(times[kind][:count] < limit)
+            ends = all_ends[fast]
+            value = np.maximum(best[used, begin][:, None], times[kind][fast])
             weight = costs.weight[ends]
             fits = (weight >= windows[reached, :1]) & (weight <= windows[reached, 1:])
             value = np.where(fits, value, math.inf)
-            if problem.memory is not None:
+            if problem.memory is not None and move.kind == "device":
                 for row, state in enumerate(used):
                     needed = costs.memory(begin, ends, states[state][0], move)
                     value[row, needed > problem.memory] = math.inf
+            elif problem.memory is not None:  # the same wherever the stage is
+                value[:, costs.memory(begin, ends, 0, move) > problem.memory] = math.inf
             rows, columns = np.nonzero(value < best[reached[:, None], ends])
             where = reached[rows], ends[columns]
             best[where] = value[rows, columns]
@@ -107,6 +115,28 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
         moves.append(problem.moves[kind])
         position, state = int(came_from[state, position]), earlier
     return Chain(float(best[goal, -1]), tuple(reversed(chain)), tuple(reversed(moves)))
+
+
+def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -> Chain | None:
+    """The same where stages cost what they weigh: for few ideals, all pairs of them at once."""
+    inside = membership(problem.order, ideals).astype(float)
+    work = inside @ problem.work
+    is_within = inside @ (1 - inside).T == 0
+    np.fill_diagonal(is_within, False)
+    times = np.where(is_within, work[None, :] - work[:, None], math.inf)
+    best = np.where(np.arange(len(ideals)) == 0, -math.inf, math.inf)
+    came_from = []
+    for _ in range(problem.devices):
+        values = np.maximum(best[:, None], times)
+        came_from.append(values.argmin(axis=0))
+        best = values[came_from[-1], np.arange(len(ideals))]
+    if not best[-1] < limit:
+        return None
+    chain, position = [], len(ideals) - 1
+    for earlier in reversed(came_from):
+        chain.append(ideals[position])
+        position = int(earlier[position])
+    return Chain(float(best[-1]), tuple(reversed(chain)), problem.moves * problem.devices)
 
 
 def _dominated(values: NDArray[np.float64]) -> NDArray[np.bool_]:
