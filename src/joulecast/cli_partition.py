@@ -37,9 +37,10 @@ def partition(
     devices: Annotated[
         int | None, typer.Option(help="How many; device-placement files say it themselves.")
     ] = None,
-    cost: Annotated[Cost, typer.Option(help="A stage's time: work, the larger, or the sum.")] = (
-        Cost.compute
-    ),
+    cost: Annotated[
+        Cost | None,
+        typer.Option(help="A stage's time: work (compute, the default), the larger, or the sum."),
+    ] = None,
     bandwidth: Annotated[
         float | None, typer.Option(help="Bytes per second of a device's link, each way.")
     ] = None,
@@ -51,19 +52,24 @@ def partition(
         Mode, typer.Option(help="exact; compat: what PipeDream's optimizer would say.")
     ] = Mode.exact,
     ideals: Annotated[
-        int | None, typer.Option(help="Ideals to list at most, before giving up the certificate.")
+        int | None,
+        typer.Option(min=1, help="Ideals to list at most, before giving up the certificate."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
     """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it."""
+    from joulecast.partition.problem import CostModel
     from joulecast.partition.report import compat_report, explained, plan_report, summary
 
+    model: CostModel | None = cost.value if cost else None
     try:
+        if as_json and explain:
+            raise JoulecastError("--json and --explain: give one of them")
         if mode is Mode.compat:
-            report = compat_report(graph, devices, cost.value, bandwidth, replicate, memory)
+            report = compat_report(graph, devices, model, bandwidth, replicate, memory)
         else:
-            report = plan_report(graph, devices, cost.value, bandwidth, replicate, memory, ideals)
+            report = plan_report(graph, devices, model, bandwidth, replicate, memory, ideals)
     except JoulecastError as error:
         raise _fail(error) from None
     if explain:

@@ -55,7 +55,7 @@ def pipedream_graph(path: Path, text: str) -> TaskGraph:
 
     Raises:
         JoulecastError: a line that is neither node nor edge, a missing or negative time or size, an edge to
-            an unknown node, a node or an edge twice over, a cycle, nothing but inputs; names the line.
+            an unknown node, a node twice over, a cycle, nothing but inputs; names the line.
     """
     tasks: dict[str, Task] = {}
     edges: list[tuple[str, str, str]] = []

@@ -75,7 +75,7 @@ def is_placement(content: Any) -> bool:
 
 
 def _read_node(where: str, content: Any) -> _Node:
-    if not isinstance(content, dict) or "id" not in content:
+    if not isinstance(content, dict) or content.get("id") in (None, ""):
         raise JoulecastError(f"{where}: a node without an id: {str(content)[:80]}")
     here = f"{where}, node `{content['id']}`"
 
@@ -126,20 +126,20 @@ def _class_of_nodes(
     forward = {name: node for name, node in nodes.items() if not node.is_backward}
     if not forward:
         raise JoulecastError(f"{where}: no forward node")
-    reads: dict[str, list[str]] = {name: [] for name in forward}
+    reads: dict[str, list[str]] = {name: [] for name in nodes}
     for source, targets in edges.items():
         for target in targets:
-            if source in forward and target in forward:
+            if nodes[source].is_backward == nodes[target].is_backward:
                 reads[target].append(source)
-    # Tells of a cycle by name.
-    in_order(where, [Task(name, "", tuple(reads[name]), 0, 0, 0, 0) for name in forward])
+    # Tells of a cycle by name, among forward nodes or among backward ones.
+    in_order(where, [Task(name, "", tuple(reads[name]), 0, 0, 0, 0) for name in nodes])
     colors: dict[str, int] = {}
     found: dict[str, int] = {}
     for name, node in forward.items():
         key = f"node {name}" if node.color is None else f"color {node.color}"
         found[name] = colors.setdefault(key, len(colors))
     # Several forward nodes of a colour: with all that lies between them, as a device's part is contiguous.
-    pairs = [(found[s], found[t]) for t, sources in reads.items() for s in sources]
+    pairs = [(found[s], found[t]) for t in forward for s in reads[t]]
     rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
     links = csr_array(([1] * len(pairs), (rows, columns)), shape=(len(colors), len(colors)))
     _, together = connected_components(links, directed=True, connection="strong")
@@ -184,12 +184,14 @@ def placement_graph(path: Path, content: Any) -> PlacementGraph:
     """The graph of a file's JSON.
 
     Raises:
-        JoulecastError: a missing or negative number, an edge to an unknown node, a cycle among forward nodes,
+        JoulecastError: a missing or negative number, an edge to an unknown node, a cycle,
             no nodes, a node larger than an accelerator where there is no CPU; names the file and the node.
     """
     where = str(path)
     for key in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA"):
-        checked_number(where, key, content.get(key))
+        number = checked_number(where, key, content.get(key))
+        if key != "maxSizePerFPGA" and number != int(number):
+            raise JoulecastError(f"{where}: {key} is {number}; devices are whole")
     for key in ("nodes", "edges"):
         if not isinstance(content.get(key), list):
             raise JoulecastError(f"{where}: {key} must be a list")
@@ -261,10 +263,5 @@ def _contracted(
         cost = max(targets.values(), default=0.0)
         if not consumers or not cost:
             continue
-        if min(consumers) < producer < max(consumers):
-            raise JoulecastError(
-                f"{where}: node `{source}` is read both before and behind its place in the forward order; "
-                "such a graph is not one of training or inference"
-            )
         outputs.append(NodeOutput(producer, tuple(sorted(consumers)), cost))
     return classes, tuple(outputs)

@@ -143,16 +143,21 @@ def checked_number(where: str, name: str, value: Any, least: float = 0.0) -> flo
     Raises:
         JoulecastError: it is something else; ``where`` and ``name`` say which.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < least:
+    try:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_sound = is_number and math.isfinite(value) and value >= least
+    except OverflowError:
+        is_sound = False
+    if not is_sound:
         raise JoulecastError(f"{where}: {name} is {value!r}; it must be a number from {least:g} on")
     return float(value)
 
 
 def _task_of(where: str, content: Any) -> Task:
-    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+    name = content.get("name") if isinstance(content, dict) else None
+    if not isinstance(name, str) or not name:
         raise JoulecastError(f"{where}: a task without a name: {str(content)[:80]}")
-    here = f"{where}, task `{content['name']}`"
+    here = f"{where}, task `{name}`"
 
     def number(key: str) -> int:
         if key not in content:
@@ -163,7 +168,7 @@ def _task_of(where: str, content: Any) -> Task:
     if not isinstance(reads, list) or not all(isinstance(name, str) for name in reads):
         raise JoulecastError(f"{here}: reads must be a list of names")
     return Task(
-        name=content["name"],
+        name=name,
         description=str(content.get("description", "")),
         reads=tuple(reads),
         forward_us=number("forward_us"),
@@ -205,12 +210,14 @@ def task_graph_of(path: Path, content: Any) -> TaskGraph:
         raise JoulecastError(f"{where}: is no `{FORMAT}`")
     if not isinstance(content.get("tasks"), list) or not content["tasks"]:
         raise JoulecastError(f"{where}: the graph is empty")
-    batch = content.get("batch")
+    batch, provenance = content.get("batch"), content.get("provenance") or {}
+    if not isinstance(provenance, dict):
+        raise JoulecastError(f"{where}: provenance must be an object")
     return TaskGraph(
         name=str(content.get("name", path.stem)),
         tasks=in_order(where, [_task_of(where, each) for each in content["tasks"]]),
         batch=None if batch is None else round(checked_number(where, "batch", batch, 1)),
-        provenance=dict(content.get("provenance") or {}),
+        provenance=provenance,
     )
 
 

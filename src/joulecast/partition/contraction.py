@@ -39,7 +39,7 @@ def _groups(problem: Problem, bottleneck: float) -> tuple[int, list[int]]:
     pairs = [
         (earlier, node) for node in range(order.size) for earlier in nodes_of(order.before[node])
     ]
-    for output in (*problem.forward, *problem.outputs_back):
+    for output in problem.outputs:
         if output.cost / most >= bottleneck:
             # A cycle, so that they are strongly connected, with all between them.
             for reader in nodes_of(output.consumers):
@@ -69,7 +69,7 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
     Only where every device pays for transfers: a CPU of a device-placement graph does not.
     """
     order = problem.order
-    if problem.cpus or not (problem.forward or problem.outputs_back):
+    if problem.cpus or not problem.outputs:
         return None
     count, group_of = _groups(problem, bottleneck)
     if count == order.size:
@@ -88,22 +88,19 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
         for column in columns
     )
 
-    def outputs(given: Sequence[Output]) -> tuple[Output, ...]:
-        found = []
-        for output in given:
-            producer = position_of[output.producer]
-            readers = {position_of[node] for node in nodes_of(output.consumers)} - {producer}
-            if readers:
-                found.append(Output(producer, bits_of(readers), output.cost))
-        return tuple(found)
-
+    outputs = []
+    for output in problem.outputs:
+        producer = position_of[output.producer]
+        readers = {position_of[node] for node in nodes_of(output.consumers)} - {producer}
+        if readers:
+            outputs.append(Output(producer, bits_of(readers), output.cost))
     smaller = replace(
         problem,
         node_names=tuple(problem.node_names[first[group] - 1] for group in running),
+        members=(),
         order=WeighedOrder([[place[g] for g in before[group]] for group in running], work.tolist()),
         work=work,
-        forward=outputs(problem.forward),
-        outputs_back=outputs(problem.outputs_back),
+        outputs=tuple(outputs),
         traffic=(),
         parameters=parameters,
         activations=activations,

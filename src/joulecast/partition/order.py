@@ -7,12 +7,15 @@ of two ideals, so a pipeline is a chain of ideals (partition.md, section 2; Harl
 Bit i of a set is node i; nodes are numbered in an order in which they can run.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+_EXACT_BITS = 50
+"""Sums of whole numbers are exact in floating point up to some more."""
 _FEW_NODES = 12
 """So many are added up faster one by one than by bytes."""
 _VISITS_PER_IDEAL = 4
@@ -143,12 +146,16 @@ class WeighedOrder(PartialOrder):
 
     Args:
         before: as in :class:`PartialOrder`.
-        weights: of the nodes, none negative.
+        weights: of the nodes, none negative. They are kept as whole multiples of one small unit, so that sums
+            are exact in whatever order they are taken, and no ideal weighs less than one that it includes.
     """
 
     def __init__(self, before: Sequence[Iterable[int]], weights: Sequence[float]) -> None:
         super().__init__(before)
         self.weights = np.asarray(weights, float)
+        if (self.weights != np.floor(self.weights)).any():
+            unit = 2.0 ** (math.ceil(math.log2(self.weights.sum())) - _EXACT_BITS)
+            self.weights = np.round(self.weights / unit) * unit
         self._node_weights: list[float] = self.weights.tolist()
         self._bytes = (self.size + 7) // 8
         # The weight of each possible byte of a set at each place.

@@ -112,6 +112,7 @@ class _Search:
         self.bound = lower_bound(problem)
         self.chain: Chain | None = None
         self.listed = 0
+        self.is_all_contracted = False
         self._contractions: list[Contraction] = []
 
     @property
@@ -249,18 +250,24 @@ def _plan_of(problem: Problem, search: _Search, cpu_s: float) -> Plan:
     chain = search.chain
     assert chain is not None
     is_certified = search.bound >= chain.bottleneck
+    unit = f" {problem.unit}" if problem.unit == "us" else ""
     if not is_certified:
+        above = chain.bottleneck / search.bound - 1 if search.bound else math.inf
         proof = (
             f"not certified: more than {search.most_ideals} ideals; the best of those tried is at most "
-            f"{100 * (chain.bottleneck / search.bound - 1):.3g} % above the lower bound"
+            f"{100 * above:.3g} % above the lower bound"
+        )
+    elif search.is_all_contracted:
+        proof = (
+            f"less than {chain.bottleneck:g}{unit} is infeasible: without the outputs that take as long to "
+            "send there are fewer nodes left than stages"
         )
     elif search.listed:
-        below = (
-            f"{chain.bottleneck - 1:g}" if problem.is_integer else f"less than {chain.bottleneck:g}"
-        )
+        below = f"less than {chain.bottleneck:g}"
+        below = f"{chain.bottleneck - 1:g}" if problem.is_integer else below
         proof = (
-            f"{below} is infeasible: all {search.listed} ideals that such a pipeline could go through were "
-            "searched"
+            f"{below}{unit} is infeasible: all ideals that such a pipeline could go through were searched, "
+            f"{search.listed} at most at a time"
         )
     else:
         proof = "the bottleneck is the lower bound: heaviest node, average, or work that cannot be shared"
@@ -283,7 +290,7 @@ def described_stages(problem: Problem, ideals: Sequence[int], moves: Sequence[Mo
     chain = [0, *ideals]
     costs = StageCosts(problem, chain)
     used, found = 0, []
-    has_transfers = bool(problem.forward or problem.outputs_back)
+    has_transfers = bool(problem.outputs)
     for begin, ((before, after), move) in enumerate(zip(pairwise(chain), moves, strict=True)):
         ends = np.array([begin + 1])
         inside = list(nodes_of(after & ~before))
@@ -297,7 +304,7 @@ def described_stages(problem: Problem, ideals: Sequence[int], moves: Sequence[Mo
         activations = float(problem.activations[inside].sum())
         found.append(
             Stage(
-                nodes=tuple(problem.node_names[node] for node in inside),
+                nodes=tuple(name for node in inside for name in problem.members[node]),
                 move=move,
                 time=float(costs.times(begin, ends)[problem.moves.index(move)][0]),
                 work=float(work),

@@ -34,7 +34,7 @@ _ROUNDING = 1e-9
 class Output:
     """What a node hands on, once to every stage that reads it.
 
-    ``producer`` is a node, ``consumers`` a set of nodes, all before it (a gradient) or all after it;
+    ``producer`` is a node, ``consumers`` a set of others, before it (a gradient), after it, or neither;
     ``cost`` is the time to send it, in the problem's unit.
     """
 
@@ -63,9 +63,10 @@ class Problem:
     Attributes:
         name: of the graph.
         node_names: of the order's nodes.
+        members: what each node is made of, in a file's own names.
         order: the nodes, weighed with their work on the fastest kind of device.
         work: of each node on a device (or accelerator).
-        forward, outputs_back: what crosses from earlier stages to later ones, and the other way, and counts.
+        outputs: what crosses between stages, and counts.
         traffic: what crosses forward, whether it counts or not: its ``cost`` is in bytes.
         cost: how work and transfers make a stage's time.
         devices: how many there are; of two kinds: accelerators.
@@ -82,10 +83,10 @@ class Problem:
 
     name: str
     node_names: tuple[str, ...]
+    members: tuple[tuple[str, ...], ...]
     order: WeighedOrder
     work: Floats
-    forward: tuple[Output, ...]
-    outputs_back: tuple[Output, ...]
+    outputs: tuple[Output, ...]
     traffic: tuple[Output, ...]
     cost: CostModel
     devices: int
@@ -127,13 +128,19 @@ class Problem:
     @property
     def only_work_counts(self) -> bool:
         """Whether stages cost what their nodes weigh, one on every device, and nothing else limits them."""
-        return (
-            self.is_straight
-            and self.uses_all
-            and self.memory is None
-            and not self.forward
-            and not self.outputs_back
-        )
+        return self.is_straight and self.uses_all and self.memory is None and not self.outputs
+
+    @cached_property
+    def forward(self) -> tuple[Output, ...]:
+        """Outputs that a later stage may read."""
+        down = self.order.down
+        return tuple(each for each in self.outputs if each.consumers & ~down[each.producer])
+
+    @cached_property
+    def outputs_back(self) -> tuple[Output, ...]:
+        """Outputs that an earlier stage may read; those that either may are in both."""
+        up = self.order.up
+        return tuple(each for each in self.outputs if each.consumers & ~up[each.producer])
 
     @cached_property
     def states(self) -> list[tuple[int, int]]:
@@ -187,6 +194,8 @@ def pipeline_problem(
         raise JoulecastError(
             f"{where}: {devices} stages are more than its {size} nodes; give fewer --devices, or --replicate"
         )
+    if memory is not None and not memory > 0:
+        raise JoulecastError(f"--memory {memory:g}: must be above 0")
     if bandwidth is not None and not bandwidth > 0:
         raise JoulecastError(f"--bandwidth {bandwidth:g}: must be above 0")
     if bandwidth is None and (cost != "compute" or replicate):
@@ -204,15 +213,15 @@ def pipeline_problem(
     problem = Problem(
         name=graph.name,
         node_names=tuple(task.name for task in graph.tasks),
+        members=tuple((task.name,) for task in graph.tasks),
         order=WeighedOrder(
             [[graph.index[name] for name in task.reads] for task in graph.tasks],
             work.tolist(),
         ),
         work=work,
-        forward=()
+        outputs=()
         if cost == "compute"
         else tuple(replace(each, cost=_BOTH_WAYS * each.cost * per_byte) for each in traffic),
-        outputs_back=(),
         traffic=traffic,
         cost=cost,
         devices=devices,
@@ -251,7 +260,7 @@ def placement_problem(graph: PlacementGraph) -> Problem:
     fastest = np.where(on_accelerators, work, cpu_work) if graph.accelerators else cpu_work
     if graph.cpus:
         fastest = np.minimum(fastest, cpu_work)
-    outputs = [Output(o.producer, bits_of(o.consumers), o.cost) for o in graph.outputs]
+    outputs = tuple(Output(o.producer, bits_of(o.consumers), o.cost) for o in graph.outputs)
     moves = [Move("accelerator")] if graph.accelerators else []
     moves += [Move("cpu")] if graph.cpus else []
     if not moves:
@@ -259,10 +268,10 @@ def placement_problem(graph: PlacementGraph) -> Problem:
     return Problem(
         name=graph.name,
         node_names=tuple(each.name for each in graph.classes),
+        members=tuple(each.nodes for each in graph.classes),
         order=WeighedOrder([each.reads for each in graph.classes], fastest.tolist()),
         work=work,
-        forward=tuple(o for o in outputs if o.consumers > 1 << o.producer),
-        outputs_back=tuple(o for o in outputs if o.consumers < 1 << o.producer),
+        outputs=outputs,
         traffic=(),
         cost="sum",
         devices=graph.accelerators,
@@ -272,7 +281,7 @@ def placement_problem(graph: PlacementGraph) -> Problem:
         # A limit that even everything together keeps is none.
         memory=graph.memory if sum(each.size for each in graph.classes) > graph.memory else None,
         cpus=graph.cpus,
-        cpu_work=cpu_work,
+        cpu_work=cpu_work if graph.cpus else None,
         not_on_accelerators=bits_of(np.flatnonzero(~on_accelerators).tolist()),
         uses_all=False,
         unit="the file's",
@@ -386,7 +395,13 @@ class StageCosts:
             costs = [outputs[number].cost for number in crossing]
             if costs:
                 made = [inside[outputs[number].producer] for number in crossing]
-                leaves += paid(made, costs)
+                # Where a later stage reads it too, that counted already: it leaves a stage once.
+                only = [
+                    row
+                    & np.bitwise_and.reduce(inside[list(nodes_of(outputs[n].consumers))], axis=0)
+                    for row, n in zip(made, crossing, strict=True)
+                ]
+                leaves += paid(only, costs)
                 for row, number in enumerate(crossing):
                     waits = list(nodes_of(outputs[number].consumers & outside))
                     made[row] = made[row] | np.bitwise_or.reduce(inside[waits], axis=0)
@@ -405,7 +420,7 @@ class StageCosts:
         """Time of the stages from ``begin`` to each of ``ends``, for every move."""
         problem = self.problem
         work = self.work[ends] - self.work[begin]
-        has_transfers = bool(problem.forward or problem.outputs_back)
+        has_transfers = bool(problem.outputs)
         enters, leaves = self.transfers(begin, ends) if has_transfers else (0.0, 0.0)
         found = []
         for move in problem.moves:

@@ -29,14 +29,19 @@ def _number(value: float) -> float | int:
 def _problem(
     graph: TaskGraph | PlacementGraph,
     devices: int | None,
-    cost: CostModel,
+    cost: CostModel | None,
     bandwidth: float | None,
     replicate: bool,
     memory: float | None,
 ) -> tuple[Problem, str, float]:
     """The problem, the unit of the file, and how many of the problem's units one of the file's has."""
     if isinstance(graph, PlacementGraph):
-        given = {"--devices": devices, "--bandwidth": bandwidth, "--memory": memory}
+        given = {
+            "--devices": devices,
+            "--cost": cost,
+            "--bandwidth": bandwidth,
+            "--memory": memory,
+        }
         told = [name for name, value in given.items() if value is not None]
         told += ["--replicate"] if replicate else []
         if told:
@@ -47,14 +52,14 @@ def _problem(
         return placement_problem(graph), "the file's", 1.0
     if devices is None:
         raise JoulecastError(f"{graph.name}: --devices is missing: into how many stages?")
-    problem = pipeline_problem(graph, devices, cost, bandwidth, replicate, memory)
+    problem = pipeline_problem(graph, devices, cost or "compute", bandwidth, replicate, memory)
     return problem, graph.time_unit, _US_PER[graph.time_unit]
 
 
 def plan_report(
     path: Path,
     devices: int | None,
-    cost: CostModel = "compute",
+    cost: CostModel | None = None,
     bandwidth: float | None = None,
     replicate: bool = False,
     memory: float | None = None,
@@ -67,7 +72,7 @@ def plan_report(
     """
     graph = read_partitionable(path)
     problem, unit, per_unit = _problem(graph, devices, cost, bandwidth, replicate, memory)
-    plan = best_plan(problem, most_ideals or MOST_IDEALS)
+    plan = best_plan(problem, MOST_IDEALS if most_ideals is None else most_ideals)
     return report_of(plan, problem, unit, per_unit)
 
 
@@ -93,7 +98,7 @@ def report_of(
         "certificate": {
             "lower_bound": time_of(plan.lower_bound),
             "infeasible": time_of(plan.bottleneck - 1)
-            if plan.is_certified and problem.is_integer
+            if plan.is_certified and problem.unit == "us"
             else None,
             "infeasible_below": time_of(plan.bottleneck) if plan.is_certified else None,
             "proof": plan.proof,
@@ -130,7 +135,7 @@ def report_of(
 def compat_report(
     path: Path,
     devices: int | None,
-    cost: CostModel,
+    cost: CostModel | None,
     bandwidth: float | None,
     replicate: bool,
     memory: float | None,
@@ -148,6 +153,7 @@ def compat_report(
         raise JoulecastError(f"--mode compat knows no {what}; use --mode exact")
     if devices is None:
         raise JoulecastError(f"{graph.name}: --devices is missing: into how many stages?")
+    cost = cost or "compute"
     # Checks the options as the other mode does.
     pipeline_problem(graph, devices, cost, bandwidth, replicate)
     begin = time.process_time()
@@ -181,7 +187,7 @@ def compat_report(
         "certified": False,
         "certificate": None,
         "work": graph.work_us / 1e6 / per_unit,
-        "speedup_bound": graph.work_us / 1e6 / plan.bottleneck_s,
+        "speedup_bound": graph.work_us / 1e6 / (plan.bottleneck_s or 1),
         "states": plan.states,
         "planning_cpu_s": cpu_s,
         "stages": stages,
@@ -219,7 +225,7 @@ def explained(report: dict[str, Any]) -> str:
         nodes = stage["nodes"]
         rows.append(
             f"{stage['stage']:>5} {on:>14} {len(nodes):>6} {taken:>12.6g} "
-            f"{100 * taken / report['bottleneck']:>5.0f}% {_amount(stage.get('bytes_in'), 1e6):>9} "
+            f"{100 * taken / (report['bottleneck'] or 1):>5.0f}% {_amount(stage.get('bytes_in'), 1e6):>9} "
             f"{_amount(stage.get('bytes_out'), 1e6):>9} {_amount(stage.get('memory'), 1e6):>10}  "
             f"{nodes[0]} .. {nodes[-1]}"
         )
