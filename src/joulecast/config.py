@@ -291,9 +291,8 @@ class PartitionSection(_Section):
     pipelines: list[PipelineRun] = Field(
         [
             PipelineRun(),
-            PipelineRun(schedule="gpipe"),
             PipelineRun(planner="parameters"),
-            PipelineRun(network="vit_s"),
+            PipelineRun(network="vit_s", schedule="gpipe"),
         ],
         description="Pipelines to run on this machine.",
     )
