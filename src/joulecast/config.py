@@ -10,37 +10,30 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from joulecast.config_experiments import (
+    PartitionSection,
+    Section,
+    SimulatorSection,
+    known_networks,
+)
 from joulecast.errors import JoulecastError
 from joulecast.power.meters import METER_NAMES
 from joulecast.spec import Algorithm, Emulation, Precision
-from joulecast.workloads.networks import check_size, network_info
+from joulecast.workloads.networks import check_size
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True)
-
-
-def _known_networks(networks: list[str]) -> list[str]:
-    for name in networks:
-        try:
-            network_info(name)
-        except JoulecastError as error:
-            raise ValueError(str(error)) from None
-    return networks
-
-
-class Download(_Section):
+class Download(Section):
     """One file of external data."""
 
     url: str = Field(pattern=r"^(https?|file)://")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class WorkloadSection(_Section):
+class WorkloadSection(Section):
     """What is trained."""
 
     networks: list[str] = Field(
@@ -59,7 +52,7 @@ class WorkloadSection(_Section):
     @field_validator("networks")
     @classmethod
     def _known(cls, networks: list[str]) -> list[str]:
-        return _known_networks(networks)
+        return known_networks(networks)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "WorkloadSection":
@@ -71,7 +64,7 @@ class WorkloadSection(_Section):
         return self
 
 
-class ScaleSection(_Section):
+class ScaleSection(Section):
     """On how many nodes, and how often."""
 
     nodes: list[int] = Field([1, 2, 4], min_length=1, description="Node counts.")
@@ -97,7 +90,7 @@ class ScaleSection(_Section):
         return sorted(nodes)
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """How it is trained."""
 
     steps: int | dict[str, int] = Field(
@@ -137,7 +130,7 @@ class TrainingSection(_Section):
         return counts
 
 
-class PowerSection(_Section):
+class PowerSection(Section):
     """What is sampled."""
 
     meters: list[str] = Field(
@@ -156,7 +149,7 @@ class PowerSection(_Section):
         return meters
 
 
-class CalibrationSection(_Section):
+class CalibrationSection(Section):
     """What MC2 measures beside training."""
 
     batch_sizes: list[int] = Field(
@@ -173,7 +166,7 @@ class CalibrationSection(_Section):
     allreduce_repeats: int = Field(15, ge=1, description="Repeats of every size.")
 
 
-class EvaluationSection(_Section):
+class EvaluationSection(Section):
     """How the models are judged."""
 
     imports: list[str] = Field(
@@ -186,131 +179,7 @@ class EvaluationSection(_Section):
     series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
 
 
-class SimulatorSection(_Section):
-    """What is simulated, and what the simulator is judged on."""
-
-    emulated_network: str | None = Field(
-        "recorded/emulated-network",
-        description="Measured steps on an emulated network, from the project's folder; null: measure "
-        "them here (needs root, a quarter of an hour).",
-    )
-    real_training: str | None = Field(
-        "recorded/two-core-training",
-        description="Measured steps of real training on two ranks, to judge the simulator on beside; "
-        "the rule measure_real_training leaves others in real-training below results. null: none.",
-    )
-    profile_ops: bool = Field(
-        True, description="Measure what every op of the networks costs on this machine."
-    )
-    platforms: list[str] = Field(
-        ["hc1", "hc2", "hc3", "dgx-h100", "dgx-h200", "tianhe3-mt", "tianhe3-ft"],
-        description="Platforms to forecast on, beside the campaign's own.",
-    )
-    nodes: list[int] = Field(
-        [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
-        min_length=1,
-        description="Node counts to forecast.",
-    )
-    batch_size: int = Field(
-        32,
-        ge=1,
-        description="Samples of a device's step on those platforms (scale.batch_size here).",
-    )
-    precision: Precision = Field("fp32", description="Whose peak rate those platforms compute at.")
-    speed_devices: list[int] = Field(
-        [8, 32, 64, 128, 1024, 10000],
-        min_length=1,
-        description="Device counts that the simulator is timed for.",
-    )
-
-    @field_validator("nodes", "speed_devices")
-    @classmethod
-    def _counts(cls, counts: list[int]) -> list[int]:
-        for count in counts:
-            if count < 1:
-                raise ValueError(f"{count} is below 1")
-        return sorted(set(counts))
-
-
-class PipelineRun(_Section):
-    """A pipeline that is run for real, a rank to a stage."""
-
-    network: str = Field("resnet18", description="A network of the campaign's list.")
-    stages: int = Field(2, ge=1, description="Ranks; not more than there are cores.")
-    planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
-        "exact", description="Who cuts the network."
-    )
-    schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Order of the micro-batches.")
-    micro_batches: int = Field(4, ge=1, description="That a batch is split into.")
-    batch_size: int = Field(16, ge=1, description="Samples of a step.")
-    image_size: int = Field(32, ge=8, description="Pixels of a side; the images are synthetic.")
-
-    @model_validator(mode="after")
-    def _fits(self) -> "PipelineRun":
-        try:
-            check_size(self.network, self.image_size, 16)
-        except JoulecastError as error:
-            raise ValueError(str(error)) from None
-        if self.batch_size % self.micro_batches:
-            raise ValueError(
-                f"batch_size {self.batch_size} does not divide into {self.micro_batches} micro-batches"
-            )
-        return self
-
-    @property
-    def name(self) -> str:
-        """What its files are called."""
-        return (
-            f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
-            f"-b{self.batch_size}-i{self.image_size}"
-        )
-
-
-class PartitionSection(_Section):
-    """Which networks are cut into pipeline stages, and which pipelines are run."""
-
-    graphs: str | None = Field(
-        "recorded/task-graphs",
-        description="Measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), from the "
-        "project's folder; null: measure the networks here.",
-    )
-    networks: list[str] = Field(
-        [
-            *("vgg16", "resnet18", "resnet50", "resnet101", "alexnet", "resnext50", "resnext101"),
-            *("inception_v3", "densenet121", "squeezenet1_0", "vit_s"),
-        ],
-        min_length=1,
-        description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
-    )
-    devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages.")
-    micro_batches: int = Field(16, ge=1, description="Of the predicted pipelines.")
-    batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
-    image_size: int | None = Field(
-        None, description="Pixels there; null: 224 (Inception 299), as in the paper."
-    )
-    pipelines: list[PipelineRun] = Field(
-        [
-            PipelineRun(),
-            PipelineRun(planner="parameters"),
-            PipelineRun(network="vit_s", schedule="gpipe"),
-        ],
-        description="Pipelines to run on this machine.",
-    )
-
-    @field_validator("networks")
-    @classmethod
-    def _known(cls, networks: list[str]) -> list[str]:
-        return _known_networks(networks)
-
-    @field_validator("devices")
-    @classmethod
-    def _stage_counts(cls, counts: list[int]) -> list[int]:
-        if min(counts) < 1:
-            raise ValueError(f"{min(counts)} devices are below 1")
-        return sorted(set(counts))
-
-
-class Config(_Section):
+class Config(Section):
     """The configuration of a campaign."""
 
     campaign: str = Field("default", pattern=_NAME, description="Name that the records carry.")
@@ -444,7 +313,7 @@ def _section_lines(section: BaseModel, indent: str) -> list[str]:
     lines = []
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if isinstance(value, _Section):
+        if isinstance(value, Section):
             lines += ["", f"{indent}# {(type(value).__doc__ or '').strip()}", f"{indent}{name}:"]
             lines += _section_lines(value, indent + "  ")
             continue

@@ -10,15 +10,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.profiled import (
-    Captured,
-    capture_tasks,
-    measure_all,
-    measure_module,
-    measure_tasks,
-    step_by_task,
-)
+from joulecast.graphs.profiled import measure_all, measure_module, measure_tasks, step_by_task
 from joulecast.graphs.taskgraph import read_task_graph
+from joulecast.graphs.tasks import Captured, capture_tasks
 from joulecast.workloads.networks import NETWORKS, build_empty, build_network
 
 TASKS = {

@@ -22,7 +22,7 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.partition.contraction import Contraction, contracted
 from joulecast.partition.order import TooManyIdeals, nodes_of
-from joulecast.partition.problem import Move, Problem, StageCosts
+from joulecast.partition.problem import Move, Problem
 from joulecast.partition.search import (
     Chain,
     best_chain,
@@ -33,6 +33,7 @@ from joulecast.partition.search import (
     prefixes,
     state_windows,
 )
+from joulecast.partition.stage_costs import StageCosts
 
 MOST_IDEALS = 60_000
 """Ideals that are listed at most; with more the answer is not certified."""

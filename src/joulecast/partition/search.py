@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.partition.order import PartialOrder, Window, membership, nodes_of
-from joulecast.partition.problem import Move, Problem, StageCosts
+from joulecast.partition.problem import Move, Problem
+from joulecast.partition.stage_costs import StageCosts
 
 _ALL_PAIRS = 500
 """Ideals whose pairs fit the processor's caches."""

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from joulecast.errors import JoulecastError
 from joulecast.partition.baselines import BASELINES
 from joulecast.tables.output import write_table
+from joulecast.tables.published import read_published_file
 
 _TIMES_NOTES = [
     "`joulecast_cpu_ms` is CPU time after the file was read, the least of five, with the proof of "
@@ -63,14 +62,7 @@ def read_published_partitioning(path: Path) -> PublishedPartitioning:
     Raises:
         JoulecastError: missing, or with wrong keys.
     """
-    try:
-        return PublishedPartitioning.model_validate(yaml.safe_load(path.read_text()))
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such file of published numbers") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    return read_published_file(PublishedPartitioning, path)
 
 
 def _column(planner: str) -> str:

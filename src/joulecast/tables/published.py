@@ -1,6 +1,7 @@
 """Published numbers: data files with paper, place and setting, never constants in code."""
 
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,17 +24,29 @@ class PublishedErrors(BaseModel):
     percentage_points_over_mc2: dict[str, float] = {}
 
 
-def read_published(path: Path) -> PublishedErrors:
-    """Read one file of ``config/published``.
+Published = TypeVar("Published", bound=BaseModel)
+
+
+def read_published_file(kind: type[Published], path: Path) -> Published:
+    """Read one file of ``config/published`` as what it has to be.
 
     Raises:
         JoulecastError: missing, or with wrong keys.
     """
     try:
-        return PublishedErrors.model_validate(yaml.safe_load(path.read_text()))
+        return kind.model_validate(yaml.safe_load(path.read_text()))
     except FileNotFoundError:
         raise JoulecastError(f"{path}: no such file of published numbers") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+
+
+def read_published(path: Path) -> PublishedErrors:
+    """Read one file of ``config/published``.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys.
+    """
+    return read_published_file(PublishedErrors, path)

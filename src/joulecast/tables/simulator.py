@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from scipy.stats import kendalltau
 
-from joulecast.errors import JoulecastError
 from joulecast.graphs.shipped import load
 from joulecast.platforms import Platform
 from joulecast.simulator.emulated import judge
@@ -18,6 +16,7 @@ from joulecast.simulator.real import judge_training
 from joulecast.simulator.simulate import Assumptions, simulate
 from joulecast.simulator.strategy import Strategy
 from joulecast.tables.output import write_table
+from joulecast.tables.published import read_published_file
 from joulecast.testbed.results import read_results
 from joulecast.training.validation_results import read_training_results
 
@@ -47,14 +46,7 @@ def read_published_simulators(path: Path) -> PublishedSimulators:
     Raises:
         JoulecastError: missing, or with wrong keys.
     """
-    try:
-        return PublishedSimulators.model_validate(yaml.safe_load(path.read_text()))
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such file of published numbers") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    return read_published_file(PublishedSimulators, path)
 
 
 def judged_experiments(

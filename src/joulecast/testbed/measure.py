@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors, written_aside
+from joulecast.kept import resumed_session
 from joulecast.provenance import host_fingerprint, load_before, source_state, versions
 from joulecast.testbed.families import REPEATED, all_configurations
 from joulecast.testbed.jobs import Job, calibration_jobs, step_job
@@ -183,23 +184,6 @@ def _session(launcher: str, link: Link) -> dict[str, Any]:
     }
 
 
-def _resumed_session(work: Path, launcher: str, link: Link) -> dict[str, Any]:
-    """The facts of the session that began ``work``, which this one must share."""
-    file, fresh = work / "session.json", _session(launcher, link)
-    if file.is_file():
-        begun: dict[str, Any] = json.loads(file.read_text())
-        for key in ("host", "versions", "link", "mpi_settings"):
-            if begun[key] != fresh[key]:
-                raise JoulecastError(
-                    f"{work} was begun with another `{key}`: {begun[key]}, now {fresh[key]}; "
-                    "measurements do not mix, remove that folder and start again"
-                )
-        return begun
-    with written_aside(file) as partial:
-        partial.write_text(json.dumps(fresh, indent=1))
-    return fresh
-
-
 @contextmanager
 def _terminable() -> Iterator[None]:
     def interrupted(number: int, frame: object) -> None:
@@ -235,7 +219,9 @@ def measure(
         work.mkdir(parents=True, exist_ok=True)
         log = open(work / "log.txt", "a", encoding="utf-8")  # noqa: SIM115 (closed below)
     with log, _terminable(), machine_lock(log) as lock:
-        session = _resumed_session(work, launcher, link)
+        session = resumed_session(
+            work, _session(launcher, link), ("host", "versions", "link", "mpi_settings")
+        )
         todo = [job for job in jobs if not _is_answered(work, job)]
         if todo:
             count = max(job.ranks // job.ranks_per_node for job in todo)

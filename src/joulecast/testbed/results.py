@@ -16,14 +16,13 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
-from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, sha256_of
+from joulecast.kept import PROVENANCE_FILE, checked_provenance
 from joulecast.testbed.configurations import Configuration
 from joulecast.testbed.jobs import Job
 from joulecast.testbed.load import is_polluted
 
 FORMAT = 1
-PROVENANCE_FILE = "provenance.json"
 FILES = ("configurations.json", "steps.csv", "ranks.csv", "collectives.csv")
 
 _STEP_COLUMNS = ("configuration", "repeat", "iteration", "seconds", "foreign_cores", "late_s")
@@ -130,39 +129,19 @@ def _summary(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return summary[_SUMMARY]
 
 
-def _checked(folder: Path) -> dict[str, Any]:
-    try:
-        provenance: dict[str, Any] = json.loads((folder / PROVENANCE_FILE).read_text())
-        if provenance["format"] != FORMAT:
-            raise JoulecastError(
-                f"{folder}: format {provenance['format']}, this version reads {FORMAT}"
-            )
-        sums: dict[str, str] = provenance["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise JoulecastError(
-            f"{folder} has no measurements of the testbed ({PROVENANCE_FILE}: {error}); the kept "
-            "ones are in recorded/emulated-network, new ones are made by joulecast.testbed.measure"
-        ) from None
-    for name in FILES:
-        try:
-            actual = sha256_of(folder / name)
-        except OSError as error:
-            raise JoulecastError(f"{folder / name}: cannot be read ({error.strerror})") from None
-        if actual != sums.get(name):
-            raise JoulecastError(
-                f"{folder / name} was changed since it was measured (its SHA-256 is not that of "
-                f"{PROVENANCE_FILE}); bring it back with git checkout"
-            )
-    return provenance
-
-
 def read_results(folder: Path) -> Results:
     """Read what was measured.
 
     Raises:
         JoulecastError: ``folder`` is not such data, or was changed since it was written.
     """
-    provenance = _checked(folder)
+    provenance = checked_provenance(
+        folder,
+        FORMAT,
+        FILES,
+        "no measurements of the testbed ({why}); the kept ones are in recorded/emulated-network, new ones "
+        "are made by joulecast.testbed.measure",
+    )
     listed = (folder / "configurations.json").read_text()
     configurations = TypeAdapter(list[Configuration]).validate_json(listed)
     iterations = pd.read_csv(folder / "steps.csv", dtype={"polluted": bool, "seconds": float})

@@ -7,17 +7,11 @@ the ranks (:mod:`joulecast.training.pipeline_worker`) do.
 """
 
 import json
-import os
-import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
@@ -32,6 +26,7 @@ from joulecast.provenance import (
 )
 from joulecast.schedules import Schedule, timeline
 from joulecast.training.launch import machine_lock
+from joulecast.training.ranks import launch_ranks
 from joulecast.workloads.networks import check_size
 
 _WHAT = (
@@ -46,7 +41,6 @@ _WHAT = (
     "`message_bytes` go from each stage to later ones for a micro-batch, and as many come back (of the "
     "last: what it gets). The parts took turns in `rounds`; the first steps of every turn are not kept."
 )
-_FAILED_LINES = 8
 
 
 class PipelineJob(BaseModel):
@@ -70,61 +64,6 @@ class PipelineJob(BaseModel):
     warm_up: PositiveInt
     """Steps of every turn that are not kept."""
     oversubscribed: bool
-
-
-def _launcher() -> str:
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
-    if found is None:
-        raise JoulecastError(
-            "no `mpiexec`; the lock has MPICH (`./run` installs it), or install one of your own"
-        )
-    return found
-
-
-def _environment() -> dict[str, str]:
-    # As runs of training are launched.
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
-
-
-def _launch(job: PipelineJob, log: TextIO, lock: int, timeout_s: float) -> Any:
-    name, begin_of_this_try = f"pipeline of {job.network}", log.seek(0, os.SEEK_END)
-    with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
-        job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
-        job_file.write_text(job.model_dump_json())
-        # Under mpi4py's runner a rank that fails ends the others too.
-        worker = [sys.executable, "-m", "mpi4py", "-m", "joulecast.training.pipeline_worker"]
-        process = subprocess.Popen(
-            [_launcher(), "-n", str(len(job.stages)), *worker, str(job_file), str(answer)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
-        try:
-            code = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise JoulecastError(
-                f"{name}: not finished after {timeout_s:.0f} s, and ended"
-            ) from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        if code != 0 or not answer.is_file():
-            said = (
-                Path(log.name)
-                .read_bytes()[begin_of_this_try:]
-                .decode(errors="replace")
-                .splitlines()
-            )
-            errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-            reason = errors[0] if errors else "; ".join(said[-_FAILED_LINES:])
-            raise JoulecastError(f"{name}: failed (exit code {code}): {reason}")
-        return json.loads(answer.read_text())
 
 
 def _summary(job: PipelineJob, answer: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +165,9 @@ def measure_pipeline(
             "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "load": load_before(),
         }
-        answer = _launch(job, log, lock, timeout_s)
+        answer = launch_ranks(
+            "pipeline_worker", job, f"pipeline of {network}", len(job.stages), log, lock, timeout_s
+        )
     record = {
         "label": "measured",
         "what": _WHAT,

@@ -8,9 +8,6 @@ step are measured by themselves, in the same session and apart from the steps th
 import json
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,8 +22,10 @@ from joulecast.files import explained_disk_errors, written_aside
 from joulecast.graphs.capture import capture_network
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.profile import measure_database
+from joulecast.kept import resumed_session
 from joulecast.provenance import host_fingerprint, load_before, source_state, versions
 from joulecast.training.launch import machine_lock
+from joulecast.training.ranks import launch_ranks, one_thread_environment
 from joulecast.training.validation_results import (
     COLLECTIVE_COLUMNS,
     FOREIGN,
@@ -183,45 +182,6 @@ def database_batches(
     return sorted({c.samples for c in mine})
 
 
-def _launcher() -> str:
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
-    if found is None:
-        raise JoulecastError(
-            "no `mpiexec`; the lock has MPICH (`./run` installs it), or install one of your own"
-        )
-    return found
-
-
-def _environment() -> dict[str, str]:
-    # As runs of training are launched.
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
-
-
-def _launch(job: TrainingJob, log: TextIO, lock: int) -> Any:
-    with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
-        job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
-        job_file.write_text(job.model_dump_json())
-        print(f"--- {job.name}", file=log, flush=True)
-        # Under mpi4py's runner a rank that fails ends the others too.
-        worker = [sys.executable, "-m", "mpi4py", "-m", "joulecast.training.validation_worker"]
-        done = subprocess.run(
-            [_launcher(), "-n", str(RANKS), *worker, str(job_file), str(answer)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=_environment(),
-            timeout=_TIMEOUT_S,
-            pass_fds=(lock,),
-        )
-        if done.returncode != 0 or not answer.is_file():
-            raise JoulecastError(
-                f"{job.name}: failed (exit code {done.returncode}); {log.name} says why"
-            )
-        return json.loads(answer.read_text())
-
-
 def _fewest_clean(found: dict[str, list[dict[str, float]]]) -> int:
     return min(sum(1 for row in rows if not is_polluted(row)) for rows in found.values())
 
@@ -235,7 +195,7 @@ def _answer(work: Path, job: TrainingJob, log: TextIO, lock: int) -> tuple[Any, 
         if kept["job"] == wanted:
             return kept["answer"], "measured before"
     begin = time.monotonic()
-    answer = _launch(job, log, lock)
+    answer = launch_ranks("validation_worker", job, job.name, RANKS, log, lock, _TIMEOUT_S)
     with written_aside(file) as partial:
         partial.write_text(json.dumps({"job": wanted, "answer": answer}))
     said = f"{time.monotonic() - begin:.0f} s"
@@ -257,7 +217,6 @@ def _database(
 
 
 def _session(work: Path, networks: Sequence[str], workload: Workload) -> dict[str, Any]:
-    file = work / "session.json"
     fresh = {
         "what": _WHAT,
         "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -270,21 +229,12 @@ def _session(work: Path, networks: Sequence[str], workload: Workload) -> dict[st
         "ranks": RANKS,
         "threads": 1,
         "environment": {
-            k: v for k, v in _environment().items() if k not in os.environ or k[:3] == "OMP"
+            k: v
+            for k, v in one_thread_environment().items()
+            if k not in os.environ or k[:3] == "OMP"
         },
     }
-    if file.is_file():
-        begun: dict[str, Any] = json.loads(file.read_text())
-        for key in ("host", "versions", "networks", "workload"):
-            if begun[key] != fresh[key]:
-                raise JoulecastError(
-                    f"{work} was begun with another `{key}`: {begun[key]}, now {fresh[key]}; "
-                    "measurements do not mix, remove that folder and start again"
-                )
-        return begun
-    with written_aside(file) as partial:
-        partial.write_text(json.dumps(fresh, indent=1))
-    return fresh
+    return resumed_session(work, fresh, ("host", "versions", "networks", "workload"))
 
 
 def measure(

@@ -28,14 +28,13 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, sha256_of
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.quiet import quiet_mean
+from joulecast.kept import PROVENANCE_FILE, checked_provenance
 
 FORMAT = 2
-PROVENANCE_FILE = "provenance.json"
 TABLES = ("steps.csv", "collectives.csv", "parts.csv")
 WAITING = 0.03
 """An iteration in which some rank had no core for more than this share (and longer than its clock of CPU time
@@ -191,32 +190,6 @@ def write_training_results(
         (folder / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=1) + "\n")
 
 
-def _checked(folder: Path) -> dict[str, Any]:
-    try:
-        provenance: dict[str, Any] = json.loads((folder / PROVENANCE_FILE).read_text())
-        if provenance["format"] != FORMAT:
-            raise JoulecastError(
-                f"{folder}: format {provenance['format']}, this version reads {FORMAT}"
-            )
-        sums: dict[str, str] = dict(provenance["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise JoulecastError(
-            f"{folder} has no measurements of training ({PROVENANCE_FILE}: {error}); the kept ones are in "
-            "recorded/two-core-training, new ones are made by joulecast.training.validation"
-        ) from None
-    for name in {"configurations.json", *TABLES, *sums}:
-        try:
-            actual = sha256_of(folder / name)
-        except OSError as error:
-            raise JoulecastError(f"{folder / name}: cannot be read ({error.strerror})") from None
-        if actual != sums.get(name):
-            raise JoulecastError(
-                f"{folder / name} was changed since it was measured (its SHA-256 is not that of "
-                f"{PROVENANCE_FILE}); bring it back with git checkout"
-            )
-    return provenance
-
-
 def _summary(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Quiet time and spread of clean iterations in groups; NaN where none is clean."""
     clean = frame[~frame.polluted].groupby(by, sort=False).seconds
@@ -234,7 +207,13 @@ def read_training_results(folder: Path) -> TrainingResults:
     Raises:
         JoulecastError: ``folder`` is not such data, or was changed since it was written.
     """
-    provenance = _checked(folder)
+    provenance = checked_provenance(
+        folder,
+        FORMAT,
+        ("configurations.json", *TABLES),
+        "no measurements of training ({why}); the kept ones are in recorded/two-core-training, new ones are "
+        "made by joulecast.training.validation",
+    )
     listed = (folder / "configurations.json").read_text()
     configurations = TypeAdapter(list[TrainingConfiguration]).validate_json(listed)
     iterations, collectives, parts = (

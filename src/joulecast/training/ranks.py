@@ -1,0 +1,88 @@
+"""Launches a program of this package under MPI, gives it a job, and takes back its answer."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import BaseModel
+
+from joulecast.errors import JoulecastError
+
+_FAILED_LINES = 8
+
+
+def _launcher() -> str:
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.is_file() else shutil.which("mpiexec")
+    if found is None:
+        raise JoulecastError(
+            "no `mpiexec`; the lock has MPICH (`./run` installs it), or install one of your own"
+        )
+    return found
+
+
+def one_thread_environment() -> dict[str, str]:
+    """The environment that runs of training have, with one thread a rank."""
+    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
+
+
+def launch_ranks(
+    program: str, job: BaseModel, name: str, ranks: int, log: TextIO, lock: int, timeout_s: float
+) -> Any:
+    """Run ``python -m joulecast.training.PROGRAM JOB ANSWER`` on some ranks of this machine.
+
+    Args:
+        program: module that reads the job's JSON and leaves JSON as its answer.
+        job: what is to be done.
+        name: of the job, for messages.
+        ranks: how many.
+        log: gets what the ranks print.
+        lock: descriptor of the machine lock, which the ranks inherit.
+        timeout_s: afterwards the ranks are ended.
+
+    Returns:
+        The answer.
+
+    Raises:
+        JoulecastError: no ``mpiexec``, not finished in time, or a rank failed; with what it said.
+    """
+    print(f"--- {name}", file=log, flush=True)
+    begin_of_this_try = log.seek(0, os.SEEK_END)
+    with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
+        job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
+        job_file.write_text(job.model_dump_json())
+        # Under mpi4py's runner a rank that fails ends the others too.
+        worker = [sys.executable, "-m", "mpi4py", "-m", f"joulecast.training.{program}"]
+        process = subprocess.Popen(
+            [_launcher(), "-n", str(ranks), *worker, str(job_file), str(answer)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=one_thread_environment(),
+            start_new_session=True,
+            pass_fds=(lock,),
+        )
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise JoulecastError(
+                f"{name}: not finished after {timeout_s:.0f} s, and ended"
+            ) from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code != 0 or not answer.is_file():
+            said = Path(log.name).read_bytes()[begin_of_this_try:].decode(errors="replace")
+            lines = said.splitlines()
+            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            reason = errors[0] if errors else "; ".join(lines[-_FAILED_LINES:])
+            raise JoulecastError(f"{name}: failed (exit code {code}): {reason}")
+        return json.loads(answer.read_text())
