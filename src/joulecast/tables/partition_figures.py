@@ -22,7 +22,7 @@ def stages_of_network(experiment: Mapping[str, Any], stem: Path) -> None:
         shown = (
             ("time, ms", [s["time"] / 1e3 for s in stages]),
             ("memory, GB", [s["memory"] / 1e9 for s in stages]),
-            ("activations handed on, MB", [(s["bytes_out"] or 0) / 1e6 for s in stages]),
+            ("activations out, MB", [(s["bytes_out"] or 0) / 1e6 for s in stages]),
         )
         for axes, (label, values), colour in zip(row, shown, _COLOURS, strict=True):
             axes.bar(range(len(values)), values, color=colour)
