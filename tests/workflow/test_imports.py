@@ -35,6 +35,7 @@ def clone(tmp_path_factory):
     write_run(results, "result_3", system="4xACME-Fast9000", nodes=4, result=["nothing"])
     config = yaml.safe_load((folder / "config/replay-two-core-vm.yaml").read_text())
     config |= {"results": "results/acme", "external_data": "data"}
+    config |= {"partition": {"networks": ["alexnet"]}}
     config["evaluation"] |= {"imports": ["acme"]}
     (folder / "config/acme.yaml").write_text(yaml.safe_dump(config))
     return folder

@@ -12,7 +12,7 @@ if RECORDED is None:
         priority: place_in_order
         threads: 1
         resources:
-            machine=1,
+            machine=2,
             mpi="mpiexec",
             tasks=rank_count,
         params:
@@ -24,7 +24,7 @@ if RECORDED is None:
         wildcard_constraints:
             run=ONE_RANK,
         resources:
-            machine=1,
+            machine=2,
 
     use rule train as calibrate with:
         wildcard_constraints:

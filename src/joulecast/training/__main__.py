@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.spec import RunSpec
+from joulecast.training.ranks import say_reason
 from joulecast.training.run import measure_this_run
 
 _LET_RANK_0_SPEAK_S = 0.5
@@ -41,7 +42,7 @@ def main() -> None:
             # What all ranks find wrong, rank 0 says, and its abort ends the others meanwhile.
             time.sleep(_LET_RANK_0_SPEAK_S)
         if isinstance(error, JoulecastError):
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            say_reason(error, arguments.spec)
         else:
             traceback.print_exc()
             sys.stderr.flush()

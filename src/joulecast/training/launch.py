@@ -25,12 +25,9 @@ from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors, written_aside
 from joulecast.records import answers, read_info
 from joulecast.spec import RunSpec
+from joulecast.training.ranks import said_reason
 
 _LOG_LINES_KEPT = 40
-
-
-class _Ended(Exception):
-    """The job ended badly; what it said about it is in the log."""
 
 
 @contextmanager
@@ -95,7 +92,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def _run(command: list[str], spec: RunSpec, log: TextIO, lock: int, timeout_s: float) -> None:
+def _run(
+    command: list[str], spec: RunSpec, spec_file: Path, log: TextIO, lock: int, timeout_s: float
+) -> None:
+    begin_of_this_try = log.seek(0, os.SEEK_END)
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -125,7 +125,10 @@ def _run(command: list[str], spec: RunSpec, log: TextIO, lock: int, timeout_s: f
         signal.signal(signal.SIGTERM, before)
     if code != 0:
         killed = f" (killed by signal {-code})" if code < 0 else ""
-        raise _Ended(f"ended with exit code {code}{killed}")
+        ended = f"ended with exit code {code}{killed}"
+        printed = Path(log.name).read_bytes()[begin_of_this_try:].decode(errors="replace")
+        reason = said_reason(spec_file, printed)
+        raise JoulecastError(f"{reason} ({ended})" if reason else f"run {spec.run}: {ended}")
 
 
 def _keep_failure(folder: Path, spec: RunSpec, reason: str, log_lines: list[str]) -> None:
@@ -173,20 +176,16 @@ def measure(
                     spec_file.write_text(spec.model_dump_json())
                     begin = time.monotonic()
                     command = command_line(spec, spec_file, out, launcher)
-                    _run(command, spec, log, lock, timeout_s)
+                    _run(command, spec, spec_file, log, lock, timeout_s)
                 print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
                 # Rank 0 validated the record before it renamed it.
                 if read_info(out).spec_sha256 != spec.digest():
                     raise JoulecastError(f"run {spec.run}: {out} answers another specification")
-        except (JoulecastError, _Ended) as error:
+        except JoulecastError as error:
             log.flush()
             lines = log_file.read_bytes()[begin_of_this_try:].decode(errors="replace").splitlines()
-            said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-            reason = str(error)
-            if isinstance(error, _Ended):
-                reason = f"{said[-1]} ({error})" if said else f"run {spec.run}: {error}"
             if failures is not None:
-                _keep_failure(failures, spec, reason, lines)
-            raise JoulecastError(reason) from None
+                _keep_failure(failures, spec, str(error), lines)
+            raise
     if failures is not None:
         (failures / f"{spec.run}.json").unlink(missing_ok=True)

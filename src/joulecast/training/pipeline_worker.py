@@ -26,6 +26,7 @@ from joulecast.training.pipeline import Stage
 from joulecast.training.pipeline_local import local_stages
 from joulecast.training.pipeline_runs import PipelineJob
 from joulecast.training.pipeline_tasks import completed, numbered
+from joulecast.training.ranks import say_reason
 from joulecast.workloads.networks import build_network
 
 # So small that random weights stay as they are; an update takes as long as any.
@@ -177,7 +178,7 @@ def main(job_file: str, out: str) -> None:
         answer = Measurement(job, comm, len(cores)).measure()
     except JoulecastError as error:
         # Any rank's end ends all of them, so whichever comes first has to say why.
-        print(f"error: {error}", flush=True)
+        say_reason(error, Path(job_file))
         raise
     if comm.rank == 0:
         with written_aside(Path(out)) as aside:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +32,33 @@ def one_thread_environment() -> dict[str, str]:
     """The environment that runs of training have, with one thread a rank."""
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
+
+
+def _reason_file(job: Path) -> Path:
+    return job.with_name("reason.txt")
+
+
+def say_reason(error: JoulecastError, job: Path) -> None:
+    """Tell why this rank fails: in the log, and in a file beside the job that it was given.
+
+    A launcher may end before it has passed on all that its ranks printed; the file gets there.
+    """
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        _reason_file(job).write_text(str(error), encoding="utf-8")
+
+
+def said_reason(job: Path, log: str) -> str | None:
+    """Why the last rank that failed did so, or the launcher; ``None`` when none has said anything.
+
+    Args:
+        job: the file that the ranks were given.
+        log: what ranks and launcher have printed.
+    """
+    with suppress(OSError):
+        return _reason_file(job).read_text(encoding="utf-8")
+    said = [line.removeprefix("error: ") for line in log.splitlines() if line.startswith("error: ")]
+    return said[-1] if said else None
 
 
 def launch_ranks(
@@ -81,8 +109,6 @@ def launch_ranks(
                 process.wait()
         if code != 0 or not answer.is_file():
             said = Path(log.name).read_bytes()[begin_of_this_try:].decode(errors="replace")
-            lines = said.splitlines()
-            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-            reason = errors[0] if errors else "; ".join(lines[-_FAILED_LINES:])
+            reason = said_reason(job_file, said) or "; ".join(said.splitlines()[-_FAILED_LINES:])
             raise JoulecastError(f"{name}: failed (exit code {code}): {reason}")
         return json.loads(answer.read_text())
