@@ -12,6 +12,7 @@ include: "workflow/rules/measure.smk"
 include: "workflow/rules/energy.smk"
 include: "workflow/rules/simulator.smk"
 include: "workflow/rules/partition.smk"
+include: "workflow/rules/tuning.smk"
 
 
 localrules:
@@ -20,6 +21,7 @@ localrules:
     energy_tables,
     simulator_tables,
     partition_tables,
+    tuning_tables,
 
 
 rule all:
@@ -30,6 +32,7 @@ rule all:
         rules.check.output,
         rules.simulator_report.output,
         rules.partition_report.output,
+        rules.tuning_live_report.output if RECORDED is None else [],
 
 
 rule measure:
@@ -50,3 +53,9 @@ rule simulator_tables:
 rule partition_tables:
     input:
         rules.partition_report.output,
+
+
+rule tuning_tables:
+    input:
+        rules.tuning_report.output,
+        rules.tuning_live_report.output if RECORDED is None else [],

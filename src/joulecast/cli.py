@@ -10,6 +10,7 @@ import typer
 from joulecast import config as configuration
 from joulecast.cli_partition import partition, profile
 from joulecast.cli_simulator import search, simulate
+from joulecast.cli_tuning import advise, tune
 from joulecast.errors import JoulecastError
 from joulecast.external import locate
 from joulecast.platforms import read_platform
@@ -27,6 +28,8 @@ app.command()(simulate)
 app.command()(search)
 app.command()(partition)
 app.command()(profile)
+app.command()(tune)
+app.command()(advise)
 
 
 def _fail(error: JoulecastError) -> typer.Exit:

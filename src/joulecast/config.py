@@ -13,9 +13,11 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from joulecast.config_experiments import (
+    Download,
     PartitionSection,
     Section,
     SimulatorSection,
+    TuningSection,
     known_networks,
 )
 from joulecast.errors import JoulecastError
@@ -24,13 +26,6 @@ from joulecast.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-
-
-class Download(Section):
-    """One file of external data."""
-
-    url: str = Field(pattern=r"^(https?|file)://")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class WorkloadSection(Section):
@@ -204,6 +199,7 @@ class Config(Section):
     evaluation: EvaluationSection = EvaluationSection()
     simulator: SimulatorSection = SimulatorSection()
     partition: PartitionSection = PartitionSection()
+    tuning: TuningSection = TuningSection()
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
 
     @field_validator("external_data")

@@ -1,4 +1,4 @@
-"""The configuration's sections of the experiments that need no campaign: simulator and partitioning."""
+"""The configuration's sections of the experiments that need no campaign: simulator, partitioning, tuning."""
 
 from typing import Literal
 
@@ -13,6 +13,13 @@ class Section(BaseModel):
     """Keys that belong together; others are refused."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class Download(Section):
+    """One file of external data."""
+
+    url: str = Field(pattern=r"^(https?|file)://")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 def known_networks(networks: list[str]) -> list[str]:
@@ -147,3 +154,58 @@ class PartitionSection(Section):
         if min(counts) < 1:
             raise ValueError(f"{min(counts)} devices are below 1")
         return sorted(set(counts))
+
+
+class LiveTuningSection(Section):
+    """A training that recurs on this machine, to be tuned as it goes."""
+
+    network: str = Field("lenet5", description="What is trained, on scikit-learn's digits.")
+    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    target_accuracy: float = Field(0.9, gt=0, le=1, description="Of the test split.")
+    max_epochs: int = Field(60, ge=1, description="A try that needs more has failed.")
+    batch_sizes: list[int] = Field(
+        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="The only knob without a GPU."
+    )
+    default_batch_size: int = Field(256, ge=1, description="What is used without tuning.")
+    learning_rate: float = Field(
+        0.05, gt=0, description="At the default batch size; it is scaled linearly with others."
+    )
+    policy: Literal["default", "zeus", "outward-walk", "curve"] = Field(
+        "zeus", description="Who proposes batch sizes."
+    )
+    recurrences: int = Field(50, ge=1, description="Trainings to the target.")
+    seed: int = Field(1, description="Of the policy, the weights and the order of batches.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
+    allow_power_limit: bool = Field(
+        False,
+        description="Let the tuner set the GPU's power limit; it is put back after every training.",
+    )
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _ascending(cls, sizes: list[int]) -> list[int]:
+        if min(sizes) < 1:
+            raise ValueError(f"batch size {min(sizes)} is below 1")
+        return sorted(set(sizes))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "LiveTuningSection":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.default_batch_size not in self.batch_sizes:
+            raise ValueError(
+                f"default_batch_size {self.default_batch_size} is none of batch_sizes "
+                f"{', '.join(map(str, self.batch_sizes))}"
+            )
+        return self
+
+
+class TuningSection(Section):
+    """Replays of the Zeus authors' traces (config/external/zeus_trace.yaml), and a training tuned live."""
+
+    eta: float = Field(0.5, ge=0, le=1, description="Weight of energy in the cost, beside time.")
+    seeds: int = Field(20, ge=2, description="Replays of every policy in every setting.")
+    recurrences: int = Field(50, ge=10, description="Of every replay.")
+    live: LiveTuningSection = LiveTuningSection()

@@ -1,10 +1,15 @@
 """Public data that is not ours to ship: taken from a local folder, or fetched by address and checksum."""
 
+import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
 
-from joulecast.config import Config, Download
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from joulecast.config import Config
+from joulecast.config_experiments import Download
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of, written_aside
 
@@ -81,3 +86,43 @@ def locate(config: Config, name: str) -> Path:
     if not target.is_file() or sha256_of(target) != source[name].sha256:
         _fetch(name, source[name], target)
     return target
+
+
+def listed_downloads(path: Path) -> dict[str, Download]:
+    """The files that a list of ``config/external`` names, with address and sha256.
+
+    Raises:
+        JoulecastError: missing, or no such list.
+    """
+    try:
+        return TypeAdapter(dict[str, Download]).validate_python(yaml.safe_load(path.read_text()))
+    except FileNotFoundError:
+        raise JoulecastError(f"{path}: no such list of downloads") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+
+
+def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -> None:
+    """Put listed files into ``folder``, from the folder of that name below `external_data`, or fetched.
+
+    Where ``external_data`` names a download of its own for one of them, that is fetched instead.
+
+    Raises:
+        JoulecastError: a file is absent or cannot be fetched, or its checksum is another (names both).
+    """
+    source = config.external_data
+    for name, download in downloads.items():
+        if not isinstance(source, str):
+            _fetch(name, (source or {}).get(f"{folder.name}/{name}", download), folder / name)
+            continue
+        local = locate(config, f"{folder.name}/{name}")
+        found = sha256_of(local)
+        if found != download.sha256:
+            raise JoulecastError(
+                f"{local}: has sha256 {found}, and should have {download.sha256}; bring back the file, or "
+                "point `external_data` elsewhere"
+            )
+        with written_aside(folder / name) as aside:
+            shutil.copyfile(local, aside)

@@ -19,6 +19,7 @@ SIZES = {
     "alexnet": 63,
     "densenet121": 64,
     "inception_v3": 107,
+    "lenet5": 8,
     "resnet101": 40,
     "resnet18": 40,
     "resnet50": 40,

@@ -4,9 +4,10 @@ import hashlib
 
 import pytest
 
-from joulecast.config import parse_config
+from joulecast.config import Config, parse_config
 from joulecast.errors import JoulecastError
-from joulecast.external import locate, locate_folder
+from joulecast.external import bring_listed, listed_downloads, locate, locate_folder
+from joulecast.files import sha256_of
 
 
 def test_a_folder(tmp_path):
@@ -57,3 +58,27 @@ def test_a_folder_is_all_that_is_addressed_below_it(tmp_path):
         locate_folder(config, "zeus")
     here = parse_config({"external_data": str(tmp_path / "source")})
     assert locate_folder(here, "power") == tmp_path / "source/power"
+
+
+def test_listed_files_are_checked_wherever_they_come_from(tmp_path):
+    here = tmp_path / "data/traces"
+    here.mkdir(parents=True)
+    (here / "a.csv").write_text("1,2\n")
+    sha256 = sha256_of(here / "a.csv")
+    listed = tmp_path / "traces.yaml"
+    listed.write_text(f"a.csv: {{url: 'file://{here / 'a.csv'}', sha256: {sha256}}}\n")
+    downloads = listed_downloads(listed)
+    local = Config(results=str(tmp_path / "r"), external_data=str(here.parent))
+    bring_listed(local, downloads, tmp_path / "local/traces")
+    bring_listed(Config(), downloads, tmp_path / "fetched/traces")
+    for folder in ("local", "fetched"):
+        assert (tmp_path / folder / "traces/a.csv").read_text() == "1,2\n"
+    (here / "a.csv").write_text("1,3\n")
+    changed = sha256_of(here / "a.csv")
+    for config in (local, Config()):
+        with pytest.raises(JoulecastError, match=f"{changed}.*{sha256}"):
+            bring_listed(config, downloads, tmp_path / "again/traces")
+    assert not (tmp_path / "again/traces/a.csv").exists()
+    listed.write_text("a.csv: {url: 'file:///x', sha256: short}\n")
+    with pytest.raises(JoulecastError, match=r"a\.csv\.sha256"):
+        listed_downloads(listed)

@@ -26,6 +26,7 @@ TASKS = {
     "inception_v3": 325,
     "densenet121": 431,
     "squeezenet1_0": 66,
+    "lenet5": 12,
     "vit_s": 142,
 }
 """Calls in the trace of each network; of vit_s those that give tensors, attention's two outputs as one."""

@@ -23,6 +23,7 @@ TARGETS = [
     "energy_tables",
     "simulator_tables",
     "partition_tables",
+    "tuning_tables",
 ]
 
 

@@ -1,4 +1,5 @@
 # What the rules share: the checked configuration, the runs it asks for, and where results lie.
+from hashlib import sha256
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -8,6 +9,8 @@ from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of
 from joulecast.recorded import FILES
+from joulecast.external import listed_downloads
+from joulecast.tuning.experiment import COMPARED
 
 PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
 try:
@@ -22,6 +25,7 @@ RUNS = run_table(list(SPECS.values()))
 RESULTS = CONFIG.results
 PUBLISHED = Path(workflow.basedir) / "config" / "published"
 PROJECT = Path(workflow.basedir)
+EXTERNAL = PROJECT / "config" / "external"
 NETWORKS = CONFIG.workload.networks
 # Measured here only where the configuration says so; else taken from what the project keeps as data.
 EMULATED_NETWORK = CONFIG.simulator.emulated_network
@@ -36,6 +40,14 @@ TASK_GRAPHS = (
 PIPELINES = {
     run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
 }
+# Traces of tuning, wherever they come from.
+TRACES = [
+    f"{RESULTS}/external/zeus_trace/{name}"
+    for name in listed_downloads(EXTERNAL / "zeus_trace.yaml")
+]
+# A training that is tuned live is a measurement, and has a history of its own for everything it depends on.
+LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
+LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
 # Ranks that need a launcher are told from single ones by their node count.
 ONE_RANK = r"[a-z0-9_]+-n1-b\d+-r\d+"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
@@ -48,6 +60,7 @@ wildcard_constraints:
     name=r"[A-Za-z0-9_.-]+",
     network=r"[a-z0-9_]+",
     pipeline=r"[a-z0-9_-]+",
+    policy=r"[a-z-]+",
 
 
 def records(query="index == index"):

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from joulecast.errors import JoulecastError
-from joulecast.spec import RunSpec
+from joulecast.spec import RunSpec, Workload
 from joulecast.training.emulation import NodeSpeed
 from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts, arrive, arrive_slowly
 from joulecast.training.loader import Batch, Loader, batch_indices, rank_share
 from joulecast.training.stages import StageClock
-from joulecast.workloads.datasets import open_dataset
+from joulecast.workloads.datasets import Images, open_dataset
 from joulecast.workloads.networks import build_network
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -126,10 +126,39 @@ class Trained:
     reached_target: bool | None
 
 
-class Trainer:
-    """One rank's replica, optimiser state, loader and gradient buckets."""
+@dataclass(frozen=True)
+class Splits:
+    """A data set that is open already, for those who train on it again and again."""
 
-    def __init__(self, spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> None:
+    train: Images
+    test: Images
+
+    @classmethod
+    def of(cls, workload: Workload) -> "Splits":
+        """Open both splits of a workload's data set."""
+        w = workload
+        train, test = (
+            open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=train)
+            for train in (True, False)
+        )
+        return cls(train, test)
+
+
+class Trainer:
+    """One rank's replica, optimiser state, loader and gradient buckets.
+
+    Args:
+        splits: the workload's data set where it is open already; it is opened here otherwise.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        hosts: Hosts,
+        clock: StageClock,
+        yields: bool,
+        splits: Splits | None = None,
+    ) -> None:
         assert spec.training is not None and spec.workload is not None
         self.spec, self.training, self.workload = spec, spec.training, spec.workload
         self.hosts, self.clock, self.yields = hosts, clock, yields
@@ -138,7 +167,11 @@ class Trainer:
         keep_freed_memory()
         self.device = device_of(spec, hosts)
         w = self.workload
-        images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes)
+        if splits is None:
+            images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes)
+        else:
+            images = splits.train
+        self._test = None if splits is None else splits.test
         torch.manual_seed(spec.seed)
         self.network = self._build().to(self.device)
         torch.manual_seed(spec.seed * 100_003 + comm.rank)  # dropout differs between ranks
@@ -259,7 +292,9 @@ class Trainer:
     def accuracy(self) -> float:
         """Share of the test split that is classified right, each rank taking a part of it."""
         w, comm = self.workload, self.hosts.comm
-        images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
+        if self._test is None:
+            self._test = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
+        images = self._test
         self.network.eval()
         right = np.zeros(1)
         mine = range(comm.rank, len(images), comm.size)
@@ -271,11 +306,17 @@ class Trainer:
         comm.Allreduce(MPI.IN_PLACE, right)
         return float(right[0]) / len(images)
 
-    def train(self, progress: Callable[[int, float], None]) -> Trained:
+    def train(
+        self,
+        progress: Callable[[int, float], None],
+        go_on: Callable[[int, float], bool] | None = None,
+    ) -> Trained:
         """Warm up, then train to the given steps or to the target accuracy.
 
         Args:
-            progress: called with the steps done and this rank's mean loss.
+            progress: called after every step with the steps done and this rank's mean loss.
+            go_on: asked after every evaluation that missed the target, with the steps done and the
+                accuracy, whether to go on; all ranks have to answer alike.
         """
         training, comm, clock = self.training, self.hosts.comm, self.clock
         self.measure_reference()
@@ -299,6 +340,8 @@ class Trainer:
                     accuracy = self.accuracy()
                 if accuracy >= training.target_accuracy:
                     reached = True
+                    break
+                if go_on is not None and not last and not go_on(done, accuracy):
                     break
         arrive(comm, self.yields)
         stop = time.monotonic()

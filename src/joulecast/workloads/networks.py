@@ -1,12 +1,14 @@
-"""The networks of the campaign by name, all from torchvision.
+"""The networks of the campaign by name, from torchvision unless it is said otherwise.
 
 VGG16, ResNet50 and ViT-B/16 are those of the MC2 paper; ViT-S and ViT-Ti (Touvron et al. 2021, DeiT)
-are the same architecture for small machines; the others are those of the partitioning paper's
-Table 1. This module can be imported without torch, so that a campaign can be checked quickly.
+are the same architecture for small machines; LeNet-5 is written here, for trainings that reach their
+target within a second; the others are those of the partitioning paper's Table 1. This module can be
+imported without torch, so that a campaign can be checked quickly.
 """
 
 import sys
 import types
+from collections import OrderedDict
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """Name in torchvision (or of a ViT size), and the smallest image the network takes."""
+    """Name in torchvision (``None``: it is not from there), and the smallest image the network takes."""
 
-    torchvision_name: str
+    torchvision_name: str | None
     smallest_image: int
     vit: tuple[int, int, int] | None = None
     """layers, heads, hidden size of a vision transformer."""
@@ -39,6 +41,7 @@ NETWORKS: dict[str, NetworkInfo] = {
     "inception_v3": NetworkInfo("inception_v3", 75),
     "densenet121": NetworkInfo("densenet121", 32),
     "squeezenet1_0": NetworkInfo("squeezenet1_0", 21),
+    "lenet5": NetworkInfo(None, 8),
     "vit_b": NetworkInfo("vit", 8, (12, 12, 768)),
     "vit_s": NetworkInfo("vit", 8, (12, 6, 384)),
     "vit_ti": NetworkInfo("vit", 8, (12, 3, 192)),
@@ -100,6 +103,38 @@ def _import_torchvision_models() -> Any:
     return torchvision.models
 
 
+def _lenet5(image_size: int, classes: int) -> "nn.Module":
+    """LeCun et al. 1998, figure 2, with ReLU for the sigmoids and max for the average pooling.
+
+    Both convolutions are padded, so that images of 8 pixels leave something for the second one; each
+    pooling halves the side. Weights are drawn as He et al. 2015 have it for ReLU: with torch's own, smaller
+    ones many a training at a large batch size stands still for tens of epochs before it begins to learn.
+    """
+    from torch import nn
+
+    side = image_size // 2 // 2
+    layers: list[tuple[str, nn.Module]] = [
+        ("conv1", nn.Conv2d(3, 6, 5, padding=2)),
+        ("relu1", nn.ReLU()),
+        ("pool1", nn.MaxPool2d(2)),
+        ("conv2", nn.Conv2d(6, 16, 5, padding=2)),
+        ("relu2", nn.ReLU()),
+        ("pool2", nn.MaxPool2d(2)),
+        ("flatten", nn.Flatten()),
+        ("fc1", nn.Linear(16 * side * side, 120)),
+        ("relu3", nn.ReLU()),
+        ("fc2", nn.Linear(120, 84)),
+        ("relu4", nn.ReLU()),
+        ("fc3", nn.Linear(84, classes)),
+    ]
+    for _, layer in layers:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+    return nn.Sequential(OrderedDict(layers))
+
+
 def build_network(name: str, image_size: int, patch_size: int, classes: int) -> "nn.Module":
     """Build a network with random weights (torch's current seed), for ``classes`` classes.
 
@@ -111,6 +146,8 @@ def build_network(name: str, image_size: int, patch_size: int, classes: int) -> 
     """
     check_size(name, image_size, patch_size)
     info = network_info(name)
+    if name == "lenet5":
+        return _lenet5(image_size, classes)
     models = _import_torchvision_models()
     if name == "resnext101":
         # torchvision registers the 32x8d only; the partitioning paper uses the 32x4d.

@@ -1,0 +1,84 @@
+"""The energy counter of what a process computes on, for those who want joules between two moments.
+
+A sampler (:mod:`joulecast.power.sampler`) watches a whole run; a counter is read when it begins and when it
+ends. NVML renews its counter about every 0.1 s and RAPL every millisecond, so what is much shorter than that
+cannot be told.
+"""
+
+import os
+from typing import Literal
+
+from joulecast.errors import JoulecastError
+from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed
+
+
+class EnergyCounter:
+    """The energy counters of what is trained on, added up.
+
+    Attributes:
+        why_not: why there is none; ``None``: there is one.
+    """
+
+    def __init__(self, meters: list[Meter], why_not: str | None) -> None:
+        self._meters, self.why_not = meters, why_not
+        self._last_failure = ""
+
+    def read(self) -> float | None:
+        """Joules since it was opened; ``None`` when a counter cannot be read."""
+        if self.why_not is not None:
+            return None
+        total = 0.0
+        for meter in self._meters:
+            try:
+                joules = meter.read().joules
+            except ReadFailed as error:
+                self._last_failure = f"{meter.name} could not be read ({error})"
+                return None
+            if joules is None:
+                self._last_failure = f"{meter.name} gave no joules"
+                return None
+            total += joules
+        return total
+
+    def between(self, first: float | None, last: float | None) -> tuple[float | None, str | None]:
+        """Joules from one reading to another, or ``None`` and why they are not known."""
+        if self.why_not is not None:
+            return None, self.why_not
+        if first is None or last is None:
+            return None, self._last_failure
+        if last <= first:
+            return None, "the energy counter did not advance: too short a run, or it was reset"
+        return last - first, None
+
+
+def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyCounter:
+    """The counter of what is trained on: RAPL for a CPU, NVML's for a GPU."""
+    from joulecast.power import nvml, rapl
+
+    opened = nvml.open_meters if device == "cuda" else rapl.open_meters
+    try:
+        meters = opened(MeteredNodes("here"))
+    except MeterUnavailable as error:
+        return EnergyCounter([], str(error))
+    if device == "cuda":
+        meters = meters[gpu : gpu + 1]
+    if not meters or not all(meter.counter for meter in meters):
+        return EnergyCounter([], f"GPU {gpu} has no energy counter (NVML, Volta and later)")
+    return EnergyCounter(meters, None)
+
+
+def first_visible_gpu() -> int:
+    """The first GPU that CUDA shows, as nvidia-smi numbers it.
+
+    Raises:
+        JoulecastError: CUDA_VISIBLE_DEVICES names a part of a GPU, or one by its UUID.
+    """
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if not first:
+        return 0
+    if not first.isdigit():
+        raise JoulecastError(
+            f"CUDA_VISIBLE_DEVICES is {first}: give its number in nvidia-smi as `gpu`; the energy and the "
+            "power limit of a MIG slice cannot be told from those of its GPU"
+        )
+    return int(first)

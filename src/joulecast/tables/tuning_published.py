@@ -1,0 +1,56 @@
+"""What Zeus and its reproduction publish."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from joulecast.tables.published import read_published_file
+
+
+class PublishedPotential(BaseModel):
+    """A workload's row of figure 1."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    batch_size_only: float
+    power_limit_only: float
+    both: float
+    batch_size: int
+    power_limit_w: int
+
+
+class PublishedReproduction(BaseModel):
+    """A reproduction, and what the authors' simulator says in its setting: energy and time by GPU."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    paper: str
+    target: float
+    recurrences: int
+    energy_saving_percent: tuple[float, float]
+    simulator: dict[str, dict[str, tuple[float, float]]]
+
+
+class PublishedTuning(BaseModel):
+    """What Zeus and its reproduction publish."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    paper: str
+    where: str
+    setting: str
+    comparable: bool
+    not_comparable_because: str
+    potential: dict[str, PublishedPotential]
+    energy_saving_percent: tuple[float, float]
+    time_saving_percent_up_to: float
+    reproduction: PublishedReproduction
+
+
+def read_published_tuning(path: Path) -> PublishedTuning:
+    """Read ``config/published/zeus.yaml``.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys.
+    """
+    return read_published_file(PublishedTuning, path)

@@ -1,0 +1,147 @@
+"""What a few batch sizes say about the cost of the others: a Bayesian curve over the batch size.
+
+The logarithm of the mean cost is taken for a parabola in x = log2(batch size / default), opening upwards,
+plus a deviation of every size of its own: below some size a step no longer fills the device, above some
+size more samples a step save no epochs (McCandlish et al. 2018, "An empirical model of large-batch
+training"). Regression with a normal prior on the three coefficients (Rasmussen and Williams 2006, section
+2.1); no part of it knows a workload.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import erf, exp, log, pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import JoulecastError
+
+_LEVEL_SD = 2.0
+# Of a normal distribution: means of eight slices of equal probability.
+_SLICES = (-1.65, -0.9, -0.49, -0.16, 0.16, 0.49, 0.9, 1.65)
+
+
+@dataclass(frozen=True)
+class CurvePrior:
+    """What is believed of cost curves before anything is tried; all of log cost.
+
+    Attributes:
+        slope_sd: by doubling of the batch size.
+        curvature: by doubling squared, its mean and standard deviation.
+        deviation_sd: of one batch size from the parabola.
+        earlier: by batch size, the log cost that earlier runs elsewhere had; the curve is then that of the
+            ratio, with ``earlier_share`` of the prior's slope and curvature.
+    """
+
+    slope_sd: float = 0.3
+    curvature: float = 0.05
+    curvature_sd: float = 0.06
+    deviation_sd: float = 0.1
+    earlier: Mapping[int, float] | None = None
+    earlier_share: float = 0.3
+
+
+@dataclass(frozen=True)
+class Believed:
+    """Normal beliefs about the log of the mean cost.
+
+    Attributes:
+        mean: of every batch size.
+        covariance: of all of them.
+    """
+
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+
+class CostCurve:
+    """Beliefs about the cost of every batch size.
+
+    Args:
+        batch_sizes: ascending.
+        default: where the curve has its x = 0.
+        prior: what is believed before.
+
+    Attributes:
+        shape: of every batch size, the log cost that is believed before anything is seen, but for its level.
+    """
+
+    def __init__(self, batch_sizes: Sequence[int], default: int, prior: CurvePrior) -> None:
+        if prior.deviation_sd <= 0 or prior.slope_sd <= 0 or prior.curvature_sd <= 0:
+            raise JoulecastError(f"a cost curve's standard deviations have to be above 0: {prior}")
+        x = np.log2(np.array(batch_sizes, float) / default)
+        share = 1.0 if prior.earlier is None else prior.earlier_share
+        features = np.stack([np.ones_like(x), x, x**2])
+        spread = np.array([_LEVEL_SD, share * prior.slope_sd, share * prior.curvature_sd]) ** 2
+        self._covariance = features.T @ (spread[:, None] * features)
+        self._covariance += prior.deviation_sd**2 * np.eye(len(x))
+        self.shape = prior.curvature * x**2
+        if prior.earlier is not None:
+            known = np.array([batch in prior.earlier for batch in batch_sizes])
+            costs = np.array([prior.earlier.get(batch, 0.0) for batch in batch_sizes])
+            if known.any():
+                # Between sizes that were known the curve is interpolated, beyond them it is level.
+                self.shape = np.interp(x, x[known], costs[known])
+        self._index = {batch: i for i, batch in enumerate(batch_sizes)}
+
+    def believe(self, seen: Mapping[int, tuple[float, float]]) -> Believed:
+        """Beliefs after what was seen.
+
+        Args:
+            seen: by batch size, log of the mean cost and the variance of that.
+        """
+        at = [self._index[batch] for batch in seen]
+        log_costs = np.array([cost for cost, _ in seen.values()])
+        variances = np.array([variance for _, variance in seen.values()])
+        prior = self.shape + (log_costs[0] - self.shape[at[0]])
+        of_seen = self._covariance[at]
+        weights = np.linalg.solve(of_seen[:, at] + np.diag(variances), of_seen)
+        return Believed(
+            prior + (log_costs - prior[at]) @ weights, self._covariance - of_seen.T @ weights
+        )
+
+
+def expected_improvement(better_by: float, sd: float) -> float:
+    """Mean of the positive part of a normal variable (Jones et al. 1998).
+
+    Args:
+        better_by: its mean.
+        sd: its standard deviation.
+    """
+    z = better_by / sd
+    return better_by * 0.5 * (1 + erf(z / sqrt(2))) + sd * exp(-z * z / 2) / sqrt(2 * pi)
+
+
+def expected_excess(better_by: float, sd: float, beta: float) -> float:
+    """What one try is expected to cost above the best known, in units of that.
+
+    A try that gets to ``beta`` times the best is stopped, and the best has to be run after it.
+
+    Args:
+        better_by: mean of how much lower the log of its cost is than that of the best.
+        sd: standard deviation of that.
+    """
+    costs = [exp(sd * slice_ - better_by) for slice_ in _SLICES]
+    return sum(cost - 1 if cost <= beta else beta for cost in costs) / len(costs)
+
+
+def pooled_variance(logs: Sequence[Sequence[float]], first_sd: float, least_sd: float) -> float:
+    """Variance of log cost within a batch size, the same for all.
+
+    Args:
+        logs: of every batch size.
+        first_sd: believed before, with the weight of two observations.
+        least_sd: it is not taken to be below this.
+    """
+    squares, n = 2 * first_sd**2, 2
+    for values in logs:
+        if len(values) > 1:
+            mean = sum(values) / len(values)
+            squares += sum([(value - mean) ** 2 for value in values])
+            n += len(values) - 1
+    return max(squares / n, least_sd**2)
+
+
+def log_mean(values: Sequence[float]) -> float:
+    """Logarithm of a mean."""
+    return log(sum(values) / len(values))

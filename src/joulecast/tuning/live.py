@@ -1,0 +1,399 @@
+"""Live tuning: every trial is a training of a real network to its target, here and now.
+
+    environment = LiveTraining(LiveJob(Workload(network="lenet5", image_size=8)))
+    tune_live(environment, Zeus(environment.space), 50, seed=1, history_file=Path("history.jsonl"))
+
+On a CPU the batch size is all there is to choose and the cost is seconds; thread counts and CPU quotas do
+not limit power. On an NVIDIA GPU the energy is that of its counter, and power limits are tried when the job
+allows it and the driver lets this process set them.
+"""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from joulecast import provenance
+from joulecast.errors import JoulecastError
+from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
+from joulecast.power.limits import PowerLimits, Preflight, preflight
+from joulecast.spec import Workload
+from joulecast.training.launch import machine_lock
+from joulecast.tuning.history import History, add_to_history_file, begin_history_file
+from joulecast.tuning.limit_profile import Window
+from joulecast.tuning.policies import Policy
+from joulecast.tuning.power_limits import Criterion, selector
+from joulecast.tuning.recurrences import TRIES, Recurrence, recur
+from joulecast.tuning.trial import CostModel, Proposal, SearchSpace, StoppedBy, Trial
+from joulecast.tuning.watch import Watch
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """What is trained, and what may be chosen.
+
+    Attributes:
+        batch_sizes: ascending.
+        target_accuracy, max_epochs: a training ends at the one, or has failed at the other.
+        learning_rate: at the default batch size; in proportion to the batch size, up to
+            ``max_learning_rate``.
+        threads: of torch.
+        eta: weight of energy in the cost; on a CPU the cost is seconds, whatever it says.
+        gpu: number of the GPU, as nvidia-smi has it; ``None``: the first that CUDA_VISIBLE_DEVICES shows.
+        allow_power_limit: whether power limits may be set.
+        limit_step_w: between the power limits that are tried.
+        seed: of weights and batches.
+    """
+
+    workload: Workload
+    batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
+    default_batch_size: int = 256
+    target_accuracy: float = 0.9
+    max_epochs: int = 100
+    learning_rate: float = 0.05
+    max_learning_rate: float | None = None
+    momentum: float = 0.9
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: int = 1
+    prefetch_batches: int = 0
+    eta: float = 0.5
+    gpu: int | None = None
+    allow_power_limit: bool = False
+    limit_step_w: int = 25
+    criterion: Criterion = "cost"
+    max_slowdown: float = 1.1
+    window: Window = field(default_factory=Window)
+    seed: int = 1
+
+
+class Trained(Protocol):
+    """How a training ended; :class:`joulecast.training.to_target.TrainedToTarget` is one."""
+
+    @property
+    def reached(self) -> bool: ...
+    @property
+    def stopped(self) -> bool: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def accuracy(self) -> float: ...
+
+
+class Training(Protocol):
+    """What trains; :class:`joulecast.training.to_target.TrainingToTarget` is one."""
+
+    def steps_per_epoch(self, batch_size: int) -> int: ...
+
+    def device_uuid(self) -> str | None: ...
+
+    def train(
+        self,
+        batch_size: int,
+        seed: int,
+        *,
+        begun: Callable[[], None] | None = None,
+        stepped: Callable[[int], None] | None = None,
+        go_on: Callable[[int, float], bool] | None = None,
+    ) -> Trained: ...
+
+
+def _open_training(job: LiveJob) -> Training:
+    # torch and MPI are loaded when something is trained, and not before.
+    from joulecast.training.to_target import TrainingToTarget
+
+    return TrainingToTarget(
+        job.workload,
+        target_accuracy=job.target_accuracy,
+        max_epochs=job.max_epochs,
+        default_batch_size=job.default_batch_size,
+        learning_rate=job.learning_rate,
+        momentum=job.momentum,
+        max_learning_rate=job.max_learning_rate,
+        device=job.device,
+        threads=job.threads,
+        prefetch_batches=job.prefetch_batches,
+    )
+
+
+class LiveTraining:
+    """Trains as proposed, on this machine.
+
+    Attributes:
+        space: what can be chosen here.
+        notes: what people should know of it (a missing right, a missing sensor), in order.
+
+    Args:
+        open_training: what trains, of the job; the campaign's own loop unless a test says otherwise.
+        counter: an energy counter; the device's own unless a test says otherwise.
+        seconds: a clock.
+
+    Raises:
+        JoulecastError: the default batch size is none of the batch sizes, they are not ascending, eta is
+            not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        job: LiveJob,
+        *,
+        open_training: Callable[[LiveJob], Training] = _open_training,
+        counter: EnergyCounter | None = None,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job, self.notes = job, list[str]()
+        self._open_training, self._seconds = open_training, seconds
+        self._training: Training | None = None
+        on_gpu = job.device == "cuda"
+        self._gpu = (first_visible_gpu() if job.gpu is None else job.gpu) if on_gpu else 0
+        self._counter = counter or open_energy_counter(job.device, self._gpu)
+        if self._counter.why_not is not None:
+            self.notes.append(f"no energy is measured: {self._counter.why_not}")
+        limits_w: tuple[int, ...] = ()
+        cost = CostModel(0.0, None)
+        self._machine = provenance.cpu_model()
+        if on_gpu:
+            looked = self._look_at_limits()
+            limits_w = looked.watts(job.limit_step_w)
+            cost = self._cost(looked)
+            self._machine += "".join(f", {device.name}" for device in looked.devices)
+        self.space = SearchSpace(
+            job.batch_sizes,
+            job.default_batch_size,
+            {size: limits_w for size in job.batch_sizes} if limits_w else {},
+            cost,
+        )
+        self._select = selector(job.criterion, cost, job.max_slowdown)
+        self.go_on_from(History())
+
+    def _look_at_limits(self) -> Preflight:
+        looked = preflight((self._gpu,), may_set=self.job.allow_power_limit)
+        if looked.why_not is not None:
+            self.notes.append(
+                f"the power limit is left alone ({looked.why_not}); batch sizes alone are tuned"
+            )
+        return looked
+
+    def _cost(self, looked: Preflight) -> CostModel:
+        if looked.highest_w is None:
+            self.notes.append(
+                "the cost is seconds: the driver does not say the highest power limit"
+            )
+            return CostModel(0.0, None)
+        eta = self.job.eta
+        if eta > 0 and self._counter.why_not is not None:
+            self.notes.append("the cost is that of time alone (eta 0), for no energy is measured")
+            eta = 0.0
+        return CostModel(eta, looked.highest_w)
+
+    def whose(self) -> dict[str, Any]:
+        """What trials of this environment are trials of, for a history file."""
+        job = asdict(self.job) | {"workload": self.job.workload.model_dump(mode="json")}
+        return {
+            "environment": "live",
+            "machine": self._machine,
+            "job": job,
+            "power_limits_w": list(self.space.limits(self.job.default_batch_size)),
+            "cost": asdict(self.space.cost),
+        }
+
+    def go_on_from(self, history: History) -> None:
+        """Take up where earlier trials ended: seeds are not used twice, and epochs are known in advance."""
+        self._number = 0
+        self._epoch_cost: dict[int, float] = {}
+        for trial in history.trials:
+            self._learn(trial)
+
+    def _learn(self, trial: Trial) -> None:
+        self._number += 1
+        if trial.cost is not None and trial.epochs:
+            self._epoch_cost[trial.proposal.batch_size] = trial.cost / trial.epochs
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        """Train once as proposed; the power limit is as found again when it returns, or raises.
+
+        A try whose first epoch is known, from the last try with its batch size, to be above the bound is
+        not started. What is not known is found out: the first epoch of a batch size is always trained.
+
+        Raises:
+            JoulecastError: a power limit is proposed that cannot be set here; what
+                :class:`~joulecast.power.limits.PowerLimits` raises.
+        """
+        absent = set(proposal.power_limits_w) - set(self.space.limits(proposal.batch_size))
+        if absent:
+            raise JoulecastError(
+                f"a power limit of {', '.join(map(str, sorted(absent)))} W is proposed, which is none of "
+                f"those that can be set here ({self.space.limits(proposal.batch_size) or 'none can'})"
+            )
+        if self._epoch_cost.get(proposal.batch_size, 0.0) > proposal.cost_bound:
+            trial = self._not_started(proposal, recurrence)
+        else:
+            held: AbstractContextManager[PowerLimits | None] = (
+                PowerLimits((self._gpu,)) if proposal.power_limits_w else nullcontext()
+            )
+            with held as limits:
+                trial = self._train(proposal, recurrence, limits)
+        self._learn(trial)
+        return trial
+
+    def _not_started(self, proposal: Proposal, recurrence: int) -> Trial:
+        why = "the training was not started"
+        # Nothing was spent, which is known without a meter.
+        return Trial(
+            recurrence, proposal, False, "not_started", 0, 0.0, None, None, 0.0, why_no_energy=why
+        )
+
+    def _train(self, proposal: Proposal, recurrence: int, limits: PowerLimits | None) -> Trial:
+        training = self._opened()
+        watch = Watch(
+            proposal,
+            self.space.cost,
+            self._counter,
+            self._seconds,
+            training.steps_per_epoch(proposal.batch_size),
+            limits,
+            self._select,
+            self.job.window,
+        )
+        seed = 100_000 * self.job.seed + self._number
+        ended = training.train(
+            proposal.batch_size,
+            seed,
+            begun=watch.begun,
+            stepped=watch.stepped,
+            go_on=watch.go_on,
+        )
+        energy_j, why_no_energy = watch.energy()
+        by: StoppedBy = "cost_bound" if ended.stopped else "max_epochs"
+        return Trial(
+            recurrence,
+            proposal,
+            ended.reached,
+            "target" if ended.reached else by,
+            ended.epochs,
+            ended.time_s,
+            energy_j,
+            None if energy_j is None else "measured",
+            self.space.cost.of(ended.time_s, energy_j),
+            watch.limit_w,
+            {} if watch.profile is None else watch.profile.limits,
+            why_no_energy,
+            ended.accuracy,
+        )
+
+    def _opened(self) -> Training:
+        if self._training is None:
+            if self.job.device == "cuda":
+                # CUDA then numbers devices as NVML does.
+                os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+                os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(self._gpu))
+            self._training = self._open_training(self.job)
+            self._check_gpu(self._training.device_uuid())
+        return self._training
+
+    def _check_gpu(self, trained_on: str | None) -> None:
+        if trained_on is None:
+            return
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+            uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(self._gpu))
+        except pynvml.NVMLError:
+            return  # nothing is metered or limited either
+        metered = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+        if metered != trained_on:
+            raise JoulecastError(
+                f"torch trains on {trained_on}, and GPU {self._gpu} of nvidia-smi is {metered}; set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID and `gpu` to the number of the first device that "
+                "CUDA_VISIBLE_DEVICES shows"
+            )
+
+
+class _SeededByTrial:
+    """A policy whose draws depend on the seed and on how many trials there are, so that a loop that was
+    interrupted draws what it would have drawn."""
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self._policy, self._seed = policy, seed
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        return self._policy.propose(history, random.Random(f"{self._seed}/{len(history.trials)}"))
+
+
+def _to_stderr(note: str) -> None:
+    print(note, file=sys.stderr, flush=True)
+
+
+def tune_live(
+    environment: LiveTraining,
+    policy: Policy,
+    recurrences: int,
+    *,
+    seed: int,
+    history_file: Path | None = None,
+    whose: Mapping[str, Any] | None = None,
+    tries: int = TRIES,
+    ended: Callable[[Trial], None] | None = None,
+    say: Callable[[str], None] = _to_stderr,
+) -> list[Recurrence]:
+    """Let a policy tune real trainings, from where its history file ends.
+
+    Waits until no other measurement of this user holds the machine.
+
+    Args:
+        recurrences: how many there are to be in all, those of the history file included.
+        seed: of the policy's draws.
+        history_file: gets every trial when it has ended; none that stands there is done again.
+        whose: what else the trials are trials of (the policy's name and options, say).
+        ended: called with every trial.
+        say: called once with each of the environment's notes, and with each new reason why an energy is
+            not known.
+
+    Returns:
+        All recurrences, those of the history file included.
+
+    Raises:
+        JoulecastError: the history file is of something else; a GPU is asked for and there is none; a
+            power limit could not be put back.
+    """
+    said: set[str] = set()
+
+    def say_once(note: str) -> None:
+        if note not in said:
+            said.add(note)
+            say(note)
+
+    for note in environment.notes:
+        say_once(note)
+    history = History()
+    if history_file is not None:
+        of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
+        history = begin_history_file(history_file, of)
+    environment.go_on_from(history)
+
+    def keep(trial: Trial) -> None:
+        if history_file is not None:
+            add_to_history_file(history_file, trial)
+        lost = trial.why_no_energy
+        if lost is not None and trial.stopped_by != "not_started":
+            say_once(f"no energy is measured: {lost}")
+        if ended is not None:
+            ended(trial)
+
+    seeded = _SeededByTrial(policy, seed)
+    rng = random.Random(seed)
+    with machine_lock(sys.stderr):
+        for _ in recur(
+            environment, seeded, recurrences, rng, history=history, tries=tries, ended=keep
+        ):
+            pass
+    by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)
+    return [Recurrence.of(number, list(trials)) for number, trials in by_recurrence]

@@ -1,0 +1,38 @@
+"""What a training that was tuned live leaves: its recurrences, and where they come from."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from joulecast.provenance import host_fingerprint, source_state, versions
+from joulecast.tuning.history import History
+from joulecast.tuning.live import LiveTraining
+from joulecast.tuning.recurrences import Recurrence
+
+
+def live_record(
+    environment: LiveTraining, policy: str, recurrences: Sequence[Recurrence], history: History
+) -> dict[str, Any]:
+    """As JSON has it; times in seconds, energies in joules or ``None`` with the reason."""
+    job = environment.job
+    trials = history.trials
+    without = [trial.why_no_energy for trial in trials if trial.energy_j is None and trial.epochs]
+    sources = {trial.energy_source for trial in trials if trial.energy_source is not None}
+    return {
+        "label": "measured",
+        "network": job.workload.network,
+        "dataset": job.workload.dataset,
+        "target_accuracy": job.target_accuracy,
+        "policy": policy,
+        "cost_unit": environment.space.cost.unit,
+        "energy_source": ", ".join(sorted(sources)) or None,
+        "why_no_energy": without[0] if without else None,
+        "notes": list(environment.notes),
+        "training_s": sum(trial.time_s for trial in trials),
+        "tries": len(trials),
+        "recurrences": [asdict(recurrence) for recurrence in recurrences],
+        "job": environment.whose(),
+        "host": host_fingerprint(),
+        "versions": versions(),
+        "source": source_state(),
+    }

@@ -1,0 +1,125 @@
+"""The loop of recurrences: propose, try, and try again where the target was not reached."""
+
+import heapq
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from joulecast.tuning.history import History
+from joulecast.tuning.policies import Policy
+from joulecast.tuning.trial import Environment, Trial
+
+TRIES = 20
+# What is tried to learn of a batch size; other tries use what is known.
+_EXPERIMENTS = ("prune", "walk")
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """One training to its target, all tries together.
+
+    Attributes:
+        cost, energy_j: ``None`` when that of a try is not known.
+        batch_size, power_limit_w, phase: of the last try.
+    """
+
+    number: int
+    tries: int
+    reached: bool
+    cost: float | None
+    time_s: float
+    energy_j: float | None
+    batch_size: int
+    power_limit_w: int | None
+    phase: str
+
+    @classmethod
+    def of(cls, number: int, trials: list[Trial]) -> "Recurrence":
+        """Add up the tries."""
+        costs = [trial.cost for trial in trials if trial.cost is not None]
+        joules = [trial.energy_j for trial in trials if trial.energy_j is not None]
+        last = trials[-1]
+        return cls(
+            number,
+            len(trials),
+            last.reached,
+            sum(costs) if len(costs) == len(trials) else None,
+            sum([trial.time_s for trial in trials]),
+            sum(joules) if len(joules) == len(trials) else None,
+            last.proposal.batch_size,
+            last.power_limit_w,
+            last.proposal.phase,
+        )
+
+
+def recur(
+    environment: Environment,
+    policy: Policy,
+    recurrences: int,
+    rng: random.Random,
+    *,
+    history: History | None = None,
+    tries: int = TRIES,
+    ended: Callable[[Trial], None] | None = None,
+) -> Iterator[Recurrence]:
+    """Run recurrences one after the other, from where a history ends.
+
+    Args:
+        recurrences: how many there are to be in all, those of the history included.
+        rng: for the policy.
+        tries: most in a recurrence; one that has failed so often is given up.
+        ended: called with every trial before the next one is proposed.
+    """
+    history = History() if history is None else history
+    trials: list[Trial] = []
+    number = 0
+    if history.trials:
+        number = history.trials[-1].recurrence
+        trials = [trial for trial in history.trials if trial.recurrence == number]
+        if trials[-1].reached or len(trials) >= tries:
+            number, trials = number + 1, []
+    for recurrence in range(number, recurrences):
+        while not (trials and trials[-1].reached) and len(trials) < tries:
+            trial = environment.run(policy.propose(history, rng), recurrence)
+            history.append(trial)
+            trials.append(trial)
+            if ended is not None:
+                ended(trial)
+        yield Recurrence.of(recurrence, trials)
+        trials = []
+
+
+def recur_overlapping(
+    environment: Environment,
+    policy: Policy,
+    recurrences: int,
+    rng: random.Random,
+    *,
+    submit_every_s: float,
+    tries: int = TRIES,
+) -> list[Recurrence]:
+    """Run recurrences that are submitted at fixed times, whether or not earlier ones have ended.
+
+    A policy knows only what has ended when it is asked, and whether an experiment is still running.
+    """
+    history = History()
+    of_recurrence: dict[int, list[Trial]] = {number: [] for number in range(recurrences)}
+    # What happens next: (time, tie-break, recurrence, the trial that ends, or none: a submission).
+    events: list[tuple[float, int, int, Trial | None]] = [
+        (number * submit_every_s, number, number, None) for number in range(recurrences)
+    ]
+    heapq.heapify(events)
+    ticket = recurrences
+    while events:
+        now_s, _, number, trial = heapq.heappop(events)
+        if trial is not None:
+            history.experiments -= trial.proposal.phase in _EXPERIMENTS
+            history.append(trial)
+            of_recurrence[number].append(trial)
+            if trial.reached or len(of_recurrence[number]) >= tries:
+                continue
+        following = environment.run(policy.propose(history, rng), number)
+        history.experiments += following.proposal.phase in _EXPERIMENTS
+        heapq.heappush(events, (now_s + following.time_s, ticket, number, following))
+        ticket += 1
+    return [Recurrence.of(number, trials) for number, trials in of_recurrence.items()]

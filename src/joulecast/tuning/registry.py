@@ -1,0 +1,42 @@
+"""Policies by name."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.tuning.curve import Curve
+from joulecast.tuning.outward import OutwardWalk
+from joulecast.tuning.policies import Default, GridSearch, Policy, PowerLimitOnly
+from joulecast.tuning.trial import SearchSpace
+from joulecast.tuning.zeus import Zeus
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "default": Default,
+    "power-limit-only": PowerLimitOnly,
+    "zeus": Zeus,
+    "grid-search": GridSearch,
+    "outward-walk": OutwardWalk,
+    "curve": Curve,
+}
+# Policies that need more than the space: the costs of all configurations, or runs of another device.
+INFORMED = ("oracle", "warm-start")
+
+
+def make_policy(name: str, space: SearchSpace, **options: Any) -> Policy:
+    """A policy by its name.
+
+    Raises:
+        JoulecastError: no such policy, or an option that it does not have.
+    """
+    if name not in POLICIES:
+        raise JoulecastError(
+            f"no policy `{name}`; there are {', '.join((*POLICIES, *INFORMED))}"
+            + ("; this one is for replays" if name in INFORMED else "")
+        )
+    taken = [option for option in signature(POLICIES[name]).parameters if option != "space"]
+    for option in options:
+        if option not in taken:
+            has = f"it has {', '.join(taken)}" if taken else "it has none"
+            raise JoulecastError(f"policy {name} has no option `{option}`; {has}")
+    return POLICIES[name](space, **options)

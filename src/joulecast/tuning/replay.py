@@ -1,0 +1,111 @@
+"""Replay of traces: what a recurrence would have cost, with the number of epochs drawn from recorded runs."""
+
+import random
+from collections.abc import Callable
+from math import floor, inf
+
+from joulecast.tuning.power_limits import Criterion, selector
+from joulecast.tuning.traces import Trace
+from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, Trial
+
+Drift = Callable[[int], float]
+
+
+class Replay:
+    """An environment that draws each run from a trace.
+
+    An epoch in which several power limits are tried costs the mean over them; the others cost what they
+    cost under the limit that is kept.
+
+    Args:
+        trace: of one workload on one GPU.
+        rng: draws the run that is replayed.
+        eta: weight of energy in the cost.
+        criterion: how a power limit is chosen among those tried.
+        drift: by recurrence, a factor on the time and energy of every epoch.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        rng: random.Random,
+        *,
+        eta: float = 0.5,
+        criterion: Criterion = "cost",
+        drift: Drift | None = None,
+    ) -> None:
+        self.trace = trace
+        self.space = trace.space(eta)
+        self._rng = rng
+        self._select = selector(criterion, self.space.cost)
+        self._drift = drift
+        # By batch size and proposed limits: first epoch, later epochs, limit kept.
+        self._epochs: dict[tuple[int, tuple[int, ...]], tuple[EpochAtLimit, EpochAtLimit, int]] = {}
+
+    def epochs_of(self, proposal: Proposal) -> tuple[EpochAtLimit, EpochAtLimit, int]:
+        """The first epoch of a proposal, its later ones, and the limit they run under."""
+        key = (proposal.batch_size, proposal.power_limits_w)
+        found = self._epochs.get(key)
+        if found is None:
+            at_limit = self.trace.at_limit[proposal.batch_size]
+            tried = {
+                watts: at_limit[watts] for watts in proposal.power_limits_w or list(at_limit)[:1]
+            }
+            kept = self._select(tried)
+            first = EpochAtLimit(
+                sum(epoch.time_s for epoch in tried.values()) / len(tried),
+                sum(epoch.energy_j or 0.0 for epoch in tried.values()) / len(tried),
+            )
+            found = self._epochs[key] = first, tried[kept], kept
+        return found
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        batch = proposal.batch_size
+        first, later, kept = self.epochs_of(proposal)
+        factor = 1.0 if self._drift is None else self._drift(recurrence)
+        cost = self.space.cost
+        runs = self.trace.epochs[batch]
+        to_target = runs[int(self._rng.random() * len(runs))]
+        allowed = affordable_epochs(cost, first, later, proposal.cost_bound / factor)
+        last = min(self.trace.max_epochs, allowed)
+        reached = to_target is not None and to_target <= last
+        epochs = to_target if reached and to_target is not None else last
+        time_s = energy_j = 0.0
+        if epochs:
+            time_s = factor * (first.time_s + (epochs - 1) * later.time_s)
+            energy_j = factor * ((first.energy_j or 0.0) + (epochs - 1) * (later.energy_j or 0.0))
+        several = len(proposal.power_limits_w) > 1 and epochs > 0
+        return Trial(
+            recurrence,
+            proposal,
+            reached,
+            "target"
+            if reached
+            else "not_started"
+            if epochs == 0
+            else "cost_bound"
+            if allowed < self.trace.max_epochs
+            else "max_epochs",
+            epochs,
+            time_s,
+            energy_j,
+            "recorded",
+            cost.of(time_s, energy_j),
+            kept,
+            {watts: self.trace.at_limit[batch][watts] for watts in proposal.power_limits_w}
+            if several
+            else {},
+        )
+
+
+def affordable_epochs(
+    cost: CostModel, first: EpochAtLimit, later: EpochAtLimit, bound: float
+) -> int:
+    """How many whole epochs cost at most ``bound``."""
+    if bound == inf:
+        return 10**9
+    of_first = cost.of(first.time_s, first.energy_j) or 0.0
+    if of_first > bound:
+        return 0
+    of_later = cost.of(later.time_s, later.energy_j) or 0.0
+    return 1 + floor((bound - of_first) / of_later + 1e-12)

@@ -1,0 +1,148 @@
+"""What policies and environments say to each other: a proposal, and the trial it became.
+
+Costs follow You et al., Zeus (NSDI 2023), equation 2: C = eta E + (1 - eta) Pmax T.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal, Protocol
+
+from joulecast.errors import JoulecastError
+
+Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
+StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """What a training costs.
+
+    Attributes:
+        eta: weight of energy, 0 to 1.
+        max_power_w: highest settable power limit times devices; ``None`` where there is none, and costs
+            are seconds then.
+    """
+
+    eta: float = 0.5
+    max_power_w: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eta <= 1:
+            raise JoulecastError(f"eta is {self.eta}; it has to be between 0 and 1")
+        if self.eta > 0 and self.max_power_w is None:
+            raise JoulecastError(
+                f"eta is {self.eta}, and nothing limits power here: without a power limit the cost is time "
+                "alone (eta 0)"
+            )
+
+    @property
+    def unit(self) -> str:
+        """Of costs."""
+        return "s" if self.max_power_w is None else "J"
+
+    def of(self, time_s: float, energy_j: float | None) -> float | None:
+        """Cost of a time and an energy; ``None`` where energy counts and was not measured."""
+        if self.max_power_w is None:
+            return time_s
+        if self.eta == 0:
+            return self.max_power_w * time_s
+        if energy_j is None:
+            return None
+        return self.eta * energy_j + (1 - self.eta) * self.max_power_w * time_s
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAtLimit:
+    """An epoch of one batch size under one power limit."""
+
+    time_s: float
+    energy_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to try next.
+
+    Attributes:
+        batch_size: samples of a step.
+        power_limits_w: several: all are tried in the first epoch, and the cheapest stays; one: it is set;
+            none: the limit is left as it is.
+        cost_bound: the try is stopped before the epoch that would cost more.
+        phase: of the policy, for people and for policies that ask what an earlier trial was for.
+    """
+
+    batch_size: int
+    power_limits_w: tuple[int, ...] = ()
+    cost_bound: float = inf
+    phase: Phase = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a proposal.
+
+    Attributes:
+        recurrence: counted from 0.
+        power_limit_w: in force after the first epoch; ``None`` where the limit was left alone.
+        energy_j: ``None`` when it was not measured; ``why_no_energy`` says why.
+        cost: ``None`` when it cannot be told (energy counts, and was not measured).
+        limits: epochs by power limit, where limits were tried.
+    """
+
+    recurrence: int
+    proposal: Proposal
+    reached: bool
+    stopped_by: StoppedBy
+    epochs: float
+    time_s: float
+    energy_j: float | None
+    energy_source: str | None
+    cost: float | None
+    power_limit_w: int | None = None
+    limits: Mapping[int, EpochAtLimit] = field(default_factory=dict)
+    why_no_energy: str | None = None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """What a policy may choose.
+
+    Attributes:
+        batch_sizes: ascending.
+        default: the batch size that is used without tuning.
+        power_limits_w: by batch size, descending; empty where limits cannot be set.
+        cost: what is to be small.
+    """
+
+    batch_sizes: tuple[int, ...]
+    default: int
+    power_limits_w: Mapping[int, tuple[int, ...]]
+    cost: CostModel
+
+    def __post_init__(self) -> None:
+        if list(self.batch_sizes) != sorted(set(self.batch_sizes)) or not self.batch_sizes:
+            raise JoulecastError(f"batch sizes {self.batch_sizes} are not ascending")
+        if self.default not in self.batch_sizes:
+            raise JoulecastError(
+                f"the default batch size {self.default} is none of {', '.join(map(str, self.batch_sizes))}"
+            )
+
+    def limits(self, batch_size: int) -> tuple[int, ...]:
+        """Power limits of a batch size, descending; empty where none can be set."""
+        return self.power_limits_w.get(batch_size, ())
+
+    def highest_limit(self, batch_size: int) -> tuple[int, ...]:
+        """The highest limit, as a proposal has it."""
+        return self.limits(batch_size)[:1]
+
+
+class Environment(Protocol):
+    """Where proposals are tried."""
+
+    space: SearchSpace
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        """Train once as proposed, to the target, the bound or the last epoch."""
+        ...

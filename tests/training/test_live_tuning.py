@@ -1,0 +1,519 @@
+"""Live tuning: real trainings to a target; what goes on beside them, on made-up clocks and GPUs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, replace
+from math import inf
+from types import SimpleNamespace
+
+import pytest
+
+from joulecast.errors import JoulecastError
+from joulecast.power.counters import EnergyCounter, first_visible_gpu
+from joulecast.power.meters import ReadFailed, Reading
+from joulecast.spec import Workload
+from joulecast.tuning.history import History
+from joulecast.tuning.limit_profile import LimitProfile, Window
+from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
+from joulecast.tuning.policies import Default
+from joulecast.tuning.power_limits import selector
+from joulecast.tuning.trial import CostModel, Proposal
+from joulecast.tuning.zeus import Zeus
+
+DIGITS = Workload(network="lenet5", image_size=8)
+EASY = LiveJob(
+    DIGITS,
+    (32, 64, 128),
+    64,
+    target_accuracy=0.6,
+    max_epochs=30,
+)
+NO_COUNTER = EnergyCounter([], "nothing counts here")
+
+
+def quiet(note: str) -> None:
+    pass
+
+
+# Real trainings
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return LiveTraining(EASY, counter=NO_COUNTER)
+
+
+def test_a_live_loop_reaches_its_target_and_costs_seconds(digits, tmp_path):
+    notes = []
+    policy = Zeus(digits.space)
+    file = tmp_path / "history.jsonl"
+    done = tune_live(digits, policy, 4, seed=1, history_file=file, say=notes.append)
+    assert [r.number for r in done] == list(range(4)) and all(r.reached for r in done)
+    assert all(r.cost == r.time_s > 0 and r.energy_j is None for r in done)
+    assert notes == ["no energy is measured: nothing counts here"], "once, not once a trial"
+    trials = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    assert all(trial["accuracy"] >= 0.6 for trial in trials if trial["reached"])
+    assert all(trial["why_no_energy"] == "nothing counts here" for trial in trials)
+    assert all(trial["energy_source"] is None for trial in trials)
+
+
+def test_the_bound_stops_before_the_epoch_that_would_exceed_it(digits):
+    one = digits.run(Proposal(64, cost_bound=inf), 0)
+    an_epoch_s = one.time_s / one.epochs
+    unreachable = LiveTraining(replace(EASY, target_accuracy=1.0), counter=NO_COUNTER)
+    stopped = unreachable.run(Proposal(64, cost_bound=3.5 * an_epoch_s), 0)
+    assert stopped.stopped_by == "cost_bound" and not stopped.reached
+    assert stopped.epochs < 30
+    # The first epoch of a batch size is always trained: what it costs is not known before.
+    assert stopped.epochs == 1 or stopped.cost <= 3.5 * an_epoch_s
+    # Now its epochs are known, and a bound below one of them is told without training.
+    refused = unreachable.run(Proposal(64, cost_bound=0.01 * an_epoch_s), 1)
+    assert (refused.stopped_by, refused.epochs, refused.cost) == ("not_started", 0, 0.0)
+
+
+def test_an_unreachable_target_ends_at_max_epochs():
+    environment = LiveTraining(replace(EASY, target_accuracy=1.0, max_epochs=2), counter=NO_COUNTER)
+    trial = environment.run(Proposal(128), 0)
+    assert (trial.stopped_by, trial.reached, trial.epochs) == ("max_epochs", False, 2)
+    assert 0 < trial.accuracy < 1
+
+
+def test_accuracy_is_of_the_images_that_there_are():
+    from joulecast.training.to_target import TrainingToTarget
+
+    training = TrainingToTarget(DIGITS, target_accuracy=1.0, max_epochs=1)
+    assert len(training._splits.test) == 360
+    for batch_size in (7, 512, 2000):
+        accuracy = training.train(batch_size, 1).accuracy
+        assert accuracy * 360 == pytest.approx(round(accuracy * 360)), "a share of 360"
+    assert training.steps_per_epoch(512) == 3 and training.steps_per_epoch(10_000) == 1
+    assert training.learning_rate(128) == training.learning_rate(256) / 2
+
+
+def test_torch_is_loaded_only_to_train():
+    code = (
+        "import sys; from joulecast.spec import Workload\n"
+        "from joulecast.tuning.live import LiveJob, LiveTraining\n"
+        "LiveTraining(LiveJob(Workload(network='lenet5')))\n"
+        "assert not {'torch', 'mpi4py', 'pynvml'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# The profile of power limits, on a clock and a counter that are made up
+
+
+class Bench:
+    """A GPU whose steps last 0.1 s and draw the limit; evaluations last 1 s and draw 1000 W."""
+
+    def __init__(self):
+        self.now_s, self.used_j, self.limit_w, self.set_to = 0.0, 0.0, None, []
+
+    def set_limit(self, watts):
+        self.limit_w = watts
+        self.set_to.append(watts)
+
+    def work(self, seconds, watts):
+        self.now_s += seconds
+        self.used_j += seconds * watts
+
+    def step(self):
+        # Half the watts take half as long again.
+        self.work(0.1 * (1 + (400 - self.limit_w) / 400), self.limit_w)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [1, 13, 49, 50, 51, 500])
+def test_windows_go_on_over_the_ends_of_epochs(steps_per_epoch):
+    bench = Bench()
+    profile = LimitProfile(
+        (200, 300, 400),
+        bench.set_limit,
+        lambda: bench.now_s,
+        lambda: bench.used_j,
+        selector("energy", CostModel(1.0, 400)),
+        steps_per_epoch,
+        Window(10, 40, 5.0),
+    )
+    steps = 0
+    while not profile.is_over:
+        bench.step()
+        steps += 1
+        profile.stepped()
+        if steps % steps_per_epoch == 0:
+            profile.paused()
+            bench.work(1.0, 1000)
+            profile.resumed()
+        assert steps < 200, "a window is begun anew at each epoch's end"
+    # 5 s are 50 steps of 0.1 s, 40 of 0.125 s; at 0.15 s the 40 steps take longer than that.
+    assert steps in (60 + 50 + 50, 61 + 50 + 50, 60 + 51 + 50, 61 + 51 + 50)
+    assert bench.set_to == [400, 300, 200, 200] and profile.chosen_w == profile.in_force_w == 200
+    for watts, step_s in ((400, 0.1), (300, 0.125), (200, 0.15)):
+        epoch = profile.limits[watts]
+        assert epoch.time_s == pytest.approx(step_s * steps_per_epoch)
+        assert epoch.energy_j == pytest.approx(step_s * watts * steps_per_epoch)
+    bench.step()
+    profile.stepped()
+    assert bench.set_to == [400, 300, 200, 200], "afterwards nothing is set"
+
+
+def test_without_a_reading_a_window_has_no_energy():
+    bench = Bench()
+    args = (bench.set_limit, lambda: bench.now_s)
+    for joules in (lambda: None, lambda: 17.0):
+        select = selector("cost", CostModel(0.5, 400))
+        profile = LimitProfile((300, 400), *args, joules, select, 10, Window(1, 2, 0.0))
+        assert profile.chosen_w == 400, "before any is measured: the one in force"
+        for _ in range(6):
+            bench.step()
+            profile.stepped()
+        assert [epoch.energy_j for epoch in profile.limits.values()] == [None, None]
+        assert profile.chosen_w == 400, "without energies nothing speaks for less"
+
+
+# Trials around a training that is made up
+
+
+@dataclass
+class Ended:
+    reached: bool
+    stopped: bool
+    epochs: int
+    time_s: float
+    accuracy: float
+
+
+class MadeUp:
+    """Trains on a bench, to its target in some epochs."""
+
+    def __init__(self, bench, steps_per_epoch=5, epochs_to_target=4, each_step=lambda done: None):
+        self.bench, self.steps, self.to_target = bench, steps_per_epoch, epochs_to_target
+        self.each_step, self.seeds = each_step, []
+
+    def steps_per_epoch(self, batch_size):
+        return self.steps
+
+    def device_uuid(self):
+        return None
+
+    def train(self, batch_size, seed, *, begun=None, stepped=None, go_on=None):
+        self.seeds.append(seed)
+        # Sums from 0 on, so that a training costs the same whenever it is done.
+        self.bench.now_s = self.bench.used_j = 0.0
+        begun()
+        begin_s, done = self.bench.now_s, 0
+        for epoch in range(1, self.to_target + 1):
+            for _ in range(self.steps):
+                self.bench.step()
+                done += 1
+                self.each_step(done)
+                stepped(done)
+            self.bench.work(0.1, 100)
+            last = epoch == self.to_target
+            if not last and not go_on(done, 0.5):
+                return Ended(False, True, epoch, self.bench.now_s - begin_s, 0.5)
+        return Ended(True, False, self.to_target, self.bench.now_s - begin_s, 0.9)
+
+
+class FakeError(Exception):
+    def __init__(self, value):
+        super().__init__(f"NVML code {value}")
+        self.value = value
+
+
+class Gpu:
+    """The part of pynvml that live tuning needs; one GPU, found at 350 W of at most 400 W."""
+
+    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, NVML_SUCCESS = 4, 3, 0
+    NVMLError = FakeError
+
+    def __init__(self, bench):
+        self.bench, self.refused, self.lost, self.log = bench, None, False, []
+        bench.limit_w = 350
+
+    def nvmlInit(self):  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, device):  # noqa: N802
+        return "FakeGPU"
+
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, device):  # noqa: N802
+        return [200_000, 400_000]
+
+    def nvmlDeviceGetPowerManagementLimit(self, device):  # noqa: N802
+        return self.bench.limit_w * 1000
+
+    def nvmlDeviceSetPowerManagementLimit(self, device, milliwatts):  # noqa: N802
+        if self.refused is not None:
+            raise FakeError(self.refused)
+        self.log.append(milliwatts // 1000)
+        self.bench.limit_w = milliwatts // 1000
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device):  # noqa: N802
+        if self.lost:
+            raise FakeError(15)
+        return int(self.bench.used_j * 1e3)
+
+    def nvmlDeviceGetFieldValues(self, device, fields):  # noqa: N802
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=1))]
+
+
+ON_GPU = replace(
+    EASY,
+    device="cuda",
+    gpu=0,
+    allow_power_limit=True,
+    limit_step_w=100,
+    window=Window(1, 3, 0.1),
+)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    bench = Bench()
+    bench.gpu = Gpu(bench)
+    monkeypatch.setitem(sys.modules, "pynvml", bench.gpu)
+    # What a trial on a GPU sets in the environment goes away with the test.
+    for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, "PCI_BUS_ID" if name.endswith("ORDER") else "0")
+    return bench
+
+
+def on_gpu(bench, job=ON_GPU, **changes):
+    training = MadeUp(bench, **changes)
+    made = LiveTraining(job, open_training=lambda job: training, seconds=lambda: bench.now_s)
+    return made, training
+
+
+def test_limits_are_measured_once_and_the_cheapest_stays(bench):
+    environment, _ = on_gpu(bench)
+    assert environment.space.limits(64) == (400, 300, 200) and not environment.notes
+    assert environment.space.cost == CostModel(0.5, 400)
+    trial = environment.run(Proposal(64, (400, 300, 200)), 0)
+    assert bench.gpu.log == [350, 400, 300, 200, trial.power_limit_w, 350], "and as found at last"
+    assert set(trial.limits) == {400, 300, 200}
+    assert trial.limits[300].time_s == pytest.approx(0.125 * 5)
+    assert trial.limits[300].energy_j == pytest.approx(0.125 * 5 * 300, abs=0.01)
+    assert trial.energy_source == "measured" and trial.why_no_energy is None
+    assert trial.energy_j == pytest.approx(bench.used_j, abs=0.01)
+    assert trial.cost == pytest.approx(0.5 * trial.energy_j + 0.5 * 400 * trial.time_s)
+    again = environment.run(Proposal(64, (200,)), 1)
+    assert again.power_limit_w == 200 and again.limits == {} and bench.gpu.log[-2:] == [200, 350]
+
+
+def test_a_target_reached_early_leaves_what_was_measured(bench):
+    environment, _ = on_gpu(bench, epochs_to_target=1, steps_per_epoch=10)
+    trial = environment.run(Proposal(64, (400, 300, 200)), 0)
+    assert set(trial.limits) == {400, 300} and trial.power_limit_w in trial.limits
+    environment, _ = on_gpu(bench, epochs_to_target=1, steps_per_epoch=2)
+    trial = environment.run(Proposal(64, (400, 300, 200)), 0)
+    assert trial.limits == {} and trial.power_limit_w == 400
+
+
+def test_the_limit_goes_back_when_a_training_breaks(bench):
+    def breaks(done):
+        if done == 7:
+            raise RuntimeError("out of memory")
+
+    environment, _ = on_gpu(bench, each_step=breaks)
+    with pytest.raises(RuntimeError):
+        environment.run(Proposal(64, (400, 300, 200)), 0)
+    assert bench.limit_w == 350
+
+
+def test_without_the_right_batch_sizes_alone_are_tuned(bench):
+    bench.gpu.refused = 4
+    environment, _ = on_gpu(bench)
+    (note,) = environment.notes
+    assert "CAP_SYS_ADMIN" in note and "batch sizes alone" in note
+    assert environment.space.limits(64) == () and environment.space.cost == CostModel(0.5, 400)
+    trial = environment.run(Proposal(64), 0)
+    assert trial.power_limit_w is None and trial.energy_j > 0 and bench.gpu.log == []
+    with pytest.raises(JoulecastError, match="300 W is proposed"):
+        environment.run(Proposal(64, (300,)), 1)
+
+
+def test_without_being_allowed_no_limit_is_set(bench):
+    environment, _ = on_gpu(bench, replace(ON_GPU, allow_power_limit=False))
+    assert bench.gpu.log == [] and "allow_power_limit" in environment.notes[0]
+    assert environment.space.limits(64) == ()
+
+
+def test_a_sensor_that_disappears_takes_the_energy_of_that_trial(bench):
+    def loses(done):
+        bench.gpu.lost = bench.gpu.lost or done == 12
+
+    environment, _ = on_gpu(bench, each_step=loses)
+    history, told = History(), []
+    lost = environment.run(Proposal(64, (300,), cost_bound=1e6), 0)
+    assert lost.reached and lost.energy_j is None and lost.energy_source is None
+    assert "nvml:0 could not be read (NVML code 15)" in lost.why_no_energy and lost.cost is None
+    history.append(lost)
+    bench.gpu.lost, environment._training.each_step = False, lambda done: None
+    found = environment.run(Proposal(64, (300,)), 1)
+    assert found.energy_j > 0 and found.cost is not None and found.why_no_energy is None
+    environment._training.each_step = loses
+    tune_live(environment, Default(environment.space), 3, seed=1, say=told.append)
+    assert told == [f"no energy is measured: {lost.why_no_energy}"], "a reason is said once"
+
+
+def test_without_energy_the_bound_counts_the_time(bench):
+    bench.gpu.lost = True
+    environment, _ = on_gpu(bench)
+    assert environment.space.cost == CostModel(0.0, 400) and len(environment.notes) == 2
+    bench.gpu.lost = False
+    environment, _ = on_gpu(bench)
+    bench.gpu.lost = True
+    # 0.5 * 400 W * 0.6 s are 120 J an epoch at the least.
+    trial = environment.run(Proposal(64, (400,), cost_bound=250.0), 0)
+    assert (trial.stopped_by, trial.epochs, trial.cost) == ("cost_bound", 2, None)
+
+
+def test_a_counter_that_stands_still_has_measured_nothing():
+    class Still:
+        node, name, source, counter = "here", "still", "measured", True
+        failing = False
+
+        def read(self):
+            if self.failing:
+                raise ReadFailed("gone")
+            return Reading(None, 5.0)
+
+    counter = EnergyCounter([Still()], None)
+    joules, why = counter.between(counter.read(), counter.read())
+    assert joules is None and "did not advance" in why
+    Still.failing = True
+    assert (
+        counter.read() is None and "still could not be read (gone)" in counter.between(1, None)[1]
+    )
+
+
+def test_the_visible_gpu_is_numbered_as_nvidia_smi_has_it(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    assert first_visible_gpu() == 3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-abc")
+    with pytest.raises(JoulecastError, match="MIG"):
+        first_visible_gpu()
+
+
+# Going on
+
+
+def test_an_interrupted_loop_goes_on_as_if_it_had_not_been(bench, tmp_path):
+    def loop(file, *recurrences):
+        trained = []
+        for upto in recurrences:
+            environment, training = on_gpu(bench)
+            policy = Zeus(environment.space)
+            done = tune_live(environment, policy, upto, seed=3, history_file=file, say=quiet)
+            assert len(done) == upto
+            trained += training.seeds
+        proposals = [json.loads(line)["proposal"] for line in file.read_text().splitlines()[1:]]
+        return trained, [(p["batch_size"], p["power_limits_w"]) for p in proposals]
+
+    whole = loop(tmp_path / "whole.jsonl", 12)
+    parts = loop(tmp_path / "parts.jsonl", 2, 5, 9, 12)
+    assert whole == parts and len(set(whole[0])) == len(whole[0]) == 12
+    other, _ = on_gpu(bench, replace(ON_GPU, target_accuracy=0.7))
+    with pytest.raises(JoulecastError, match="`job.target_accuracy`"):
+        tune_live(
+            other, Default(other.space), 1, seed=3, history_file=tmp_path / "whole.jsonl", say=quiet
+        )
+
+
+PROGRAM = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from joulecast.spec import Workload
+from joulecast.tuning.limit_profile import Window
+from joulecast.tuning.live import LiveJob, LiveTraining, _open_training, tune_live
+from joulecast.tuning.policies import PowerLimitOnly
+
+job = LiveJob(
+    Workload(network="lenet5", image_size=8), (64,), 64, target_accuracy=0.7, device="cuda", gpu=0,
+    allow_power_limit=True, limit_step_w=100, window=Window(2, 5, 0.0),
+)
+environment = LiveTraining(job, open_training=lambda job: _open_training(replace(job, device="cpu")))
+tune_live(
+    environment, PowerLimitOnly(environment.space), int(sys.argv[2]), seed=1,
+    history_file=Path(sys.argv[1]), ended=lambda trial: print("ended", trial.recurrence, flush=True),
+)
+"""
+
+PYNVML = """
+import time
+from types import SimpleNamespace
+
+NVML_SUCCESS, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION = 0, 3, 4
+FOUND, LOG = 345_500, {log!r}
+
+class NVMLError(Exception):
+    pass
+
+def limits():
+    try:
+        return [int(line) for line in open(LOG)]
+    except FileNotFoundError:
+        return []
+
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(device): return "FakeGPU"
+def nvmlDeviceGetPowerManagementLimitConstraints(device): return [200_000, 400_000]
+def nvmlDeviceGetPowerManagementLimit(device): return (limits() or [FOUND])[-1]
+def nvmlDeviceSetPowerManagementLimit(device, milliwatts):
+    with open(LOG, "a") as log:
+        log.write(f"{{milliwatts}}\\n")
+def nvmlDeviceGetTotalEnergyConsumption(device): return int(time.monotonic() * 1e5)
+def nvmlDeviceGetFieldValues(device, fields):
+    return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=1))]
+"""
+
+
+def test_a_killed_loop_restores_the_limit_and_goes_on(tmp_path):
+    log, file = tmp_path / "limits", tmp_path / "history.jsonl"
+    (tmp_path / "fake").mkdir()
+    (tmp_path / "fake/pynvml.py").write_text(textwrap.dedent(PYNVML.format(log=str(log))))
+
+    def start(recurrences):
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(file), str(recurrences)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "fake")},
+        )
+
+    def limits():
+        return [int(line) for line in log.read_text().split()]
+
+    first = start(10_000)
+    assert [first.stdout.readline() for _ in range(2)] == ["ended 0\n", "ended 1\n"]
+    deadline = time.monotonic() + 30
+    while limits()[-1] == 345_500 and time.monotonic() < deadline:
+        pass  # in the middle of a trial: its limit is set
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(30) == -signal.SIGTERM
+    assert limits()[-1] == 345_500, "as found, not the highest"
+    assert {400_000, 300_000, 200_000} <= set(limits())
+    kept = file.read_text()
+    ended = len(kept.splitlines()) - 1
+    assert ended >= 2
+    second = start(ended + 2)
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 0
+    assert said.splitlines() == [f"ended {ended}", f"ended {ended + 1}"], (
+        "none again, none left out"
+    )
+    assert file.read_text().startswith(kept) and limits()[-1] == 345_500

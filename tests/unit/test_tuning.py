@@ -1,0 +1,534 @@
+"""Policies and replays: the reference's numbers, what holds for any trace, and what may go wrong."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf, log
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from joulecast.errors import JoulecastError
+from joulecast.tuning.curve import Curve
+from joulecast.tuning.expectation import (
+    best_configuration,
+    energy_potential,
+    expected,
+    expected_default,
+    expected_power_limit_only,
+)
+from joulecast.tuning.experiment import Setting, paper_recurrences, replay, replayed
+from joulecast.tuning.history import (
+    History,
+    add_to_history_file,
+    begin_history_file,
+    read_history_file,
+)
+from joulecast.tuning.outward import OutwardWalk
+from joulecast.tuning.policies import Policy
+from joulecast.tuning.recurrences import recur, recur_overlapping
+from joulecast.tuning.registry import POLICIES, make_policy
+from joulecast.tuning.replay import Replay
+from joulecast.tuning.traces import MAX_POWER_W, Trace, read_trace
+from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+from joulecast.tuning.zeus import Zeus
+
+TRACES = Path(__file__).resolve().parents[3] / "shared/data/zeus_trace"
+needs_traces = pytest.mark.skipif(
+    not TRACES.is_dir(), reason=f"{TRACES} is absent: the traces of Zeus are not there"
+)
+POTENTIAL = {
+    "librispeech": (0.820, 0.838, 0.572, 32, 100),
+    "squad": (0.933, 0.822, 0.724, 8, 125),
+    "sentiment140": (0.966, 0.788, 0.736, 32, 125),
+    "imagenet": (0.970, 0.775, 0.762, 360, 150),
+    "cifar100": (0.368, 0.686, 0.253, 128, 100),
+    "movielens": (0.350, 0.970, 0.334, 16384, 150),
+}
+"""Figure 1 of You et al. 2023: batch size, power limit, both; the configuration of both."""
+SAVED_PERCENT = {
+    "cifar100": (74.8, 44.3),
+    "movielens": (65.2, 63.4),
+    "librispeech": (38.2, 22.9),
+    "sentiment140": (20.9, -8.4),
+    "imagenet": (19.1, -7.9),
+    "squad": (18.1, -2.1),
+}
+"""tuning.md, section 3: energy and time, V100, last five of R = 2 |B| |P| recurrences."""
+REPRODUCTION = {
+    "v100": ((0.793, 1.079), (0.548, 0.888), (0.589, 1.013)),
+    "a40": ((0.790, 1.076), (0.574, 0.801), (0.627, 0.908)),
+    "rtx6000": ((0.789, 1.092), (0.553, 0.869), (0.607, 0.987)),
+    "p100": ((0.843, 1.061), (0.500, 0.752), (0.584, 0.845)),
+}
+"""The same place, CIFAR-100 to 0.5: energy and time relative to the default; power limit only, full tuning's
+last five recurrences, full tuning's 50."""
+
+
+def a_trace(
+    costs: dict[int, tuple[int | None, ...]],
+    default: int,
+    *,
+    limits: tuple[int, ...] = (250, 200, 150),
+    max_epochs: int = 20,
+    epoch_s: dict[int, float] | None = None,
+) -> Trace:
+    """Batch sizes with the epochs of their runs; the middle one of three limits is the cheapest."""
+    at_limit = {
+        batch: {
+            watts: EpochAtLimit(
+                (epoch_s or {}).get(batch, 10.0) * (1 + 0.3 * (250 - watts) / 100) ** 2,
+                (epoch_s or {}).get(batch, 10.0) * watts,
+            )
+            for watts in limits
+        }
+        for batch in costs
+    }
+    return Trace("made", "gpu", max(limits), max_epochs, default, costs, at_limit)
+
+
+def unimodal(default: int, best: int, step: float = 1.3, epochs: int = 10) -> Trace:
+    """Without noise: costs grow by ``step`` with every doubling from the best batch size."""
+    sizes = [2**k for k in range(3, 10)]
+    epoch_s = {b: 10 * step ** abs(log(b / best, 2)) for b in sizes}
+    return a_trace(
+        {batch: (epochs,) for batch in sizes}, default, epoch_s=epoch_s, max_epochs=2 * epochs
+    )
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Any trace: runs that never reach, some of a single epoch, limits of all kinds."""
+    sizes = sorted(draw(st.lists(st.integers(1, 4096), min_size=1, max_size=6, unique=True)))
+    run = st.none() | st.integers(1, 12)
+    runs = {b: tuple(draw(st.lists(run, min_size=1, max_size=4))) for b in sizes}
+    limits = sorted(draw(st.sets(st.integers(4, 12), min_size=1, max_size=4)), reverse=True)
+    number = st.floats(0.01, 1000)
+    at_limit = {
+        b: {25 * w: EpochAtLimit(draw(number), draw(number)) for w in limits} for b in sizes
+    }
+    return Trace("made", "gpu", 25 * limits[0], 10, draw(st.sampled_from(sizes)), runs, at_limit)
+
+
+class Watched:
+    """A policy, and all that it was asked and answered."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.asked = policy, list[tuple[int, object, Proposal]]()
+        self.history = History()
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        self.history, state = history, rng.getstate()
+        proposal = self.policy.propose(history, rng)
+        self.asked.append((len(history.trials), state, proposal))
+        return proposal
+
+
+def watched(
+    name: str, trace: Trace, recurrences: int = 15, seed: int = 0, **options: Any
+) -> Watched:
+    """Replay a policy with a few tries a recurrence."""
+    policy = Watched(make_policy(name, trace.space(), **options))
+    environment = Replay(trace, random.Random(seed))
+    for _ in recur(environment, policy, recurrences, random.Random(seed), tries=5):
+        pass
+    return policy
+
+
+def last(trace: Trace, policy: Policy, recurrences: int, seed: int = 0, **more: Any) -> list[Any]:
+    return replay(Setting(trace, trace), policy, recurrences, seed, **more)
+
+
+# --- the reference's numbers -------------------------------------------------------------------------------
+
+
+@needs_traces
+@pytest.mark.parametrize("workload", POTENTIAL)
+def test_figure_1_comes_out(workload: str) -> None:
+    *ratios, batch_size, power_limit_w = POTENTIAL[workload]
+    found = energy_potential(read_trace(TRACES, workload, "v100"))
+    ours = (found.batch_size_only, found.power_limit_only, found.both)
+    assert ours == pytest.approx(tuple(ratios), abs=0.001)
+    assert (found.batch_size, found.power_limit_w) == (batch_size, power_limit_w)
+
+
+@needs_traces
+@pytest.mark.parametrize("gpu", REPRODUCTION)
+def test_the_reproduction_comes_out(gpu: str) -> None:
+    limit_only, last_five, all_50 = REPRODUCTION[gpu]
+    trace = read_trace(TRACES, "cifar100", gpu, target=0.5)
+    default = expected_default(trace)
+    ratio = expected_power_limit_only(trace)[1] / default
+    # 1.0915 is printed as 1.092.
+    assert (ratio.energy_j, ratio.time_s) == pytest.approx(limit_only, abs=0.00051)
+    table = replayed([Setting(trace, trace)], "zeus", 400, 50)
+    for rows, reference in ((table[table.recurrence >= 45], last_five), (table, all_50)):
+        means = rows[["energy_j", "time_s"]].mean() / [default.energy_j, default.time_s]
+        assert tuple(means) == pytest.approx(reference, abs=0.01)
+
+
+@needs_traces
+@pytest.mark.parametrize("workload", SAVED_PERCENT)
+def test_zeus_saves_what_the_reference_saves(workload: str) -> None:
+    trace = read_trace(TRACES, workload, "v100")
+    default, recurrences = expected_default(trace), paper_recurrences(trace)
+    table = replayed([Setting(trace, trace)], "zeus", 40, None)
+    means = table[table.recurrence >= recurrences - 5][["energy_j", "time_s"]].mean()
+    saved = 100 * (1 - means / [default.energy_j, default.time_s])
+    assert tuple(saved) == pytest.approx(SAVED_PERCENT[workload], abs=2)
+
+
+@needs_traces
+@pytest.mark.parametrize("gpu", MAX_POWER_W)
+def test_replayed_default_limits_and_oracle_cost_what_is_expected(gpu: str) -> None:
+    # Runs of one number of epochs, so that nothing is left to chance.
+    trace = read_trace(TRACES, "cifar100", gpu, target=0.5)
+    trace = replace(trace, epochs={batch: (12,) for batch in trace.epochs})
+    best = best_configuration(trace)
+    first, later = expected_power_limit_only(trace)
+    expectations = {
+        "default": [expected_default(trace).cost] * 3,
+        "power-limit-only": [first.cost, later.cost, later.cost],
+        "oracle": [expected(trace, *best).cost] * 3,
+    }
+    for name, costs in expectations.items():
+        table = replayed([Setting(trace, trace)], name, 1, 3)
+        assert list(table.cost) == pytest.approx(costs, rel=1e-12)
+
+
+# --- what holds for any trace -------------------------------------------------------------------------------
+
+ANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@ANY
+@given(trace=traces(), seed=st.integers(0, 99))
+def test_proposals_are_of_the_space_and_depend_on_the_history_alone(
+    name: str, trace: Trace, seed: int
+) -> None:
+    space = trace.space()
+    policy = watched(name, trace, seed=seed)
+    for trials, state, proposal in policy.asked:
+        limits = proposal.power_limits_w
+        assert proposal.batch_size in space.batch_sizes
+        assert limits and set(limits) <= set(space.limits(proposal.batch_size))
+        assert list(limits) == sorted(set(limits), reverse=True)
+        assert proposal.cost_bound > 0
+        # Another instance that is given what had happened by then says the same.
+        rng = random.Random()
+        rng.setstate(state)  # type: ignore[arg-type]
+        again = make_policy(name, space).propose(History(policy.history.trials[:trials]), rng)
+        assert again == proposal
+
+
+@ANY
+@given(trace=traces(), bound=st.floats(0.01, 50_000) | st.just(inf), data=st.data())
+def test_a_replay_never_costs_more_than_the_bound(
+    trace: Trace, bound: float, data: st.DataObject
+) -> None:
+    environment = Replay(trace, random.Random(0))
+    batch = data.draw(st.sampled_from(sorted(trace.epochs)))
+    settable = list(trace.at_limit[batch])
+    limits = data.draw(st.lists(st.sampled_from(settable), min_size=1, unique=True).map(sorted))
+    for _ in range(4):
+        trial = environment.run(Proposal(batch, tuple(limits[::-1]), bound), 0)
+        assert trial.cost is not None
+        assert trial.cost <= bound * (1 + 1e-9)
+        assert trial.epochs <= trace.max_epochs
+        assert trial.reached == (trial.stopped_by == "target")
+        assert (trial.stopped_by == "not_started") == (trial.epochs == 0)
+        assert not trial.reached or trial.epochs in trace.epochs[batch]
+
+
+def pruned_by_hand(sizes: list[int], start: int, outcomes: Iterator[Trial]) -> Iterator[int]:
+    """The sizes that the two rounds ask for, one after the other, from the words of the paper."""
+    for _ in range(2):
+        lower = [size for size in sizes if size <= start]
+        upper = [size for size in sizes if size > start]
+        survived: dict[int, float] = {}
+        while lower:
+            yield (size := lower.pop())
+            trial = next(outcomes)
+            if not trial.reached:
+                lower = []
+            else:
+                survived[size] = trial.cost or 0.0
+        while upper:
+            yield (size := upper.pop(0))
+            trial = next(outcomes)
+            if not trial.reached:
+                upper = []
+            else:
+                survived[size] = trial.cost or 0.0
+        if not survived:
+            return
+        sizes = sorted(survived)
+        start = min(survived, key=lambda size: survived[size])
+
+
+@ANY
+@given(trace=traces(), seed=st.integers(0, 99))
+def test_zeus_prunes_by_walking(trace: Trace, seed: int) -> None:
+    trials = watched("zeus", trace, recurrences=30, seed=seed).history.trials
+    pruning = [trial for trial in trials if trial.proposal.phase == "prune"]
+    expected_sizes = list(pruned_by_hand(sorted(trace.epochs), trace.default, iter(pruning)))
+    assert [trial.proposal.batch_size for trial in pruning] == expected_sizes
+    # It is over before anything else begins.
+    assert trials[: len(pruning)] == pruning
+
+
+@pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve", "grid-search"])
+@settings(max_examples=15, deadline=None)
+@given(
+    default=st.integers(3, 9),
+    best=st.integers(3, 9),
+    step=st.floats(1.2, 1.9),
+    seed=st.integers(0, 9),
+)
+def test_without_noise_the_cheapest_is_found(
+    name: str, default: int, best: int, step: float, seed: int
+) -> None:
+    trace = unimodal(2**default, 2**best, step)
+    batch_size, power_limit_w = best_configuration(trace)
+    assert batch_size == 2**best
+    for done in last(trace, make_policy(name, trace.space()), 70, seed)[-3:]:
+        assert (done.batch_size, done.power_limit_w, done.tries) == (batch_size, power_limit_w, 1)
+
+
+# --- bad input and faults -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_target_that_no_batch_size_reaches_ends_by_the_number_of_tries(name: str) -> None:
+    trace = a_trace({8: (None,), 16: (None, None), 32: (25,)}, 16)
+    done = last(trace, make_policy(name, trace.space()), 3)
+    assert [(recurrence.reached, recurrence.tries) for recurrence in done] == [(False, 20)] * 3
+    with pytest.raises(
+        JoulecastError, match="default batch size 16 reaches the target in 20 epochs"
+    ):
+        replayed([Setting(trace, trace)], name, 1, 1)
+    with pytest.raises(JoulecastError, match="no batch size reaches the target"):
+        best_configuration(trace)
+
+
+@pytest.mark.parametrize("name", ["outward-walk", "curve", "grid-search"])
+def test_a_default_that_fails_is_left_for_another_batch_size(name: str) -> None:
+    trace = a_trace({8: (5,), 16: (None,), 32: (4,)}, 16)
+    done = last(trace, make_policy(name, trace.space()), 12)
+    assert all(recurrence.reached for recurrence in done)
+    # Between 8 that works and 16 that does not, the curve does not believe in 32.
+    found = 8 if name == "curve" else 32
+    assert all(r.tries == 1 and r.batch_size == found for r in done[-3:])
+
+
+def test_zeus_goes_up_when_its_default_fails() -> None:
+    # Its rule: down from the default stops at once, up goes on; nothing smaller is ever tried.
+    trace = a_trace({8: (5,), 16: (None,), 32: (4,)}, 16)
+    done = last(trace, Zeus(trace.space()), 12)
+    assert {recurrence.batch_size for recurrence in done} == {32}
+    assert [recurrence.tries for recurrence in done] == [2] + [1] * 11
+
+
+def test_zeus_runs_the_default_without_a_bound_when_all_sizes_are_pruned() -> None:
+    trace = a_trace({8: (None,), 16: (None, 7), 32: (None,)}, 16)
+    policy = Zeus(trace.space())
+    fails = [Trial(0, Proposal(b, (250,), phase="prune"), False, "max_epochs", 20, 1.0, 1.0, "recorded", 1.0)
+             for b in (16, 32)]  # fmt: skip
+    proposal = policy.propose(History(fails), random.Random(0))
+    assert (proposal.batch_size, proposal.cost_bound, proposal.phase) == (16, inf, "unbounded")
+    assert all(done.reached for done in last(trace, policy, 10, seed=3))
+
+
+@pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve"])
+@pytest.mark.parametrize("beta", [1.0, 0.0, -2.0, float("nan")])
+def test_beta_has_to_be_above_1(name: str, beta: float) -> None:
+    with pytest.raises(JoulecastError, match=r"beta is .* above 1"):
+        make_policy(name, unimodal(64, 32).space(), beta=beta)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    space = unimodal(64, 32).space()
+    with pytest.raises(JoulecastError, match="window of 1"):
+        Zeus(space, window=1)
+    with pytest.raises(JoulecastError, match="patience"):
+        OutwardWalk(space, patience=-1)
+    with pytest.raises(JoulecastError, match="horizon"):
+        Curve(space, horizon=0)
+    with pytest.raises(JoulecastError, match=r"eta is 1\.5"):
+        CostModel(1.5, 250)
+    with pytest.raises(JoulecastError, match="nothing limits power here"):
+        CostModel(0.5, None)
+    with pytest.raises(JoulecastError, match="default batch size 3"):
+        SearchSpace((1, 2), 3, {}, CostModel(0))
+    with pytest.raises(JoulecastError, match="not ascending"):
+        SearchSpace((2, 1), 2, {}, CostModel(0))
+    with pytest.raises(JoulecastError, match="no policy `zoos`"):
+        make_policy("zoos", space)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_trainings_of_one_epoch(name: str) -> None:
+    trace = a_trace({8: (1,), 16: (1,), 32: (1,)}, 16, epoch_s={8: 20.0, 16: 15.0, 32: 10.0})
+    policy = watched(name, trace, 30)
+    trials = policy.history.trials
+    for trial in trials:
+        assert trial.epochs <= 1
+        if len(trial.proposal.power_limits_w) > 1 and trial.epochs:
+            assert set(trial.limits) == set(trial.proposal.power_limits_w)
+    expected_size = 16 if name in ("default", "power-limit-only") else 32
+    assert all(t.reached and t.proposal.batch_size == expected_size for t in trials[-3:])
+
+
+FORGETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "zeus, window": ("zeus", {"window": 4}),
+    "outward-walk": ("outward-walk", {}),
+    "curve": ("curve", {}),
+    "curve, window": ("curve", {"window": 4}),
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "factor"),
+    [
+        # The outward walk has no window: what was not run since costs fell is taken for dear for ever.
+        (w, f)
+        for w in FORGETS
+        for f in (3.0, 1 / 3)
+        if (w, f) != ("outward-walk", 1 / 3)
+    ],
+)
+def test_costs_that_drift_threefold_are_followed(which: str, factor: float) -> None:
+    name, options = FORGETS[which]
+    trace = unimodal(256, 32, epochs=12)
+    trace = replace(trace, epochs={batch: (11, 12, 12, 13) for batch in trace.epochs})
+    cheapest = expected(trace, *best_configuration(trace)).cost
+    ended = []
+    for seed in range(10):
+        policy = make_policy(name, trace.space(), **options)
+        done = last(trace, policy, 120, seed, drift=lambda n: factor if n >= 60 else 1.0)
+        assert all(recurrence.reached for recurrence in done)
+        ended += done[-20:]
+    assert sum(recurrence.tries == 1 for recurrence in ended) >= 0.98 * len(ended)
+    after = sum(recurrence.cost for recurrence in ended) / len(ended)
+    assert after / cheapest == pytest.approx(factor, rel=0.06)
+
+
+def test_zeus_without_a_window_still_reaches_after_a_drift() -> None:
+    # Its bound is for ever that of the cheap days; the try after one that it stopped has none.
+    trace = unimodal(256, 32, epochs=12)
+    for seed in range(10):
+        done = last(trace, Zeus(trace.space()), 90, seed, drift=lambda n: 3.0 if n >= 45 else 1.0)
+        assert all(recurrence.reached and recurrence.tries <= 2 for recurrence in done[46:])
+
+
+def test_energies_that_were_not_measured_make_the_cost_unknown() -> None:
+    cost = CostModel(0.5, 250)
+    assert cost.of(2.0, None) is None
+    assert CostModel(0, 250).of(2.0, None) == 500
+    assert CostModel(0, None).of(2.0, None) == 2
+
+
+# --- history files ------------------------------------------------------------------------------------------
+
+WHOSE = {"environment": "replay", "workload": "made"}
+
+
+def a_history_file(path: Path, trials: list[Trial]) -> Path:
+    begin_history_file(path, WHOSE)
+    for trial in trials:
+        add_to_history_file(path, trial)
+    return path
+
+
+@pytest.mark.parametrize("name", ["zeus", "curve", "outward-walk"])
+def test_a_policy_goes_on_from_a_file_as_if_nothing_had_happened(tmp_path: Path, name: str) -> None:
+    trace = a_trace({8: (9, 10), 16: (None, 7), 32: (6, 7), 64: (12, 14)}, 16)
+    policy = watched(name, trace, 25)
+    for trials, state, proposal in policy.asked[::4]:
+        file = a_history_file(tmp_path / f"{trials}.jsonl", policy.history.trials[:trials])
+        _, history = read_history_file(file)
+        assert history.trials == policy.history.trials[:trials]
+        rng = random.Random()
+        rng.setstate(state)  # type: ignore[arg-type]
+        assert make_policy(name, trace.space()).propose(history, rng) == proposal
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_the_file_goes_on(tmp_path: Path) -> None:
+    trials = watched("zeus", unimodal(64, 32), 6).history.trials
+    file = a_history_file(tmp_path / "h.jsonl", trials)
+    text = file.read_text()
+    for cut in (1, 20, len(text.splitlines()[-1])):
+        file.write_text(text[: -1 - cut])
+        assert read_history_file(file)[1].trials == trials[:-1]
+        add_to_history_file(file, trials[-1])
+        assert file.read_text() == text
+
+
+def test_a_line_in_the_middle_that_is_no_trial_is_an_error(tmp_path: Path) -> None:
+    file = a_history_file(tmp_path / "h.jsonl", watched("zeus", unimodal(64, 32), 4).history.trials)
+    lines = file.read_text().splitlines()
+    for wrong in ("{", "[]", json.dumps({"recurrence": 1})):
+        file.write_text("\n".join([*lines[:2], wrong, *lines[3:], ""]))
+        with pytest.raises(JoulecastError, match=r"h\.jsonl: line 3 is no trial"):
+            read_history_file(file)
+
+
+def test_a_history_of_another_workload_is_refused(tmp_path: Path) -> None:
+    file = a_history_file(tmp_path / "h.jsonl", [])
+    assert begin_history_file(file, WHOSE).trials == []
+    with pytest.raises(JoulecastError, match="its `workload` is made, now it is squad"):
+        begin_history_file(file, WHOSE | {"workload": "squad"})
+    file.write_text('{"format": 99}\n')
+    with pytest.raises(JoulecastError, match="format 99"):
+        read_history_file(file)
+    with pytest.raises(JoulecastError, match="cannot be read"):
+        read_history_file(tmp_path / "absent.jsonl")
+
+
+# --- overlapping submissions --------------------------------------------------------------------------------
+
+
+def test_a_job_submitted_while_another_prunes_uses_the_best_known_size() -> None:
+    trace = unimodal(64, 32)
+    policy = Zeus(trace.space())
+    history = History()
+    history.experiments = 1
+    assert policy.propose(history, random.Random(0)).batch_size == 64
+    ended = watched("zeus", trace, 2).history.trials
+    assert [trial.proposal.batch_size for trial in ended] == [64, 32]
+    history = History(ended)
+    history.experiments = 1
+    overlapping = policy.propose(history, random.Random(0))
+    assert (overlapping.batch_size, overlapping.phase) == (32, "best")
+    history.experiments = 0
+    assert policy.propose(history, random.Random(0)).batch_size == 16
+
+
+@pytest.mark.parametrize("name", ["zeus", "curve", "outward-walk", "default"])
+def test_overlapping_recurrences_all_end(name: str) -> None:
+    trace = unimodal(64, 32)
+    policy = make_policy(name, trace.space())
+    # About two run at a time.
+    environment = Replay(trace, random.Random(0))
+    submit_every_s = expected_default(trace).time_s / 2
+    done = recur_overlapping(
+        environment, policy, 40, random.Random(0), submit_every_s=submit_every_s
+    )
+    assert [recurrence.number for recurrence in done] == list(range(40))
+    assert all(recurrence.reached for recurrence in done)
+    assert done[1].batch_size == 64
+
+
+def test_pruning_goes_on_while_the_best_known_size_runs_beside_it() -> None:
+    trace = unimodal(64, 32)
+    environment = Replay(trace, random.Random(0))
+    submit_every_s = expected_default(trace).time_s / 2
+    done = recur_overlapping(
+        environment, Zeus(trace.space()), 100, random.Random(0), submit_every_s=submit_every_s
+    )
+    assert {recurrence.batch_size for recurrence in done[-10:]} == {32}

@@ -1,0 +1,20 @@
+"""Bring the traces that the tuning experiments replay, and check them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.config import parse_config
+from joulecast.external import bring_listed, listed_downloads
+from joulecast.logs import logged
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        bring_listed(
+            parse_config(snakemake.params.config, "configuration"),
+            listed_downloads(Path(snakemake.params.listed)),
+            Path(snakemake.output.traces[0]).parent,
+        )

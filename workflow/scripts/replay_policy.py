@@ -1,0 +1,19 @@
+"""Replay one policy in all settings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.files import written_aside
+from joulecast.logs import logged
+from joulecast.tuning.experiment import read_settings, replayed
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        settings = read_settings(Path(snakemake.input.traces[0]).parent)
+        table = replayed(settings, snakemake.wildcards.policy, **snakemake.params.tuning)
+        with written_aside(Path(snakemake.output.recurrences)) as partial:
+            table.to_parquet(partial)

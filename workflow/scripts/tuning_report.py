@@ -1,0 +1,43 @@
+"""Write the tables and figures of the replays."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from joulecast.logs import logged
+from joulecast.tables.tuning import Replays, write_tuning_tables
+from joulecast.tables.tuning_figures import configuration_maps, cumulative_cost
+from joulecast.tables.tuning_published import read_published_tuning
+from joulecast.tuning.comparison import HELD_OUT
+from joulecast.tuning.experiment import read_settings
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+def main(traces: Path, eta: float) -> None:
+    published = read_published_tuning(Path(snakemake.input.published))
+    by_policy = {Path(path).stem: pd.read_parquet(path) for path in snakemake.input.replays}
+    by_policy[HELD_OUT] = pd.read_parquet(snakemake.input.held_out[0])
+    paper, reproduction = map(pd.read_parquet, snakemake.input.published_replays)
+    choices = json.loads(Path(snakemake.input.held_out[1]).read_text())
+    settings = read_settings(traces)
+    tables = Path(snakemake.output[0]).parent
+    write_tuning_tables(
+        tables,
+        Replays(settings, by_policy, paper, choices, eta),
+        dict(list(reproduction.groupby("policy", sort=False))),
+        read_settings(traces, ["cifar100"], target=published.reproduction.target),
+        published,
+    )
+    figures = tables.parent / "figures"
+    cumulative_cost(by_policy, settings, eta, figures / "tuning_cumulative_cost")
+    v100 = [setting for setting in settings if setting.name[1] == "v100"]
+    configuration_maps(by_policy, v100, eta, figures / "tuning_maps")
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        main(Path(snakemake.input.traces[0]).parent, snakemake.params.eta)
