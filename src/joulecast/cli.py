@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast import config as configuration
+from joulecast.cli_errors import failed
 from joulecast.cli_partition import partition, profile
 from joulecast.cli_simulator import search, simulate
 from joulecast.cli_tuning import advise, tune
@@ -32,11 +33,6 @@ app.command()(tune)
 app.command()(advise)
 
 
-def _fail(error: JoulecastError) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
-    return typer.Exit(2)
-
-
 @config_app.command("default")
 def config_default() -> None:
     """Print the documented defaults (config/config.yaml)."""
@@ -55,7 +51,7 @@ def config_check(file: Path) -> None:
     try:
         configuration.read_config(file)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     typer.echo(f"{file}: all right")
 
 
@@ -103,7 +99,7 @@ def external(
     try:
         typer.echo(locate(configuration.read_config(file), name))
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
 
 
 @app.command()
@@ -136,7 +132,7 @@ def record(
             tell=typer.echo,
         )
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     size = sum(file.bytes for file in campaign.files.values())
     typer.echo(
         f"{out}: {campaign.runs} runs, {len(campaign.left_out)} of them polluted, {size / 1e6:.2f} MB"
@@ -152,7 +148,7 @@ def replay(
     try:
         typer.echo(f"{out}: {len(unpack_all(recorded, out))} run records")
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
 
 
 class Split(StrEnum):
@@ -209,7 +205,7 @@ def evaluate(
     try:
         verdict = evaluate_records(record_folders(records), split.value, time.value)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     if as_json:
         typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
         return
@@ -248,11 +244,11 @@ def forecast(
     try:
         counts = [int(count) for count in nodes.split(",")]
     except ValueError:
-        raise _fail(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
+        raise failed(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
     try:
         told = forecast_records(record_folders(records), counts, scaling.value)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     if as_json:
         typer.echo(json.dumps(told, indent=1, allow_nan=False))
         return
@@ -288,7 +284,7 @@ def import_mlperf(
     try:
         typer.echo(run_import(source, out, revision, workers).text())
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
 
 
@@ -23,11 +24,6 @@ class Mode(StrEnum):
 
     exact = "exact"
     compat = "compat"
-
-
-def _fail(error: JoulecastError) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
-    return typer.Exit(2)
 
 
 def partition(
@@ -71,7 +67,7 @@ def partition(
         else:
             report = plan_report(graph, devices, model, bandwidth, replicate, memory, ideals)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     if explain:
         typer.echo(explained(report))
     else:
@@ -95,5 +91,5 @@ def profile(
         measured = measure_tasks(network, batch, image_size, classes, passes)
         measured.write(out)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     typer.echo(f"{out}: {len(measured.tasks)} tasks, {measured.work_us / 1e6:.3f} s a step")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform, read_platform
 
@@ -26,11 +27,6 @@ DatabaseFile = Annotated[
     Path | None, typer.Option("--database", help="Op database measured on this platform.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-
-
-def _fail(error: JoulecastError) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
-    return typer.Exit(2)
 
 
 def _graph(name: str) -> Any:
@@ -142,7 +138,7 @@ def simulate(
         if trace is not None:
             write_trace(simulation, trace)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     told = simulation.as_json() | energy
     if as_json:
         typer.echo(json.dumps(told, indent=1))
@@ -189,7 +185,7 @@ def search(
             _costs(on, precision, database, "default"),
         )
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     rows = [simulation.as_json() for simulation in ranking.feasible]
     if as_json:
         left_out = {"out_of_memory": ranking.out_of_memory, "impossible": ranking.impossible}

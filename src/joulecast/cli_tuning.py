@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
 
 
@@ -15,11 +16,6 @@ class Device(StrEnum):
 
     cpu = "cpu"
     cuda = "cuda"
-
-
-def _fail(error: JoulecastError) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
-    return typer.Exit(2)
 
 
 def tune(
@@ -95,7 +91,7 @@ def tune(
                 as_json,
             )
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     typer.echo(text)
 
 
@@ -173,7 +169,7 @@ def advise(
     try:
         advice = advise_on_file(history)
     except JoulecastError as error:
-        raise _fail(error) from None
+        raise failed(error) from None
     typer.echo(_json(advice) if as_json else advice_text(advice))
 
 

@@ -517,7 +517,7 @@ def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     advice = json.loads(joulecast("advise", file, "--json"))
     assert advice == again["advice"]
     other = [*command[:5], 0.9, *command[6:]]
-    assert "trials of different things" in refused(*other)
+    assert "unlike trials do not mix" in refused(*other)
     assert "this one is for replays" in refused("tune", "--live", "--policy", "oracle")
     assert "--seeds is for replays" in refused("tune", "--live", "--seeds", 3)
     text = joulecast(*command, "--recurrences", 6)

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
 
 from joulecast.partition.baselines import BASELINES
 from joulecast.tables.output import write_table
-from joulecast.tables.published import read_published_file
+from joulecast.tables.published import FromPaper, read_published_file
 
 _TIMES_NOTES = [
     "`joulecast_cpu_ms` is CPU time after the file was read, the least of five, with the proof of "
@@ -42,16 +41,9 @@ _PIPELINE_COLUMNS = (
 )
 
 
-class PublishedPartitioning(BaseModel):
+class PublishedPartitioning(FromPaper):
     """What the paper publishes: seconds to partition by network and devices, speedups by devices."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    paper: str
-    where: str
-    setting: str
-    comparable: bool
-    not_comparable_because: str
     partition_s: dict[str, dict[int, dict[str, float | str]]]
     pipeline_speedup: dict[int, float]
 

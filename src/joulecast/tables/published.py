@@ -9,17 +9,22 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from joulecast.errors import JoulecastError
 
 
-class PublishedErrors(BaseModel):
-    """Errors of several models as one paper gives them, in percent."""
+class FromPaper(BaseModel):
+    """What every file of published numbers says: whose they are, and whether our setting is the same."""
 
     model_config = ConfigDict(extra="forbid")
 
     paper: str
     where: str
-    metric: str
     setting: str
     comparable: bool
     not_comparable_because: str = ""
+
+
+class PublishedErrors(FromPaper):
+    """Errors of several models as one paper gives them, in percent."""
+
+    metric: str
     error_percent: dict[str, float]
     percentage_points_over_mc2: dict[str, float] = {}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
 from scipy.stats import kendalltau
 
 from joulecast.graphs.shipped import load
@@ -16,7 +15,7 @@ from joulecast.simulator.real import judge_training
 from joulecast.simulator.simulate import Assumptions, simulate
 from joulecast.simulator.strategy import Strategy
 from joulecast.tables.output import write_table
-from joulecast.tables.published import read_published_file
+from joulecast.tables.published import FromPaper, read_published_file
 from joulecast.testbed.results import read_results
 from joulecast.training.validation_results import read_training_results
 
@@ -24,16 +23,9 @@ _JUDGED = ("predicted", "sum", "max")
 _NOT_PREDICTIONS = ("measured_s", "spread_s", "again_s", "predicted_s", "sum_s", "max_s")
 
 
-class PublishedSimulators(BaseModel):
+class PublishedSimulators(FromPaper):
     """What papers publish about simulators, in percent and seconds."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    paper: str
-    where: str
-    setting: str
-    comparable: bool
-    not_comparable_because: str
     error_percent: dict[str, float]
     ablation_error_percent: dict[str, float]
     order: str

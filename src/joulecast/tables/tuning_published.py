@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from joulecast.tables.published import read_published_file
+from joulecast.tables.published import FromPaper, read_published_file
 
 
 class PublishedPotential(BaseModel):
@@ -31,16 +31,9 @@ class PublishedReproduction(BaseModel):
     simulator: dict[str, dict[str, tuple[float, float]]]
 
 
-class PublishedTuning(BaseModel):
+class PublishedTuning(FromPaper):
     """What Zeus and its reproduction publish."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    paper: str
-    where: str
-    setting: str
-    comparable: bool
-    not_comparable_because: str
     potential: dict[str, PublishedPotential]
     energy_saving_percent: tuple[float, float]
     time_saving_percent_up_to: float
