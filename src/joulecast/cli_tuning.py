@@ -11,6 +11,15 @@ from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
 
 
+class Criterion(StrEnum):
+    """How a power limit is chosen among those that were tried."""
+
+    cost = "cost"
+    energy = "energy"
+    time = "time"
+    max_slowdown = "max-slowdown"
+
+
 class Device(StrEnum):
     """Where a live loop trains."""
 
@@ -39,6 +48,15 @@ def tune(
     beta: Annotated[
         float | None, typer.Option(help="Stop a try at so many times the best cost.")
     ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Only so many last costs of a batch size count (drift).")
+    ] = None,
+    criterion: Annotated[
+        Criterion, typer.Option(help="How a power limit is chosen.")
+    ] = Criterion.cost,
+    max_slowdown: Annotated[
+        float, typer.Option(help="With that criterion: times the highest limit's time.")
+    ] = 1.1,
     history: Annotated[
         Path | None,
         typer.Option(help="File for the trials; a live loop goes on where it ends."),
@@ -56,6 +74,10 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Tune batch size and power limit over recurrences of a training, replayed or live."""
+    from joulecast.tuning.report import Asked, read_setting
+
+    given = {"beta": beta, "window": window}
+    options = {name: value for name, value in given.items() if value is not None}
     replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
     lived = {
         "--target-accuracy": target_accuracy,
@@ -66,9 +88,10 @@ def tune(
         if live:
             _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
             job: dict[str, Any] = {"eta": eta, "allow_power_limit": allow_power_limit}
+            job |= {"criterion": criterion.value, "max_slowdown": max_slowdown}
             job |= {} if device is None else {"device": device.value}
             job |= {} if target_accuracy is None else {"target_accuracy": target_accuracy}
-            text = _tune_live(job, policy, beta, recurrences, history, as_json)
+            text = _tune_live(job, policy, options, recurrences, history, as_json)
         else:
             _refuse(lived, "is for trainings on this machine; give --live too")
             if traces is None or workload is None or gpu is None:
@@ -80,16 +103,9 @@ def tune(
                 raise JoulecastError(
                     f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
                 )
-            text = _replay(
-                (traces, workload, gpu, target),
-                policy,
-                beta,
-                recurrences,
-                seeds,
-                eta,
-                history,
-                as_json,
-            )
+            asked = Asked(target, eta, criterion.value, max_slowdown, options)
+            setting = read_setting(traces, workload, gpu, target, policy)
+            text = _replay(setting, policy, recurrences, seeds, asked, history, as_json)
     except JoulecastError as error:
         raise failed(error) from None
     typer.echo(text)
@@ -102,28 +118,19 @@ def _refuse(options: dict[str, Any], why: str) -> None:
 
 
 def _replay(
-    setting_of: tuple[Path, str, str, float | None],
+    setting: Any,
     policy: str,
-    beta: float | None,
     recurrences: int,
     seeds: int,
-    eta: float,
+    asked: Any,
     history: Path | None,
     as_json: bool,
 ) -> str:
-    from joulecast.tuning.report import (
-        read_setting,
-        replay_report,
-        report_text,
-        write_replayed_history,
-    )
+    from joulecast.tuning.report import replay_report, report_text, write_replayed_history
 
-    target = setting_of[3]
-    setting = read_setting(*setting_of, policy)
-    asked: dict[str, Any] = {"target": target, "eta": eta, "beta": beta}
-    report = replay_report(setting, policy, recurrences, seeds, **asked)
+    report = replay_report(setting, policy, recurrences, seeds, asked)
     if history is not None:
-        write_replayed_history(history, setting, policy, recurrences, **asked)
+        write_replayed_history(history, setting, policy, recurrences, asked)
         report["history"] = str(history)
     return _json(report) if as_json else report_text(report)
 
@@ -131,7 +138,7 @@ def _replay(
 def _tune_live(
     job: dict[str, Any],
     policy: str,
-    beta: float | None,
+    options: dict[str, Any],
     recurrences: int,
     history: Path | None,
     as_json: bool,
@@ -143,7 +150,6 @@ def _tune_live(
     from joulecast.tuning.trial import Trial
 
     environment = LiveTraining(LiveJob(Workload(network="lenet5", image_size=8), **job))
-    options = {} if beta is None else {"beta": beta}
     trials: list[Trial] = []
     done = tune_live(
         environment,

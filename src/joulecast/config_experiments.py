@@ -170,12 +170,24 @@ class LiveTuningSection(Section):
     learning_rate: float = Field(
         0.05, gt=0, description="At the default batch size; it is scaled linearly with others."
     )
-    policy: Literal["default", "zeus", "outward-walk", "curve"] = Field(
-        "zeus", description="Who proposes batch sizes."
+    max_learning_rate: float | None = Field(
+        None, gt=0, description="The scaled learning rate is held to this; null: it is not."
     )
+    policy: Literal[
+        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
+    ] = Field("zeus", description="Who proposes batch sizes and power limits.")
     recurrences: int = Field(50, ge=1, description="Trainings to the target.")
     seed: int = Field(1, description="Of the policy, the weights and the order of batches.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
+    gpu: int | None = Field(
+        None, ge=0, description="As nvidia-smi numbers it; null: the first that CUDA shows."
+    )
+    eta: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
+    )
     allow_power_limit: bool = Field(
         False,
         description="Let the tuner set the GPU's power limit; it is put back after every training.",

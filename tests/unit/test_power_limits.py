@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 
@@ -40,6 +41,9 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return index
 
+    def nvmlDeviceGetUUID(self, device):  # noqa: N802
+        return f"GPU-{device}"
+
     def nvmlDeviceGetName(self, device):  # noqa: N802
         return f"FakeGPU {device}"
 
@@ -54,6 +58,14 @@ class FakeNvml:
             raise FakeError(self.refuses[device])
         self.log.append((device, milliwatts))
         self.limits_mw[device] = milliwatts
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path, monkeypatch):
+    """What is noted of limits that are held goes there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
@@ -73,8 +85,10 @@ def test_preflight_sets_only_what_is_in_force(gpus):
     assert [d.found_w for d in found.devices] == [310.5, 200.0]
     assert (found.devices[0].lowest_w, found.devices[0].highest_w) == (100, 400)
     assert found.highest_w == 350, "what all of them take"
-    assert found.watts() == tuple(range(350, 99, -25))
-    assert found.watts(60) == (350, 290, 230, 170, 110, 100)
+    assert found.watts() == tuple(range(200, 99, -25)), "none above a limit that was found"
+    assert found.watts(60) == (200, 140, 100)
+    gpus((400_000,))
+    assert preflight().watts(60) == (400, 340, 280, 220, 160, 100)
 
 
 def test_preflight_does_not_set_what_it_may_not(gpus):
@@ -101,6 +115,84 @@ def test_preflight_without_a_driver_or_a_device(gpus):
     assert "driver" in preflight().why_not and preflight().devices == ()
     gpus()
     assert "no GPU [3]" in preflight((3,)).why_not
+
+
+FAKE_MODULE = textwrap.dedent(
+    f"""
+    import sys
+    sys.path.insert(0, {os.path.dirname(__file__)!r})
+    from test_power_limits import FakeNvml
+    fake = FakeNvml()
+    globals().update({{n: getattr(fake, n) for n in dir(fake) if n.startswith(("nvml", "NVML"))}})
+    """
+)
+
+
+def killed_while_holding(tmp_path, watts):
+    """A process that held GPU 0, found at 300 W, and was killed outright."""
+    (tmp_path / "pynvml.py").write_text(FAKE_MODULE)
+    program = (
+        "import os, signal; from joulecast.power.limits import PowerLimits\n"
+        f"with PowerLimits() as limits:\n    limits.set({watts}); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_a_limit_that_a_killed_process_left_is_put_back(gpus, tmp_path):
+    killed_while_holding(tmp_path, 150)
+    (left,) = tmp_path.glob("joulecast-power-limit-*")
+    content = left.read_text()
+    fake = gpus((150_000,))
+    found = preflight(may_set=False)
+    assert fake.log == [] and found.notes == (), "without being allowed nothing is set"
+    found = preflight()
+    assert fake.limits_mw == [300_000] and found.devices[0].found_w == 300
+    assert "left its power limit at 150 W; it is put back to 300 W" in found.notes[0]
+    assert not left.exists() and preflight().notes == ()
+    left.write_text(content)
+    fake.limits_mw = [150_000]
+    with PowerLimits() as limits:
+        assert limits.found_w == (300,) and "put back to 300 W" in limits.notes[0]
+        limits.set(120)
+    assert fake.limits_mw == [300_000] and not left.exists()
+    # Of another boot, or broken: what is in force is what was found.
+    for wrong in (content.replace(":", ":x", 2), "{", '{"boot": 1}', ""):
+        left.write_text(wrong)
+        fake.limits_mw = [150_000]
+        assert preflight().devices[0].found_w == 150
+
+
+def test_what_is_held_is_noted_on_disk_until_it_is_put_back(gpus, tmp_path):
+    fake = gpus()
+
+    def noted():
+        return len(list(tmp_path.glob("joulecast-power-limit-*")))
+
+    with PowerLimits() as limits:
+        limits.set(150)
+        assert noted() == 1
+        with pytest.raises(JoulecastError, match="another process of this user"), PowerLimits():
+            pass
+        assert "another process" in preflight().why_not and fake.limits_mw == [150_000]
+        assert noted() == 1
+    assert noted() == 0
+    with pytest.raises(JoulecastError, match="by hand"), PowerLimits() as limits:
+        limits.set(150)
+        fake.refuses[0] = NO_PERMISSION
+    assert noted() == 1, "the next one tries again"
+
+
+def test_without_a_folder_to_write_in_limits_are_held_all_the_same(gpus, monkeypatch):
+    fake = gpus()
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with PowerLimits() as limits:
+        limits.set(150)
+    assert fake.limits_mw == [300_000]
 
 
 def test_limits_go_back_to_what_was_found(gpus):
@@ -192,6 +284,26 @@ def test_an_interrupt_restores_and_is_a_keyboard_interrupt(gpus):
     assert fake.limits_mw == [300_000]
 
 
+def test_the_signal_is_passed_on_whatever_goes_wrong(gpus, capfd):
+    gpus()
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with PowerLimits() as limits:
+            limits.set(150)
+            real = limits.restore
+
+            def breaks():
+                raise RuntimeError("reentrant call")
+
+            limits.restore = breaks
+            os.kill(os.getpid(), signal.SIGTERM)
+            limits.restore = real
+        assert heard == [signal.SIGTERM] and "reentrant call" in capfd.readouterr().err
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_outside_the_main_thread_the_block_restores(gpus):
     fake, failed = gpus(), []
 
@@ -210,17 +322,7 @@ def test_outside_the_main_thread_the_block_restores(gpus):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_process_told_to_end_restores_and_dies_of_the_signal(tmp_path, number):
-    (tmp_path / "pynvml.py").write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            sys.path.insert(0, {os.path.dirname(__file__)!r})
-            from test_power_limits import FakeNvml
-            fake = FakeNvml()
-            globals().update({{n: getattr(fake, n) for n in dir(fake) if n.startswith(("nvml", "NVML"))}})
-            """
-        )
-    )
+    (tmp_path / "pynvml.py").write_text(FAKE_MODULE)
     program = (
         "import pynvml, os; from joulecast.power.limits import PowerLimits\n"
         "with PowerLimits() as limits:\n"

@@ -26,10 +26,11 @@ from joulecast.tuning.history import (
     History,
     add_to_history_file,
     begin_history_file,
+    begun_of,
     read_history_file,
 )
 from joulecast.tuning.outward import OutwardWalk
-from joulecast.tuning.policies import Policy
+from joulecast.tuning.policies import Policy, PowerLimitOnly
 from joulecast.tuning.recurrences import recur, recur_overlapping
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
@@ -176,10 +177,11 @@ def test_the_reproduction_comes_out(gpu: str) -> None:
 def test_zeus_saves_what_the_reference_saves(workload: str) -> None:
     trace = read_trace(TRACES, workload, "v100")
     default, recurrences = expected_default(trace), paper_recurrences(trace)
-    table = replayed([Setting(trace, trace)], "zeus", 40, None)
+    table = replayed([Setting(trace, trace)], "zeus", 80, None)
     means = table[table.recurrence >= recurrences - 5][["energy_j", "time_s"]].mean()
     saved = 100 * (1 - means / [default.energy_j, default.time_s])
-    assert tuple(saved) == pytest.approx(SAVED_PERCENT[workload], abs=2)
+    # The reference has 20 seeds, of which SQuAD's savings vary by 3.6 points from seed to seed.
+    assert tuple(saved) == pytest.approx(SAVED_PERCENT[workload], abs=1.6)
 
 
 @needs_traces
@@ -339,6 +341,9 @@ def test_zeus_runs_the_default_without_a_bound_when_all_sizes_are_pruned() -> No
     policy = Zeus(trace.space())
     fails = [Trial(0, Proposal(b, (250,), phase="prune"), False, "max_epochs", 20, 1.0, 1.0, "recorded", 1.0)
              for b in (16, 32)]  # fmt: skip
+    left = policy.propose(History(fails), random.Random(0))
+    assert (left.batch_size, left.cost_bound, left.phase) == (8, inf, "walk"), "not tried yet"
+    fails.append(replace(fails[0], proposal=left))
     proposal = policy.propose(History(fails), random.Random(0))
     assert (proposal.batch_size, proposal.cost_bound, proposal.phase) == (16, inf, "unbounded")
     assert all(done.reached for done in last(trace, policy, 10, seed=3))
@@ -426,6 +431,81 @@ def test_zeus_without_a_window_still_reaches_after_a_drift() -> None:
         assert all(recurrence.reached and recurrence.tries <= 2 for recurrence in done[46:])
 
 
+class LosesItsMeter:
+    """A replay whose energies are not measured from some trial on, until another one."""
+
+    def __init__(self, trace: Trace, lost: range) -> None:
+        self._replay, self._lost, self._number = Replay(trace, random.Random(0)), lost, -1
+        self.space = self._replay.space
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        self._number += 1
+        trial = self._replay.run(proposal, recurrence)
+        if self._number not in self._lost:
+            return trial
+        return replace(trial, energy_j=None, energy_source=None, cost=None, why_no_energy="lost")
+
+
+@pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve", "grid-search"])
+@pytest.mark.parametrize("first", [0, 2, 5])
+def test_a_meter_that_is_lost_ends_experiments_until_it_is_back(name: str, first: int) -> None:
+    trace = unimodal(256, 32, epochs=12)
+    environment = LosesItsMeter(trace, range(first, first + 20))
+    policy = make_policy(name, environment.space)
+    history = History()
+    list(recur(environment, policy, 20 + first, random.Random(0), history=history))
+    blind = history.trials[first : first + 20]
+    # The first one was proposed before anything was lost.
+    sizes = {trial.proposal.batch_size for trial in blind[1:]}
+    assert len(sizes) == 1 and all(trial.reached for trial in blind[1:])
+    told = [trial for trial in history.trials[:first] if trial.reached]
+    known = {trial.proposal.batch_size: trial.cost for trial in told}
+    assert sizes == {min(known, key=lambda size: known[size]) if known else 256}
+    later = list(recur(environment, policy, 90, random.Random(0), history=history))
+    if name != "grid-search":
+        assert later[-1].batch_size == 32, "and they go on afterwards"
+
+
+def test_zeus_keeps_what_works_when_its_second_round_fails_by_chance() -> None:
+    trace = a_trace({32: (None, 5), 64: (5, 5, None), 128: (20, 20, None)}, 128)
+    for seed in range(40):
+        done = last(trace, Zeus(trace.space()), 30, seed)
+        assert done[-1].phase in ("sample", "best")
+
+
+def test_zeus_finds_a_size_that_works_when_the_default_and_what_is_above_never_do() -> None:
+    trace = a_trace({32: (5,), 64: (5, 6), 128: (None,)}, 128)
+    done = last(trace, Zeus(trace.space()), 5, 0)
+    assert all(recurrence.reached for recurrence in done) and done[0].tries == 2
+
+
+def test_a_profile_of_drifted_epochs_is_drifted() -> None:
+    trace = unimodal(64, 32)
+    trial = Replay(trace, random.Random(0), drift=lambda n: 3.0).run(
+        Proposal(64, trace.space().limits(64)), 0
+    )
+    for watts, epoch in trial.limits.items():
+        assert epoch.time_s == pytest.approx(3 * trace.at_limit[64][watts].time_s)
+
+
+def test_what_the_trace_does_not_have_is_refused() -> None:
+    environment = Replay(unimodal(64, 32), random.Random(0))
+    for proposal in (Proposal(48), Proposal(64, (1,))):
+        with pytest.raises(JoulecastError, match="has no batch size"):
+            environment.run(proposal, 0)
+
+
+def test_policy_and_environment_choose_limits_alike() -> None:
+    trace = unimodal(64, 32)
+    for criterion in ("energy", "time", "max-slowdown"):
+        environment = Replay(trace, random.Random(0), criterion=criterion)
+        policy = Zeus(environment.space)
+        history = History()
+        assert next(recur(environment, policy, 1, random.Random(0), history=history)).reached
+        again = PowerLimitOnly(environment.space).propose(history, random.Random(0))
+        assert again.power_limits_w == (history.trials[0].power_limit_w,)
+
+
 def test_energies_that_were_not_measured_make_the_cost_unknown() -> None:
     cost = CostModel(0.5, 250)
     assert cost.of(2.0, None) is None
@@ -465,6 +545,8 @@ def test_a_line_that_was_cut_off_is_left_out_and_the_file_goes_on(tmp_path: Path
     for cut in (1, 20, len(text.splitlines()[-1])):
         file.write_text(text[: -1 - cut])
         assert read_history_file(file)[1].trials == trials[:-1]
+        assert file.read_text() == text[: -1 - cut], "who reads changes nothing"
+        assert begin_history_file(file, WHOSE).trials == trials[:-1]
         add_to_history_file(file, trials[-1])
         assert file.read_text() == text
 
@@ -478,11 +560,47 @@ def test_a_line_in_the_middle_that_is_no_trial_is_an_error(tmp_path: Path) -> No
             read_history_file(file)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b'{"precious": 1}', b'{\n "precious": 1\n}', b"\x89PNG\r\n\xff\n\xfe", b"no newline"],
+)
+def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "precious.json"
+    file.write_bytes(content)
+    for read in (read_history_file, lambda path: begin_history_file(path, WHOSE)):
+        with pytest.raises(JoulecastError, match=r"precious\.json: "):
+            read(file)
+        assert file.read_bytes() == content
+    with pytest.raises(JoulecastError, match="cannot be read"):
+        read_history_file(tmp_path)
+
+
+def test_numbers_that_are_none_are_no_trial(tmp_path: Path) -> None:
+    file = a_history_file(tmp_path / "h.jsonl", watched("zeus", unimodal(64, 32), 2).history.trials)
+    first, *lines = file.read_text().splitlines()
+    for key, wrong in (("cost", "NaN"), ("cost", "1e999"), ("time_s", "null"), ("epochs", '"x"')):
+        line = json.dumps(json.loads(lines[0]) | {key: "WRONG"}).replace('"WRONG"', wrong)
+        file.write_text(f"{first}\n{line}\n")
+        with pytest.raises(JoulecastError, match="line 2 is no trial"):
+            read_history_file(file)
+
+
 def test_a_history_of_another_workload_is_refused(tmp_path: Path) -> None:
     file = a_history_file(tmp_path / "h.jsonl", [])
     assert begin_history_file(file, WHOSE).trials == []
     with pytest.raises(JoulecastError, match="its `workload` is made, now it is squad"):
         begin_history_file(file, WHOSE | {"workload": "squad"})
+    with pytest.raises(JoulecastError, match="its `beta` is not given, now it is 2"):
+        begin_history_file(file, WHOSE | {"beta": 2})
+    with pytest.raises(JoulecastError, match="its `workload` is made, now it is not given"):
+        begin_history_file(file, {"environment": "replay"})
+    with pytest.raises(JoulecastError, match="there is no folder"):
+        begin_history_file(tmp_path / "no/h.jsonl", WHOSE)
+    assert not (tmp_path / "no").exists()
+    begun = tmp_path / "begun.jsonl"
+    begin_history_file(begun, WHOSE, begun={"host": "there"})
+    assert begin_history_file(begun, WHOSE, begun={"host": "here"}).trials == []
+    assert begun_of(read_history_file(begun)[0]) == {"host": "there"}
     file.write_text('{"format": 99}\n')
     with pytest.raises(JoulecastError, match="format 99"):
         read_history_file(file)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.files import written_aside
 from joulecast.logs import logged
 from joulecast.spec import Workload
-from joulecast.tuning.history import read_history_file
+from joulecast.tuning.history import begun_of, read_history_file
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
 from joulecast.tuning.live_record import live_record
 from joulecast.tuning.registry import make_policy
@@ -20,6 +20,7 @@ def main(live: dict[str, Any], history: Path, out: Path) -> None:
     policy, recurrences = live.pop("policy"), live.pop("recurrences")
     workload = Workload(network=live.pop("network"), image_size=live.pop("image_size"))
     live["batch_sizes"] = tuple(live["batch_sizes"])
+    history.parent.mkdir(parents=True, exist_ok=True)
     environment = LiveTraining(LiveJob(workload, **live))
     done = tune_live(
         environment,
@@ -31,8 +32,8 @@ def main(live: dict[str, Any], history: Path, out: Path) -> None:
         say=print,
     )
     with written_aside(out) as partial:
-        _, trials = read_history_file(history)
-        record = live_record(environment, policy, done, trials)
+        said, trials = read_history_file(history)
+        record = live_record(environment, policy, done, trials, begun_of(said))
         partial.write_text(json.dumps(record, indent=1) + "\n")
 
 

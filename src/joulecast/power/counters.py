@@ -6,21 +6,39 @@ cannot be told.
 """
 
 import os
+from math import inf
 from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed
 
+# How often a counter is renewed: both ends of a run may miss that much. A run has to last as long as keeps
+# that within some percent: 20 times for NVML's; RAPL's is read from a file, which takes its time too.
+RENEWED_EVERY_S = {"cuda": 0.1, "cpu": 0.001}
+LEAST_S = {"cuda": 2.0, "cpu": 0.1}
+
 
 class EnergyCounter:
     """The energy counters of what is trained on, added up.
+
+    Args:
+        least_s: a shorter run is not told; 0: all are.
+        renewed_s: how often the counters are renewed, to be said then.
 
     Attributes:
         why_not: why there is none; ``None``: there is one.
     """
 
-    def __init__(self, meters: list[Meter], why_not: str | None) -> None:
+    def __init__(
+        self,
+        meters: list[Meter],
+        why_not: str | None,
+        *,
+        least_s: float = 0.0,
+        renewed_s: float = 0.0,
+    ) -> None:
         self._meters, self.why_not = meters, why_not
+        self._least_s, self._renewed_s = least_s, renewed_s
         self._last_failure = ""
 
     def read(self) -> float | None:
@@ -40,12 +58,23 @@ class EnergyCounter:
             total += joules
         return total
 
-    def between(self, first: float | None, last: float | None) -> tuple[float | None, str | None]:
-        """Joules from one reading to another, or ``None`` and why they are not known."""
+    def between(
+        self, first: float | None, last: float | None, *, over_s: float = inf
+    ) -> tuple[float | None, str | None]:
+        """Joules from one reading to another, or ``None`` and why they are not known.
+
+        Args:
+            over_s: how long that was; left out, it was long enough.
+        """
         if self.why_not is not None:
             return None, self.why_not
         if first is None or last is None:
             return None, self._last_failure
+        if over_s < self._least_s:
+            return None, (
+                f"too short to be measured by a counter that is renewed every {self._renewed_s:g} s "
+                f"(shorter than {self._least_s:g} s)"
+            )
         if last <= first:
             return None, "the energy counter did not advance: too short a run, or it was reset"
         return last - first, None
@@ -61,10 +90,13 @@ def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyC
     except MeterUnavailable as error:
         return EnergyCounter([], str(error))
     if device == "cuda":
-        meters = meters[gpu : gpu + 1]
+        if gpu >= len(meters):
+            there = ", ".join(map(str, range(len(meters))))
+            return EnergyCounter([], f"there is no GPU {gpu} on this host; nvidia-smi has {there}")
+        meters = [meters[gpu]]
     if not meters or not all(meter.counter for meter in meters):
         return EnergyCounter([], f"GPU {gpu} has no energy counter (NVML, Volta and later)")
-    return EnergyCounter(meters, None)
+    return EnergyCounter(meters, None, least_s=LEAST_S[device], renewed_s=RENEWED_EVERY_S[device])
 
 
 def first_visible_gpu() -> int:
@@ -78,7 +110,8 @@ def first_visible_gpu() -> int:
         return 0
     if not first.isdigit():
         raise JoulecastError(
-            f"CUDA_VISIBLE_DEVICES is {first}: give its number in nvidia-smi as `gpu`; the energy and the "
-            "power limit of a MIG slice cannot be told from those of its GPU"
+            f"CUDA_VISIBLE_DEVICES is {first}: say its number in nvidia-smi (`gpu` of the job; in the "
+            "configuration `tuning.live.gpu`), or put the number there; the energy and the power limit of a "
+            "MIG slice cannot be told from those of its GPU"
         )
     return int(first)

@@ -6,13 +6,12 @@
             limits.set(200)
 
 Each device gets back the limit that it was found with (not its maximum), on leaving the block and when the
-process is told to end. Only a process that is killed outright (SIGKILL) or a machine that dies leaves a
-limit behind. Devices are numbered as nvidia-smi numbers them.
+process is told to end. A process that is killed outright (SIGKILL) leaves its limit behind, and a note of
+what it had found; the next one that looks puts it back. Devices are numbered as nvidia-smi numbers them.
 """
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from joulecast.errors import JoulecastError
+from joulecast.power.found_limits import FoundLimit
 
 _STEP_W = 25
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -51,10 +51,12 @@ class Preflight:
     Attributes:
         why_not: why limits may not be set, and how that is usually had; ``None``: they may, on all of
             the devices.
+        notes: limits that an earlier process had left behind.
     """
 
     devices: tuple[DeviceLimits, ...]
     why_not: str | None
+    notes: tuple[str, ...] = ()
 
     @property
     def highest_w(self) -> float | None:
@@ -66,13 +68,15 @@ class Preflight:
     def watts(self, step_w: int = _STEP_W) -> tuple[int, ...]:
         """Limits that all devices take, from the highest down in steps; the lowest is always among them.
 
-        Empty where none can be set.
+        None is above the limit that was found in force: an administrator may have capped it there. Empty
+        where none can be set.
         """
         highest = self.highest_w
         if self.why_not is not None or highest is None:
             return ()
         lowest = max(device.lowest_w or 0.0 for device in self.devices)
-        first, last = int(highest), -int(-lowest // 1)
+        found = [device.found_w for device in self.devices if device.found_w is not None]
+        first, last = int(min([highest, *found])), -int(-lowest // 1)
         if last > first:
             return ()
         return tuple(dict.fromkeys([*range(first, last - 1, -step_w), last]))
@@ -103,7 +107,26 @@ def _missing_right(nvml: Any, error: Any) -> str:
     return f"the driver refuses: {error}"
 
 
-def _look_at(nvml: Any, index: int, may_set: bool) -> DeviceLimits:
+def _uuid(nvml: Any, device: Any) -> str:
+    uuid = nvml.nvmlDeviceGetUUID(device)
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+
+def _put_back_what_was_left(nvml: Any, device: Any, index: int, left: FoundLimit) -> str | None:
+    """Undo what a process that was killed has left; what people should know of it."""
+    if left.left_mw is None:
+        return None
+    in_force = nvml.nvmlDeviceGetPowerManagementLimit(device)
+    if in_force == left.left_mw:
+        return None
+    nvml.nvmlDeviceSetPowerManagementLimit(device, left.left_mw)
+    return (
+        f"GPU {index}: an earlier process was killed and had left its power limit at {in_force / 1e3:g} W; "
+        f"it is put back to {left.left_mw / 1e3:g} W"
+    )
+
+
+def _look_at(nvml: Any, index: int, may_set: bool, notes: list[str]) -> DeviceLimits:
     why_not = None if may_set else "setting it was not allowed: `allow_power_limit` is false"
     found = lowest = highest = None
     name = "?"
@@ -113,17 +136,34 @@ def _look_at(nvml: Any, index: int, may_set: bool) -> DeviceLimits:
         name = named.decode() if isinstance(named, bytes) else str(named)
         least, most = nvml.nvmlDeviceGetPowerManagementLimitConstraints(device)
         lowest, highest = least / 1e3, most / 1e3
-        milliwatts = nvml.nvmlDeviceGetPowerManagementLimit(device)
-        found = milliwatts / 1e3
+        found = nvml.nvmlDeviceGetPowerManagementLimit(device) / 1e3
         if may_set:
-            nvml.nvmlDeviceSetPowerManagementLimit(device, milliwatts)
+            found = _set_once_more(nvml, device, index, notes) / 1e3
     except nvml.NVMLError as error:
         why_not = _missing_right(nvml, error)
+    except JoulecastError as error:
+        why_not = str(error)
     return DeviceLimits(index, name, found, lowest, highest, why_not)
 
 
+def _set_once_more(nvml: Any, device: Any, index: int, notes: list[str]) -> int:
+    """Set the limit that is in force, or should be; milliwatts."""
+    left = FoundLimit(_uuid(nvml, device), index)
+    try:
+        note = _put_back_what_was_left(nvml, device, index, left)
+        if note is not None:
+            notes.append(note)
+        milliwatts = int(nvml.nvmlDeviceGetPowerManagementLimit(device))
+        nvml.nvmlDeviceSetPowerManagementLimit(device, milliwatts)
+    except nvml.NVMLError:
+        left.close()
+        raise
+    left.remove()
+    return milliwatts
+
+
 def preflight(indices: Sequence[int] = (0,), *, may_set: bool = True) -> Preflight:
-    """Find out what can be done about power limits; changes nothing.
+    """Find out what can be done about power limits; changes nothing, but puts back what was left behind.
 
     Args:
         indices: of the devices, as nvidia-smi numbers them.
@@ -140,10 +180,11 @@ def preflight(indices: Sequence[int] = (0,), *, may_set: bool = True) -> Preflig
     absent = [index for index in indices if not 0 <= index < count]
     if absent or not indices:
         return Preflight((), f"NVML: there is no GPU {absent or ''} among the {count} of this host")
-    devices = tuple(_look_at(nvml, index, may_set) for index in indices)
+    notes: list[str] = []
+    devices = tuple(_look_at(nvml, index, may_set, notes) for index in indices)
     refused = [device for device in devices if device.why_not is not None]
     why_not = "; ".join(f"GPU {d.index} ({d.name}): {d.why_not}" for d in refused)
-    return Preflight(devices, why_not or None)
+    return Preflight(devices, why_not or None, tuple(notes))
 
 
 @dataclass(slots=True)
@@ -151,6 +192,7 @@ class _Held:
     index: int
     device: Any
     found_mw: int
+    kept: FoundLimit
     changed: bool = False
 
 
@@ -158,13 +200,18 @@ class PowerLimits:
     """Power limits of some devices for as long as a ``with`` block lasts.
 
     On SIGTERM, SIGINT and SIGHUP the limits are put back before the signal does what it would have done
-    without the block. Signals can be caught in the main thread only; elsewhere, the block alone restores.
+    without the block. Signals can be caught in the main thread only; elsewhere, the block alone restores. So
+    it does for a signal whose handler a C library has installed, which Python can neither call nor put back.
 
     Args:
         indices: of the devices, as nvidia-smi numbers them.
 
+    Attributes:
+        notes: limits that an earlier process had left behind, and were put back on entering.
+
     Raises:
-        JoulecastError: on entering, a device is not there or does not say its limit; on leaving, a limit
+        JoulecastError: on entering, a device is not there or does not say its limit, or another process
+            of this user holds it; on leaving, a limit
             could not be put back (says which, and the command that does it by hand).
     """
 
@@ -173,6 +220,7 @@ class PowerLimits:
         self._held: list[_Held] = []
         self._before: dict[int, Any] = {}
         self._nvml: Any = None
+        self.notes: list[str] = []
 
     @property
     def found_w(self) -> tuple[float, ...]:
@@ -183,17 +231,20 @@ class PowerLimits:
         import pynvml
 
         self._held = []
-        for index in self._indices:
-            try:
-                self._nvml = _initialised()
-                device = pynvml.nvmlDeviceGetHandleByIndex(index)
-                found = pynvml.nvmlDeviceGetPowerManagementLimit(device)
-            except pynvml.NVMLError as error:
-                raise JoulecastError(
-                    f"GPU {index}: its power limit cannot be read ({error}), so it could not be put back; "
-                    "go on without power limits"
-                ) from None
-            self._held.append(_Held(index, device, int(found)))
+        try:
+            for index in self._indices:
+                try:
+                    self._nvml = _initialised()
+                    self._held.append(self._hold(index))
+                except pynvml.NVMLError as error:
+                    raise JoulecastError(
+                        f"GPU {index}: its power limit cannot be read, or what an earlier process left not "
+                        f"be put back ({error}); go on without power limits"
+                    ) from None
+        except JoulecastError:
+            for held in self._held:
+                held.kept.remove()
+            raise
         if threading.current_thread() is threading.main_thread():
             for number in _ENDING:
                 before = signal.getsignal(number)
@@ -202,6 +253,21 @@ class PowerLimits:
                     self._before[number] = before
                     signal.signal(number, self._told_to_end)
         return self
+
+    def _hold(self, index: int) -> _Held:
+        nvml = self._nvml
+        device = nvml.nvmlDeviceGetHandleByIndex(index)
+        kept = FoundLimit(_uuid(nvml, device), index)
+        try:
+            note = _put_back_what_was_left(nvml, device, index, kept)
+            found = int(nvml.nvmlDeviceGetPowerManagementLimit(device))
+        except nvml.NVMLError:
+            kept.close()
+            raise
+        if note is not None:
+            self.notes.append(note)
+        kept.keep(found)
+        return _Held(index, device, found, kept)
 
     def set(self, watts: int) -> None:
         """Set every device to ``watts``.
@@ -251,6 +317,9 @@ class PowerLimits:
         try:
             self.restore()
         finally:
+            for held in self._held:
+                # What could not be put back is left to the next one who looks.
+                held.kept.close() if held.changed else held.kept.remove()
             for number, before in self._before.items():
                 signal.signal(number, before)
             self._before = {}
@@ -258,14 +327,19 @@ class PowerLimits:
     def _told_to_end(self, number: int, frame: FrameType | None) -> None:
         try:
             self.restore()
-        except JoulecastError as error:
-            # stderr may be what the signal is about (a terminal that was closed).
-            with suppress(OSError):
-                print(error, file=sys.stderr, flush=True)
+        except BaseException as error:
+            # The signal is passed on whatever happens. Python's stderr may be in the middle of a line, where
+            # it takes no other, or be a terminal that was closed, which is what the signal is about.
+            with suppress(BaseException):
+                os.write(2, f"{error}\n".encode())
         before = self._before.get(number, signal.SIG_DFL)
         if callable(before):
             # What it does is its affair; if the process goes on, so do the block and its promise.
             before(number, frame)
         else:
+            # The end comes without leaving the block.
+            for held in self._held:
+                if not held.changed:
+                    held.kept.remove()
             signal.signal(number, before)
             os.kill(os.getpid(), number)

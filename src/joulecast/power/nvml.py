@@ -40,18 +40,25 @@ class NvmlMeter:
 
     def read(self) -> Reading:
         nvml = self._nvml
+        joules = None
         try:
-            joules = None
             if self.counter:
                 counted = nvml.nvmlDeviceGetTotalEnergyConsumption(self._device)
                 joules = (counted - self._first_mj) / 1e3
-            if self.instant:
-                watts = _instant_watts(nvml, self._device)
-            else:
-                watts = nvml.nvmlDeviceGetPowerUsage(self._device) / 1e3
         except nvml.NVMLError as error:
             raise ReadFailed(str(error)) from error
-        return Reading(watts, joules)
+        try:
+            return Reading(self._watts(), joules)
+        except (nvml.NVMLError, ReadFailed) as error:
+            # Joules are worth having without watts.
+            if joules is None:
+                raise ReadFailed(str(error)) from error
+            return Reading(None, joules)
+
+    def _watts(self) -> float:
+        if self.instant:
+            return _instant_watts(self._nvml, self._device)
+        return float(self._nvml.nvmlDeviceGetPowerUsage(self._device)) / 1e3
 
 
 def open_meters(nodes: MeteredNodes) -> list[Meter]:
@@ -65,6 +72,7 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
+        devices = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
     except pynvml.NVMLError as error:
         raise MeterUnavailable(
             f"NVML: {error}",
@@ -73,8 +81,7 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
     if count == 0:
         raise MeterUnavailable("NVML: the driver sees no GPU", "check nvidia-smi on this host")
     return [
-        NvmlMeter(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index), index, nodes.host_node)
-        for index in range(count)
+        NvmlMeter(pynvml, device, index, nodes.host_node) for index, device in enumerate(devices)
     ]
 
 
@@ -88,3 +95,15 @@ def mean_utilisation() -> float | None:
     except pynvml.NVMLError:
         return None
     return sum(shares) / len(shares) if shares else None
+
+
+def uuid_of(index: int) -> str | None:
+    """Of a GPU as nvidia-smi numbers it; ``None`` if NVML does not say."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
+    except pynvml.NVMLError:
+        return None
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)

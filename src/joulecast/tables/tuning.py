@@ -2,42 +2,38 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy import stats
 
 from joulecast.tables.output import write_table
 from joulecast.tables.tuning_published import PublishedTuning
 from joulecast.tuning.comparison import (
     HELD_OUT,
+    QUANTITIES,
     STEADY,
     Choice,
     Curves,
+    Estimate,
     break_even,
-    by_setting,
-    cumulative_ratio,
+    cumulative_ratios,
     oracle_cost,
     paired_bootstrap,
+    recurrences_of,
     regret,
 )
 from joulecast.tuning.expectation import (
-    Expected,
-    best_configuration,
     energy_potential,
-    expected,
     expected_default,
-    expected_power_limit_only,
 )
 from joulecast.tuning.experiment import Setting
 
 _SOURCE = "recorded"
 _COMPARED_AT = (5, 10, 20, 50)
 _MUST_NOT_EXCEED = 1.02
-_QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
 PAPER_ZEUS = "zeus, as long as the paper"
 _RECORDED_NOTE = (
     "Energies and times are `recorded`: measured by the authors of the traces on their GPUs, replayed here. "
@@ -85,6 +81,7 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
                     "published": printed,
                     "ours": value,
                     "difference": None if printed is None else value - printed,
+                    "same_setting_as_published": "no" if printed is None else "yes",
                     "configuration": f"{ours.batch_size}, {ours.power_limit_w} W"
                     if tuned == "both"
                     else None,
@@ -93,27 +90,13 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def mean_and_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Mean over seeds and its 95 % interval (Student's t)."""
-    mean = float(values.mean())
-    half = float(stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-    return mean, mean - half, mean + half
-
-
-def _exact(setting: Setting, policy: str, eta: float) -> tuple[Expected, Expected] | None:
-    """First and later recurrences of policies that draw nothing; ``None`` for the others."""
-    if policy == "power-limit-only":
-        return expected_power_limit_only(setting.trace, eta)
-    if policy in ("oracle", "default"):
-        trace = setting.trace
-        configuration = (
-            best_configuration(trace, eta)
-            if policy == "oracle"
-            else (trace.default, trace.max_power_w)
-        )
-        found = expected(trace, *configuration, eta=eta)
-        return found, found
-    return None
+def _percent_saved(
+    curves: Curves, setting: Setting, column: str, eta: float, stretch: str
+) -> Estimate:
+    recurrences = curves[setting.name]
+    kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
+    of_default = getattr(expected_default(setting.trace, eta), column)
+    return Estimate.of(100 * (1 - kept.mean(axis=1) / of_default))
 
 
 def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
@@ -123,37 +106,29 @@ def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
     for policy, table in tables.items():
         if policy in ("default", "grid-search"):
             continue
-        curves = {name: by_setting(table, column) for name, column in _QUANTITIES.items()}
-        for setting in replays.settings:
+        curves = {
+            name: recurrences_of(policy, table, replays.settings, column, replays.eta)
+            for name, column in QUANTITIES.items()
+        }
+        for setting, stretch in product(replays.settings, ("steady", "all")):
             seeds, recurrences = curves["cost"][setting.name].shape
-            default = expected_default(setting.trace, replays.eta)
-            exact = _exact(setting, policy, replays.eta)
-            for stretch in ("steady", "all"):
-                row: dict[str, Any] = {
-                    "policy": policy,
-                    "workload": setting.name[0],
-                    "gpu": setting.name[1],
-                    "source": _SOURCE,
-                    "recurrences": recurrences,
-                    "seeds": None if exact else seeds,
-                    "stretch": stretch,
-                }
-                for name, column in _QUANTITIES.items():
-                    drawn = curves[name][setting.name]
-                    kept = drawn[:, -STEADY:] if stretch == "steady" else drawn
-                    of_default = getattr(default, column)
-                    low_high: tuple[float | None, float | None] = (None, None)
-                    if exact is None:
-                        saved, *interval = mean_and_interval(100 * (1 - kept.mean(1) / of_default))
-                        low_high = interval[0], interval[1]
-                    else:
-                        first, later = (getattr(each, column) for each in exact)
-                        share = 1 / recurrences if stretch == "all" else 0.0
-                        saved = 100 * (1 - (share * first + (1 - share) * later) / of_default)
-                    row[f"{name}_saving_percent"] = saved
-                    row[f"{name}_low"], row[f"{name}_high"] = low_high
-                row["published_energy_saving_percent"] = _range(published.energy_saving_percent)
-                rows.append(row)
+            row: dict[str, Any] = {
+                "policy": policy,
+                "workload": setting.name[0],
+                "gpu": setting.name[1],
+                "source": _SOURCE,
+                "recurrences": recurrences,
+                "seeds": seeds if seeds > 1 else None,
+                "stretch": stretch,
+            }
+            for name, column in QUANTITIES.items():
+                saved = _percent_saved(curves[name], setting, column, replays.eta, stretch)
+                row[f"{name}_saving_percent"] = saved.mean
+                row[f"{name}_low"], row[f"{name}_high"] = saved.low, saved.high
+            row["published_energy_saving_percent"] = _range(published.energy_saving_percent)
+            row["published_time_saving_percent"] = f"up to {published.time_saving_percent_up_to:g}"
+            row["same_setting_as_published"] = "yes" if policy == PAPER_ZEUS else "no"
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -165,59 +140,60 @@ def reproduction(
 ) -> pd.DataFrame:
     """The reproduction's two experiments on four GPUs: ratios to the default."""
     theirs = published.reproduction
+    simulated = {
+        ("power-limit-only", "last five"): "power_limit_only",
+        ("zeus", "last five"): "last_five",
+        ("zeus", "all"): "all",
+    }
     rows = []
     for policy, table in tables.items():
-        curves = {name: by_setting(table, _QUANTITIES[name]) for name in ("energy", "time")}
-        for setting in settings:
+        curves = {
+            name: recurrences_of(policy, table, settings, QUANTITIES[name], eta)
+            for name in ("energy", "time")
+        }
+        for setting, stretch in product(settings, ("last five", "all")):
             gpu = setting.name[1]
             default = expected_default(setting.trace, eta)
-            for stretch in ("last_five", "all"):
-                row: dict[str, Any] = {
-                    "gpu": gpu,
-                    "policy": policy,
-                    "recurrences": "last five" if stretch == "last_five" else "all 50",
-                    "source": _SOURCE,
-                }
-                key = "power_limit_only" if policy == "power-limit-only" else stretch
-                printed = (
-                    theirs.simulator.get(gpu, {}).get(key)
-                    if (policy, stretch) != ("power-limit-only", "all")
-                    and policy in ("power-limit-only", "zeus")
-                    else None
-                )
-                for place, name in enumerate(("energy", "time")):
-                    column = _QUANTITIES[name]
-                    values = curves[name][setting.name] / getattr(default, column)
-                    kept = values[:, -STEADY:] if stretch == "last_five" else values
-                    mean, low, high = mean_and_interval(kept.mean(1))
-                    if policy == "power-limit-only" and stretch == "last_five":
-                        exact = expected_power_limit_only(setting.trace, eta)[1]
-                        mean, low, high = getattr(exact, column) / getattr(default, column), 0, 0
-                    row[f"{name}_ratio"] = mean
-                    row[f"{name}_low"], row[f"{name}_high"] = (low or None), (high or None)
-                    row[f"{name}_published"] = None if printed is None else printed[place]
-                    row[f"{name}_difference"] = None if printed is None else mean - printed[place]
-                row["energy_saving_percent"] = 100 * (1 - row["energy_ratio"])
-                row["reproduction_energy_saving_percent"] = _range(theirs.energy_saving_percent)
-                rows.append(row)
+            printed = theirs.simulator.get(gpu, {}).get(simulated.get((policy, stretch), ""))
+            row: dict[str, Any] = {
+                "gpu": gpu,
+                "policy": policy,
+                "recurrences": stretch,
+                "source": _SOURCE,
+            }
+            for place, (name, curve) in enumerate(curves.items()):
+                recurrences = curve[setting.name]
+                kept = recurrences[:, -STEADY:] if stretch == "last five" else recurrences
+                ratio = Estimate.of(kept.mean(axis=1) / getattr(default, QUANTITIES[name]))
+                row[f"{name}_ratio"] = ratio.mean
+                row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
+                row[f"{name}_published"] = None if printed is None else printed[place]
+                row[f"{name}_difference"] = None if printed is None else ratio.mean - printed[place]
+            row["energy_saving_percent"] = 100 * (1 - row["energy_ratio"])
+            row["reproduction_energy_saving_percent"] = _range(theirs.energy_saving_percent)
+            row["same_setting_as_published"] = "no" if printed is None else "yes"
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _ratios(replays: Replays) -> dict[str, Curves]:
+def _costs(replays: Replays) -> dict[str, Curves]:
     return {
-        policy: cumulative_ratio(table, replays.settings, replays.eta)
+        policy: recurrences_of(policy, table, replays.settings, "cost", replays.eta)
         for policy, table in replays.by_policy.items()
     }
 
 
 def break_evens(replays: Replays) -> pd.DataFrame:
     """When each policy has paid back its exploration, in every setting, and where it loses."""
-    ratios = _ratios(replays)
+    of_policies = _costs(replays)
+    ratios = {
+        policy: cumulative_ratios(costs, replays.settings, replays.eta)
+        for policy, costs in of_policies.items()
+    }
     rows = []
-    for policy, table in replays.by_policy.items():
+    for policy, costs in of_policies.items():
         if policy == "default":
             continue
-        costs = by_setting(table, "cost")
         for setting in replays.settings:
             curve = ratios[policy][setting.name]
             last = curve.shape[1]
@@ -243,12 +219,15 @@ def break_evens(replays: Replays) -> pd.DataFrame:
                 and curve[:, n - 1].mean() > ratios["zeus"][setting.name][:, n - 1].mean()
             )
             rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"break_even_recurrence": "Int64"})
 
 
 def comparison(replays: Replays) -> pd.DataFrame:
     """Every policy against Zeus: a paired bootstrap over the settings."""
-    ratios = _ratios(replays)
+    ratios = {
+        policy: cumulative_ratios(costs, replays.settings, replays.eta)
+        for policy, costs in _costs(replays).items()
+    }
     last = min(curve.shape[1] for curve in ratios["zeus"].values())
     rows = []
     for policy, curves in ratios.items():
@@ -268,11 +247,15 @@ def comparison(replays: Replays) -> pd.DataFrame:
                 difference = paired_bootstrap(curves, ratios["zeus"], n)
                 row |= {
                     "difference_to_zeus": difference.difference,
-                    "low": difference.low,
-                    "high": difference.high,
+                    "low": difference.over_settings[0],
+                    "high": difference.over_settings[1],
+                    "low_workloads": difference.over_workloads[0],
+                    "high_workloads": difference.over_workloads[1],
                     "better_than_zeus_in": f"{difference.better_in} of {difference.settings}",
                 }
-            row["mean_break_even"] = float(np.mean([last + 1 if p is None else p for p in paid]))
+            paid_or_not = [last + 1 if p is None else p for p in paid]
+            row["mean_break_even"] = float(np.mean(paid_or_not))
+            row["median_break_even"] = float(np.median(paid_or_not))
             row["pays_back_in"] = f"{sum(p is not None for p in paid)} of {len(paid)}"
             rows.append(row)
     return pd.DataFrame(rows)
@@ -338,7 +321,8 @@ def write_tuning_tables(
             "included. `break_even_recurrence`: from which on it is not above 1. `regret`: all that was "
             "spent above the oracle, in recurrences of the oracle.",
             f"`above_1.02`: still more than 2 % above the default at the end. `{HELD_OUT}`: the curve policy "
-            f"with constants chosen on the other workloads ({chosen}); its form was found on these traces.",
+            f"with three constants chosen on the other workloads ({chosen}); its form, its prior and its "
+            "other constants were found on these traces.",
             "`warm-start` has seen one run of every batch size on another GPU: what that cost is not "
             "counted, and the traces take epochs to be the same on all GPUs.",
             _RECORDED_NOTE,
@@ -350,9 +334,10 @@ def write_tuning_tables(
         folder / "tuning_comparison",
         "Policies against Zeus",
         [
-            "Mean over settings of the cumulative cost relative to the default's. Difference to Zeus with a "
-            "95 % interval of a paired bootstrap over settings. `mean_break_even` takes settings that do not "
-            "pay back for one recurrence more than there are.",
+            "Mean over settings of the cumulative cost relative to the default's. Difference to Zeus with "
+            "the 95 % interval of a paired bootstrap over settings, and (`low_workloads`, `high_workloads`) "
+            "over whole workloads, whose settings share their epochs. `mean_break_even` and "
+            "`median_break_even` take settings that do not pay back for one recurrence more than there are.",
             "`largest_cost_ratio`: of the worst setting.",
         ],
         comparison(replays),
@@ -362,14 +347,13 @@ def write_tuning_tables(
 
 def live_table(record: Mapping[str, Any]) -> pd.DataFrame:
     """A row a recurrence of a training that was tuned live."""
-    return pd.DataFrame(record["recurrences"]).assign(
-        energy_source=record["energy_source"], why_no_energy=record["why_no_energy"]
-    )
+    return pd.DataFrame(record["recurrences"])
 
 
 def write_live_table(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the table of the training that was tuned live."""
     reached = sum(bool(row["reached"]) for row in record["recurrences"])
+    metered = sum(row["energy_j"] is not None for row in record["recurrences"])
     write_table(
         folder / "tuning_live",
         f"Tuned live: {record['network']} on digits",
@@ -377,12 +361,8 @@ def write_live_table(folder: Path, record: Mapping[str, Any]) -> None:
             f"Measured here: {len(record['recurrences'])} recurrences of a training to an accuracy of "
             f"{record['target_accuracy']:g} on the test split, policy {record['policy']}; {reached} reached "
             f"it, in {record['training_s']:.1f} s of training altogether.",
-            f"The cost is in {record['cost_unit']}. "
-            + (
-                f"No energy: {record['why_no_energy']}."
-                if record["why_no_energy"]
-                else f"Energy: {record['energy_source']}."
-            ),
+            f"The cost is in {record['cost_unit']}. The energy of {metered} of the recurrences is known"
+            + (f"; elsewhere: {record['why_no_energy']}." if record["why_no_energy"] else "."),
             *record["notes"],
         ],
         live_table(record),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.tables.figures import save
-from joulecast.tuning.comparison import cumulative_ratio
+from joulecast.tuning.comparison import by_setting, cumulative_ratios
 from joulecast.tuning.expectation import configurations, expected, expected_default
 from joulecast.tuning.experiment import Setting
 
@@ -41,7 +41,8 @@ def cumulative_cost(
     for policy, colour in _COLOURS.items():
         if policy not in by_policy:
             continue
-        for (workload, gpu), curve in cumulative_ratio(by_policy[policy], settings, eta).items():
+        costs = by_setting(by_policy[policy], "cost")
+        for (workload, gpu), curve in cumulative_ratios(costs, settings, eta).items():
             axes = panels[workloads.index(workload)][gpus.index(gpu)]
             n = np.arange(1, curve.shape[1] + 1)
             low, high = np.quantile(curve, [0.1, 0.9], axis=0)

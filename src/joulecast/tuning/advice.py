@@ -94,6 +94,7 @@ def _exploration(history: History, use: Configuration, default: Configuration) -
     for trial in history.trials:
         cost = inf if trial.cost is None else trial.cost
         totals[trial.recurrence] = totals.get(trial.recurrence, 0.0) + cost
+    reached = {trial.recurrence for trial in history.trials if trial.reached}
     spent = sum(totals.values())
     if spent == inf:
         why = "the cost of some trials is not known, so neither is what was spent"
@@ -103,12 +104,11 @@ def _exploration(history: History, use: Configuration, default: Configuration) -
             "more_runs": None,
             "said": why,
         }
-    # A recurrence that goes on has been paid for, and has not yet spared a run of the default.
-    done = len(totals) - (not history.trials[-1].reached)
-    above = spent - done * default.cost
+    # One that goes on, or was given up, has been paid for and has not spared a run of the default.
+    above = spent - len(reached) * default.cost
     exact, paid_at, so_far = _EXACT * default.cost, None, 0.0
-    for number, total in enumerate(totals.values(), 1):
-        so_far += total - default.cost
+    for number, (recurrence, total) in enumerate(totals.items(), 1):
+        so_far += total - (default.cost if recurrence in reached else 0.0)
         if so_far > exact:
             paid_at = None
         elif paid_at is None:

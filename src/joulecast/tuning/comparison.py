@@ -8,12 +8,20 @@ from itertools import product
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from joulecast.tuning.curve import Curve
-from joulecast.tuning.expectation import best_configuration, expected, expected_default
+from joulecast.tuning.expectation import (
+    best_configuration,
+    expected,
+    expected_default,
+    expected_recurrences,
+)
 from joulecast.tuning.experiment import Setting, replayed
 from joulecast.tuning.trial import SearchSpace
 
+QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
+"""What is compared with the default, and its column in a table of recurrences."""
 Curves = dict[tuple[str, str], NDArray[np.float64]]
 _ROUNDING = 1e-9
 STEADY = 5
@@ -30,12 +38,53 @@ def by_setting(table: pd.DataFrame, column: str) -> Curves:
     }
 
 
-def cumulative_ratio(table: pd.DataFrame, settings: Sequence[Setting], eta: float = 0.5) -> Curves:
-    """By setting, mean cost of the first n recurrences relative to the default's: seeds by n."""
-    defaults = {setting.name: expected_default(setting.trace, eta).cost for setting in settings}
+def recurrences_of(
+    policy: str, table: pd.DataFrame, settings: Sequence[Setting], column: str, eta: float
+) -> Curves:
+    """By setting, an array of seeds by recurrences; of a policy that draws nothing one row, the expected one.
+
+    Args:
+        table: what was replayed.
+    """
+    curves = by_setting(table, column)
+    for setting in settings:
+        found = expected_recurrences(setting.trace, policy, eta)
+        if found is not None:
+            first, later = (getattr(each, column) for each in found)
+            after = curves[setting.name].shape[1] - 1
+            curves[setting.name] = np.array([[first, *[later] * after]])
+    return curves
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and the 95 % interval of it (Student's t); none for a single row."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, by_seed: NDArray[np.float64]) -> "Estimate":
+        """Of one value a seed."""
+        mean, n = float(by_seed.mean()), len(by_seed)
+        if n < 2:
+            return cls(mean, None, None)
+        half = float(stdtrit(n - 1, 0.975) * by_seed.std(ddof=1) / np.sqrt(n))
+        return cls(mean, mean - half, mean + half)
+
+
+def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0.5) -> Curves:
+    """By setting, mean cost of the first n recurrences relative to the default's: seeds by n.
+
+    Args:
+        costs: by setting, seeds by recurrences.
+    """
     return {
-        name: np.cumsum(costs, axis=1) / np.arange(1, costs.shape[1] + 1) / defaults[name]
-        for name, costs in by_setting(table, "cost").items()
+        setting.name: np.cumsum(costs[setting.name], axis=1)
+        / np.arange(1, costs[setting.name].shape[1] + 1)
+        / expected_default(setting.trace, eta).cost
+        for setting in settings
     }
 
 
@@ -68,38 +117,49 @@ class PairedDifference:
 
     Attributes:
         difference: mean over settings, negative when the first is better.
-        low, high: 95 % interval over settings drawn again.
+        over_settings: 95 % interval, settings drawn again.
+        over_workloads: the same with whole workloads drawn again: the settings of a workload share its
+            epochs, so that they are not independent.
         better_in: settings in which the first is better.
     """
 
     recurrence: int
     difference: float
-    low: float
-    high: float
+    over_settings: tuple[float, float]
+    over_workloads: tuple[float, float]
     better_in: int
     settings: int
+
+
+def _interval(
+    values: NDArray[np.float64], draws: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    drawn = values[rng.integers(len(values), size=(draws, len(values)))].mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def paired_bootstrap(
     ours: Curves, theirs: Curves, recurrence: int, draws: int = 10_000, seed: int = 1
 ) -> PairedDifference:
     """Paired bootstrap over settings (Efron and Tibshirani 1993) of the ratio after n recurrences."""
-    differences = np.array(
-        [
-            ours[name][:, recurrence - 1].mean() - theirs[name][:, recurrence - 1].mean()
-            for name in theirs
-        ]
-    )
+    differences = {
+        name: float(ours[name][:, recurrence - 1].mean() - theirs[name][:, recurrence - 1].mean())
+        for name in theirs
+    }
+    by_workload: dict[str, list[float]] = {}
+    for (workload, _), difference in differences.items():
+        by_workload.setdefault(workload, []).append(difference)
+    of_settings = np.array(list(differences.values()))
+    of_workloads = np.array([np.mean(each) for each in by_workload.values()])
     rng = np.random.default_rng(seed)
-    drawn = differences[rng.integers(len(differences), size=(draws, len(differences)))].mean(axis=1)
-    low, high = np.quantile(drawn, [0.025, 0.975])
     return PairedDifference(
         recurrence,
-        float(differences.mean()),
-        float(low),
-        float(high),
-        int((differences < 0).sum()),
-        len(differences),
+        float(of_settings.mean()),
+        _interval(of_settings, draws, rng),
+        _interval(of_workloads, draws, rng),
+        int((of_settings < 0).sum()),
+        len(of_settings),
     )
 
 
@@ -107,9 +167,9 @@ def paired_bootstrap(
 Choice = Mapping[str, float]
 CHOICES: tuple[Choice, ...] = tuple(
     {"beta": beta, "horizon": horizon, "reach": reach}
-    for beta, horizon, reach in product((1.5, 2.0), (5.0, 10.0, 20.0), (1, 2))
+    for beta, horizon, reach in product((1.5, 2.0, 2.5), (2.5, 5.0, 10.0), (1, 2, 3))
 )
-_JUDGED_AT = 20
+_CHOSEN_AT = 20
 HELD_OUT = "curve, held out"
 
 
@@ -133,34 +193,27 @@ class HeldOut:
 def leave_one_workload_out(
     settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
 ) -> HeldOut:
-    """Choose the curve policy's constants on all workloads but one, and replay that one with them.
+    """Choose three of the curve policy's constants on all workloads but one, and replay that one with them.
 
-    The choice is the least mean cumulative ratio after 20 recurrences.
+    The choice is the least mean cumulative ratio after 20 recurrences. The policy's form and the constants
+    of its prior are not chosen here.
     """
     workloads = list(dict.fromkeys(setting.name[0] for setting in settings))
-    tables = [
-        replayed(settings, HELD_OUT, seeds, recurrences, eta=eta, make=partial(_chosen, choice))
-        for choice in CHOICES
-    ]
-    at = min(_JUDGED_AT, recurrences) - 1
-    means = [
-        {
-            name: float(ratios[:, at].mean())
-            for name, ratios in cumulative_ratio(table, settings, eta).items()
-        }
-        for table in tables
-    ]
-    chosen = {}
+    until = min(_CHOSEN_AT, recurrences)
+    means = []
+    for choice in CHOICES:
+        table = replayed(settings, HELD_OUT, seeds, until, eta=eta, make=partial(_chosen, choice))
+        ratios = cumulative_ratios(by_setting(table, "cost"), settings, eta)
+        means.append({name: float(curve[:, -1].mean()) for name, curve in ratios.items()})
+    tables, choices = [], {}
     for held_out in workloads:
         scores = [
             np.mean([ratio for (workload, _), ratio in mean.items() if workload != held_out])
             for mean in means
         ]
-        chosen[held_out] = int(np.argmin(scores))
-    return HeldOut(
-        pd.concat(
-            [tables[index].query(f"workload == {name!r}") for name, index in chosen.items()],
-            ignore_index=True,
-        ),
-        {name: CHOICES[index] for name, index in chosen.items()},
-    )
+        choice = choices[held_out] = CHOICES[int(np.argmin(scores))]
+        judged = [setting for setting in settings if setting.name[0] == held_out]
+        tables.append(
+            replayed(judged, HELD_OUT, seeds, recurrences, eta=eta, make=partial(_chosen, choice))
+        )
+    return HeldOut(pd.concat(tables, ignore_index=True), choices)

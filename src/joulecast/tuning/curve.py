@@ -21,8 +21,8 @@ from joulecast.tuning.cost_curve import (
     pooled_variance,
 )
 from joulecast.tuning.history import History
-from joulecast.tuning.outward import nearest_untried
-from joulecast.tuning.power_limits import selector
+from joulecast.tuning.policies import is_blind, what_is_left
+from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.trial import Phase, Proposal, SearchSpace, Trial
 from joulecast.tuning.zeus import check_beta
 
@@ -39,7 +39,7 @@ class NarrowLimits:
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
-        self._select = selector("cost", space.cost)
+        self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
         """As a proposal has them."""
@@ -89,7 +89,7 @@ class Curve:
         *,
         prior: CurvePrior | None = None,
         horizon: float = 5.0,
-        reach: int = 2,
+        reach: int = 3,
         beta: float = 2.0,
         window: int | None = None,
     ) -> None:
@@ -107,11 +107,13 @@ class Curve:
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
         known = self._known(history.trials)
-        worked = {batch: size for batch, size in known.items() if size.epochs}
+        worked = {b: size for b, size in known.items() if size.epochs and size.cost_of_epoch < inf}
         if not worked:
             return self._first(history)
         costs = {b: s.cost_of_epoch * sum(s.epochs) / len(s.epochs) for b, s in worked.items()}
         best = min(costs, key=lambda batch: costs[batch])
+        if is_blind(history):
+            return self._proposal(history, best, inf, "best")
         last = history.trials[-1]
         if not last.reached:
             # What works is run after an experiment that failed; if that was what works, costs have drifted.
@@ -141,18 +143,15 @@ class Curve:
         if self._warm and not history.trials:
             cheapest = space.batch_sizes[int(self._curve.shape.argmin())]
             return self._proposal(history, cheapest, inf, "walk")
-        size = nearest_untried(space, history)
-        if size is None:
-            return Proposal(space.default, space.highest_limit(space.default), phase="unbounded")
-        return self._proposal(history, size, inf, "walk")
+        return what_is_left(space, history, self._limits)
 
     def _known(self, trials: list[Trial]) -> dict[int, _Size]:
         """By batch size; the newest trial says what an epoch costs."""
         known: dict[int, _Size] = {}
         for trial in trials:
+            size = known.setdefault(trial.proposal.batch_size, _Size([]))
             if trial.cost is None:
                 continue
-            size = known.setdefault(trial.proposal.batch_size, _Size([]))
             if trial.reached:
                 size.epochs.append(trial.epochs)
                 if self._window is not None:
@@ -166,7 +165,8 @@ class Curve:
                     for epoch in trial.limits.values()
                 ]
                 known_costs = [cost for cost in at_limits if cost is not None]
-                size.cost_of_epoch = min(known_costs, default=trial.cost / max(trial.epochs, 1.0))
+                if known_costs:
+                    size.cost_of_epoch = min(known_costs)
             elif trial.epochs:
                 size.cost_of_epoch = trial.cost / trial.epochs
         return known

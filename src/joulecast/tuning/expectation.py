@@ -108,6 +108,21 @@ def expected_power_limit_only(trace: Trace, eta: float = 0.5) -> tuple[Expected,
     return first, later
 
 
+def expected_recurrences(
+    trace: Trace, policy: str, eta: float = 0.5
+) -> tuple[Expected, Expected] | None:
+    """The first and later recurrences of a policy that draws nothing; ``None`` for those that do.
+
+    Args:
+        policy: by name.
+    """
+    if policy == "default":
+        return (expected_default(trace, eta),) * 2
+    if policy == "oracle":
+        return (expected(trace, *best_configuration(trace, eta), eta=eta),) * 2
+    return expected_power_limit_only(trace, eta) if policy == "power-limit-only" else None
+
+
 @dataclass(frozen=True)
 class Potential:
     """Least energy relative to the default, as in figure 1 of the paper."""
@@ -130,12 +145,18 @@ def energy_potential(trace: Trace) -> Potential:
         return expected(trace, batch, watts).energy_j / default.energy_j
 
     sure = [batch for batch in trace.epochs if trace.always_reached(batch)]
+    at_highest = [batch for batch in sure if trace.max_power_w in trace.at_limit[batch]]
+    if not at_highest:
+        raise JoulecastError(
+            f"{trace.workload} on {trace.gpu}: no batch size reached the target in all of its runs and has a "
+            f"power limit of {trace.max_power_w} W, so there is no potential to tell"
+        )
     both = min(
         ((batch, watts) for batch, watts in configurations(trace) if batch in sure),
         key=lambda c: relative(c[0], c[1]),
     )
     return Potential(
-        min(relative(b, trace.max_power_w) for b in sure if trace.max_power_w in trace.at_limit[b]),
+        min(relative(batch, trace.max_power_w) for batch in at_highest),
         min(relative(trace.default, watts) for watts in trace.at_limit[trace.default]),
         relative(*both),
         *both,

@@ -21,7 +21,7 @@ from joulecast.tuning.recurrences import Recurrence, recur
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Drift, Replay
 from joulecast.tuning.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
-from joulecast.tuning.trial import Proposal, SearchSpace
+from joulecast.tuning.trial import Criterion, Proposal, SearchSpace
 
 # The policies of the tables, in their order.
 COMPARED = (
@@ -81,7 +81,14 @@ def swept(trace: Trace, rng: random.Random, eta: float) -> History:
     return history
 
 
-def policy_for(setting: Setting, name: str, seed: int, eta: float) -> Policy:
+def policy_for(
+    setting: Setting,
+    name: str,
+    seed: int,
+    eta: float,
+    criterion: Criterion = "cost",
+    max_slowdown: float = 1.1,
+) -> Policy:
     """A policy by its name, those included that know more than the search space.
 
     Raises:
@@ -89,7 +96,7 @@ def policy_for(setting: Setting, name: str, seed: int, eta: float) -> Policy:
     """
     if name == "oracle":
         return Fixed(*best_configuration(setting.trace, eta))
-    space = setting.trace.space(eta)
+    space = setting.trace.space(eta, criterion, max_slowdown)
     if name == "warm-start":
         history = swept(setting.elsewhere, random.Random(f"swept {seed}"), eta)
         return Curve(space, prior=CurvePrior(earlier=earlier_costs(history)))
@@ -103,12 +110,21 @@ def replay(
     seed: int,
     *,
     eta: float = 0.5,
+    criterion: Criterion = "cost",
+    max_slowdown: float = 1.1,
     drift: Drift | None = None,
 ) -> list[Recurrence]:
-    """Replay one policy in one setting."""
+    """Replay one policy in one setting; it was made for a space with the same criterion."""
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
-    environment = Replay(setting.trace, drawn, eta=eta, drift=drift)
+    environment = Replay(
+        setting.trace,
+        drawn,
+        eta=eta,
+        criterion=criterion,
+        max_slowdown=max_slowdown,
+        drift=drift,
+    )
     return list(recur(environment, policy, recurrences, random.Random(seed)))
 
 
@@ -119,12 +135,15 @@ def replayed(
     recurrences: int | None,
     *,
     eta: float = 0.5,
+    criterion: Criterion = "cost",
+    max_slowdown: float = 1.1,
     make: MakePolicy | None = None,
 ) -> pd.DataFrame:
     """A row a recurrence of a policy, over all settings and seeds.
 
     Args:
         recurrences: of every setting; ``None``: as many as the paper runs.
+        criterion, max_slowdown: how power limits are chosen.
         make: the policy; by default the one of that name.
 
     Raises:
@@ -138,15 +157,23 @@ def replayed(
         count = paper_recurrences(setting.trace) if recurrences is None else recurrences
         for seed in range(seeds):
             policy = (
-                policy_for(setting, name, seed, eta)
+                policy_for(setting, name, seed, eta, criterion, max_slowdown)
                 if make is None
-                else make(setting.trace.space(eta))
+                else make(setting.trace.space(eta, criterion, max_slowdown))
             )
             rows += [
                 (
                     *(*setting.name, name, seed, done.number, done.tries, done.reached, done.cost),
                     *(done.energy_j, done.time_s, done.batch_size, done.power_limit_w, done.phase),
                 )
-                for done in replay(setting, policy, count, seed, eta=eta)
+                for done in replay(
+                    setting,
+                    policy,
+                    count,
+                    seed,
+                    eta=eta,
+                    criterion=criterion,
+                    max_slowdown=max_slowdown,
+                )
             ]
     return pd.DataFrame(rows, columns=list(COLUMNS))

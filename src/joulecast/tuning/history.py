@@ -6,15 +6,20 @@ was killed goes on where it was.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
 from joulecast.tuning.trial import EpochAtLimit, Proposal, Trial
 
 _FORMAT = 1
+_BEGUN = "begun"
+# As people read it in a message; no header has it.
+_ABSENT = "not given"
 # A size whose first epoch alone is above the bound is taken for this many times the bound.
 _NOT_STARTED_PENALTY = 100.0
 
@@ -88,55 +93,98 @@ class History:
         return min(totals, default=inf)
 
 
-def _header(whose: Mapping[str, Any]) -> dict[str, Any]:
-    return {"format": _FORMAT, **whose}
+def _header(whose: Mapping[str, Any], begun: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"format": _FORMAT, **whose} | ({} if begun is None else {_BEGUN: dict(begun)})
 
 
 def _differences(
     then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Keys of ``now`` whose value was another; those of an inner mapping one by one."""
-    for key, value in now.items():
-        was = then.get(key)
+    """Keys of either whose value is another in the other; those of inner mappings one by one."""
+    for key in dict.fromkeys([*now, *then]):
+        was, value = then.get(key, _ABSENT), now.get(key, _ABSENT)
         if isinstance(value, dict) and isinstance(was, dict):
             yield from _differences(was, value, f"{prefix}{key}.")
         elif was != value:
             yield f"{prefix}{key}", was, value
 
 
-def begin_history_file(path: Path, whose: Mapping[str, Any]) -> History:
+def begin_history_file(
+    path: Path, whose: Mapping[str, Any], *, begun: Mapping[str, Any] | None = None
+) -> History:
     """Begin a history file, or go on with the one that is there.
 
+    A last line that was cut off is removed from a file that is gone on with, so that the next trial gets a
+    line of its own.
+
     Args:
-        whose: what the trials are trials of; a file that says otherwise is not gone on with.
+        whose: what the trials are trials of; a file that says otherwise, more or less is not gone on with.
+        begun: where a new file comes from (host, versions); stands in its first line and is not compared.
 
     Raises:
-        JoulecastError: the file is of something else, or not a history.
+        JoulecastError: the file is of something else, no history, or cannot be written; its folder is not
+            there.
     """
     if path.exists():
-        said, history = read_history_file(path)
-        for key, then, now in _differences(said, json.loads(json.dumps(_header(whose)))):
+        content = _content(path)
+        said, history = _read(path, content)
+        said.pop(_BEGUN, None)
+        for key, then, now in _differences(said, json.loads(json.dumps(_header(whose, None)))):
             raise JoulecastError(
                 f"{path}: its `{key}` is {then}, now it is {now}; unlike trials do not mix: move "
                 "the file away, or name another"
             )
+        with _explained(path), open(path, "r+b") as file:
+            whole = _whole_lines(content)
+            if len(whole) < len(content):
+                file.truncate(len(whole))
         return history
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_header(whose)) + "\n")
+    if not path.parent.is_dir():
+        raise JoulecastError(f"{path}: there is no folder {path.parent}; make it, or name another")
+    with _explained(path), written_aside(path) as aside:
+        aside.write_text(json.dumps(_header(whose, begun)) + "\n", encoding="utf-8")
     return History()
 
 
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JoulecastError(f"{path}: cannot be written ({error.strerror})") from None
+
+
 def add_to_history_file(path: Path, trial: Trial) -> None:
-    """Append a trial; a line that is not whole (the machine died) is dropped when the file is read."""
+    """Append a trial; a line that is not whole (the machine died) is passed over when the file is read.
+
+    Raises:
+        JoulecastError: the file cannot be written.
+    """
     content = asdict(trial)
     bound = trial.proposal.cost_bound
     content["proposal"]["cost_bound"] = None if bound == inf else bound
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(content) + "\n")
+    with _explained(path), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(content, allow_nan=False) + "\n")
+
+
+def _checked(content: dict[str, Any]) -> dict[str, Any]:
+    """The same, if what is computed with are numbers.
+
+    Raises:
+        ValueError: names the key that is none.
+    """
+    for key, needed in (("epochs", True), ("time_s", True), ("energy_j", False), ("cost", False)):
+        value = content[key]
+        if value is None and not needed:
+            continue
+        # JSON has no infinite number, but Python reads one from 1e999.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+            raise ValueError(f"{key} is {value}")
+    return content
 
 
 def _trial(content: dict[str, Any]) -> Trial:
-    proposal = dict(content["proposal"])
+    proposal = dict(_checked(content)["proposal"])
     bound = proposal["cost_bound"]
     proposal["cost_bound"] = inf if bound is None else bound
     proposal["power_limits_w"] = tuple(proposal["power_limits_w"])
@@ -145,33 +193,60 @@ def _trial(content: dict[str, Any]) -> Trial:
 
 
 def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
-    """What a history file says it is of, and its trials.
+    """What a history file says it is of, and its trials; changes nothing on disk.
 
     Raises:
         JoulecastError: no such file, another format, or a line that is no trial (the last one may be cut
-            off: it is left out, and removed from the file).
+            off: it is passed over).
     """
+    return _read(path, _content(path))
+
+
+def begun_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where a history file says its first trial came from; ``None`` where it does not."""
+    return said.get(_BEGUN)
+
+
+def _content(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except OSError as error:
         raise JoulecastError(f"{path}: cannot be read ({error.strerror})") from None
-    if not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        path.write_text(text, encoding="utf-8")
+
+
+def _whole_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _no_constant(name: str) -> float:
+    # Python would read them; as a cost they would win or lose every comparison.
+    raise ValueError(f"{name} is no number")
+
+
+def _read(path: Path, content: bytes) -> tuple[dict[str, Any], History]:
+    if not content:
+        raise JoulecastError(f"{path}: is empty; remove it")
+    try:
+        lines = _whole_lines(content).decode("utf-8").split("\n")[:-1]
+    except UnicodeDecodeError:
+        raise JoulecastError(f"{path}: is no history of trials, nor any text") from None
+    if not lines:
+        raise JoulecastError(
+            f"{path}: is no history of trials (or one that was cut off in its first line)"
+        )
     trials, said = [], None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
-            content = json.loads(line)
+            parsed = json.loads(line, parse_constant=_no_constant)
             if said is None:
-                if content["format"] != _FORMAT:
+                if parsed["format"] != _FORMAT:
                     raise JoulecastError(
-                        f"{path}: format {content['format']}, this version reads {_FORMAT}"
+                        f"{path}: format {parsed['format']}, this version reads {_FORMAT}"
                     )
-                said = content
+                said = parsed
             else:
-                trials.append(_trial(content))
+                trials.append(_trial(parsed))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JoulecastError(f"{path}: line {number} is no trial ({error!r})") from None
-    if said is None:
-        raise JoulecastError(f"{path}: is empty; remove it")
+    assert said is not None
     return said, History(trials)

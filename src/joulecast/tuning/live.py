@@ -14,95 +14,28 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from joulecast import provenance
 from joulecast.errors import JoulecastError
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.limits import PowerLimits, Preflight, preflight
-from joulecast.spec import Workload
+from joulecast.power.nvml import uuid_of
 from joulecast.training.launch import machine_lock
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
-from joulecast.tuning.limit_profile import Window
+from joulecast.tuning.limit_profile import LimitProfile
+from joulecast.tuning.live_job import DEFAULT_ETA, LiveJob, Training, live_provenance, stopped_by
 from joulecast.tuning.policies import Policy
-from joulecast.tuning.power_limits import Criterion, selector
+from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.recurrences import TRIES, Recurrence, recur
-from joulecast.tuning.trial import CostModel, Proposal, SearchSpace, StoppedBy, Trial
+from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 from joulecast.tuning.watch import Watch
 
-
-@dataclass(frozen=True)
-class LiveJob:
-    """What is trained, and what may be chosen.
-
-    Attributes:
-        batch_sizes: ascending.
-        target_accuracy, max_epochs: a training ends at the one, or has failed at the other.
-        learning_rate: at the default batch size; in proportion to the batch size, up to
-            ``max_learning_rate``.
-        threads: of torch.
-        eta: weight of energy in the cost; on a CPU the cost is seconds, whatever it says.
-        gpu: number of the GPU, as nvidia-smi has it; ``None``: the first that CUDA_VISIBLE_DEVICES shows.
-        allow_power_limit: whether power limits may be set.
-        limit_step_w: between the power limits that are tried.
-        seed: of weights and batches.
-    """
-
-    workload: Workload
-    batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
-    default_batch_size: int = 256
-    target_accuracy: float = 0.9
-    max_epochs: int = 100
-    learning_rate: float = 0.05
-    max_learning_rate: float | None = None
-    momentum: float = 0.9
-    device: Literal["cpu", "cuda"] = "cpu"
-    threads: int = 1
-    prefetch_batches: int = 0
-    eta: float = 0.5
-    gpu: int | None = None
-    allow_power_limit: bool = False
-    limit_step_w: int = 25
-    criterion: Criterion = "cost"
-    max_slowdown: float = 1.1
-    window: Window = field(default_factory=Window)
-    seed: int = 1
-
-
-class Trained(Protocol):
-    """How a training ended; :class:`joulecast.training.to_target.TrainedToTarget` is one."""
-
-    @property
-    def reached(self) -> bool: ...
-    @property
-    def stopped(self) -> bool: ...
-    @property
-    def epochs(self) -> int: ...
-    @property
-    def time_s(self) -> float: ...
-    @property
-    def accuracy(self) -> float: ...
-
-
-class Training(Protocol):
-    """What trains; :class:`joulecast.training.to_target.TrainingToTarget` is one."""
-
-    def steps_per_epoch(self, batch_size: int) -> int: ...
-
-    def device_uuid(self) -> str | None: ...
-
-    def train(
-        self,
-        batch_size: int,
-        seed: int,
-        *,
-        begun: Callable[[], None] | None = None,
-        stepped: Callable[[int], None] | None = None,
-        go_on: Callable[[int, float], bool] | None = None,
-    ) -> Trained: ...
+__all__ = ["LiveJob", "LiveTraining", "tune_live"]
 
 
 def _open_training(job: LiveJob) -> Training:
@@ -126,6 +59,10 @@ def _open_training(job: LiveJob) -> Training:
 class LiveTraining:
     """Trains as proposed, on this machine.
 
+    Where power limits may be set, making one waits until no other measurement of this user holds the machine:
+    the limit that is found would be that of a training which is just being tuned. So nobody makes one while
+    holding the machine.
+
     Attributes:
         space: what can be chosen here.
         notes: what people should know of it (a missing right, a missing sensor), in order.
@@ -136,8 +73,7 @@ class LiveTraining:
         seconds: a clock.
 
     Raises:
-        JoulecastError: the default batch size is none of the batch sizes, they are not ascending, eta is
-            not between 0 and 1.
+        JoulecastError: CUDA_VISIBLE_DEVICES does not say which GPU is meant, and the job does not either.
     """
 
     def __init__(
@@ -162,27 +98,48 @@ class LiveTraining:
         if on_gpu:
             looked = self._look_at_limits()
             limits_w = looked.watts(job.limit_step_w)
-            cost = self._cost(looked)
+            # What nothing here goes above, where an administrator has capped it.
+            cost = self._cost(limits_w[0] if limits_w else looked.highest_w)
             self._machine += "".join(f", {device.name}" for device in looked.devices)
+        else:
+            self._say_what_a_cpu_has_not()
         self.space = SearchSpace(
             job.batch_sizes,
             job.default_batch_size,
             {size: limits_w for size in job.batch_sizes} if limits_w else {},
             cost,
+            job.criterion,
+            job.max_slowdown,
         )
-        self._select = selector(job.criterion, cost, job.max_slowdown)
+        self._select = selector_of(self.space)
         self.go_on_from(History())
 
+    def _say_what_a_cpu_has_not(self) -> None:
+        job = self.job
+        without = "without a power limit there is no Pmax"
+        if self._counter.why_not is None:
+            self.notes.append(f"energy is measured and reported, the cost is time alone: {without}")
+        if job.eta != DEFAULT_ETA:
+            self.notes.append(
+                f"eta {job.eta:g} has no effect on a CPU: the cost is seconds, {without}"
+            )
+        if job.allow_power_limit:
+            self.notes.append("allow_power_limit has no effect on a CPU: none is set")
+
     def _look_at_limits(self) -> Preflight:
-        looked = preflight((self._gpu,), may_set=self.job.allow_power_limit)
+        may_set = self.job.allow_power_limit
+        # Finding out whether limits may be set means setting the one in force once more.
+        with machine_lock(sys.stderr) if may_set else nullcontext():
+            looked = preflight((self._gpu,), may_set=may_set)
+        self.notes += looked.notes
         if looked.why_not is not None:
             self.notes.append(
                 f"the power limit is left alone ({looked.why_not}); batch sizes alone are tuned"
             )
         return looked
 
-    def _cost(self, looked: Preflight) -> CostModel:
-        if looked.highest_w is None:
+    def _cost(self, max_power_w: float | None) -> CostModel:
+        if max_power_w is None:
             self.notes.append(
                 "the cost is seconds: the driver does not say the highest power limit"
             )
@@ -191,7 +148,7 @@ class LiveTraining:
         if eta > 0 and self._counter.why_not is not None:
             self.notes.append("the cost is that of time alone (eta 0), for no energy is measured")
             eta = 0.0
-        return CostModel(eta, looked.highest_w)
+        return CostModel(eta, max_power_w)
 
     def whose(self) -> dict[str, Any]:
         """What trials of this environment are trials of, for a history file."""
@@ -205,16 +162,22 @@ class LiveTraining:
         }
 
     def go_on_from(self, history: History) -> None:
-        """Take up where earlier trials ended: seeds are not used twice, and epochs are known in advance."""
+        """Take up where earlier trials ended: seeds are not used twice, epochs are known in advance, and
+        limits that were measured are not measured again."""
         self._number = 0
         self._epoch_cost: dict[int, float] = {}
+        self._measured: dict[int, dict[int, EpochAtLimit]] = {}
+        self._profiles: dict[int, LimitProfile] = {}
         for trial in history.trials:
             self._learn(trial)
 
     def _learn(self, trial: Trial) -> None:
         self._number += 1
+        size = trial.proposal.batch_size
         if trial.cost is not None and trial.epochs:
-            self._epoch_cost[trial.proposal.batch_size] = trial.cost / trial.epochs
+            self._epoch_cost[size] = trial.cost / trial.epochs
+        if trial.limits:
+            self._measured[size] = {**self._measured.get(size, {}), **trial.limits}
 
     def run(self, proposal: Proposal, recurrence: int) -> Trial:
         """Train once as proposed; the power limit is as found again when it returns, or raises.
@@ -251,42 +214,76 @@ class LiveTraining:
         )
 
     def _train(self, proposal: Proposal, recurrence: int, limits: PowerLimits | None) -> Trial:
+        for note in limits.notes if limits is not None else ():
+            self._note(note)
         training = self._opened()
+        size = proposal.batch_size
+        steps = training.steps_per_epoch(size)
+        profile_of = partial(self._profile, proposal, steps)
         watch = Watch(
-            proposal,
-            self.space.cost,
-            self._counter,
-            self._seconds,
-            training.steps_per_epoch(proposal.batch_size),
-            limits,
-            self._select,
-            self.job.window,
+            proposal, self.space.cost, self._counter, self._seconds, steps, limits, profile_of
         )
-        seed = 100_000 * self.job.seed + self._number
-        ended = training.train(
-            proposal.batch_size,
-            seed,
+        trained = training.train(
+            size,
+            100_000 * self.job.seed + self._number,
             begun=watch.begun,
             stepped=watch.stepped,
+            ended=watch.ended,
             go_on=watch.go_on,
         )
         energy_j, why_no_energy = watch.energy()
-        by: StoppedBy = "cost_bound" if ended.stopped else "max_epochs"
+        cost = self.space.cost.of(trained.time_s, energy_j)
+        if trained.failed is not None:
+            self._note(f"a training of batch size {size} broke: {trained.failed}")
+            # It broke for good, so policies have to see what it cost at least.
+            cost = self.space.cost.of(trained.time_s, 0.0) if cost is None else cost
+        profile = watch.profile
+        if profile is not None and not profile.limits and trained.failed is None:
+            self._note(
+                "a training ended before a single power limit was measured "
+                f"({self.job.window.measured_steps} steps and {self.job.window.least_s:g} s after "
+                f"{self.job.window.warmup_steps} steps to settle); the next one of that batch size goes on"
+            )
         return Trial(
             recurrence,
             proposal,
-            ended.reached,
-            "target" if ended.reached else by,
-            ended.epochs,
-            ended.time_s,
+            trained.reached,
+            stopped_by(trained),
+            trained.epochs,
+            trained.time_s,
             energy_j,
             None if energy_j is None else "measured",
-            self.space.cost.of(ended.time_s, energy_j),
+            cost,
             watch.limit_w,
-            {} if watch.profile is None else watch.profile.limits,
+            {} if profile is None else dict(profile.limits),
             why_no_energy,
-            ended.accuracy,
+            trained.accuracy,
         )
+
+    def _profile(
+        self, proposal: Proposal, steps_per_epoch: int, set_limit: Callable[[int], None]
+    ) -> LimitProfile:
+        """Of a batch size, over all of its trainings: one of them may be too short for a single limit."""
+        size = proposal.batch_size
+        known = self._profiles.get(size)
+        if known is not None:
+            known.again(proposal.power_limits_w, set_limit)
+            return known
+        self._profiles[size] = LimitProfile(
+            proposal.power_limits_w,
+            set_limit,
+            self._seconds,
+            self._counter.read,
+            self._select,
+            steps_per_epoch,
+            self.job.window,
+            self._measured.get(size),
+        )
+        return self._profiles[size]
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _opened(self) -> Training:
         if self._training is None:
@@ -299,17 +296,9 @@ class LiveTraining:
         return self._training
 
     def _check_gpu(self, trained_on: str | None) -> None:
-        if trained_on is None:
-            return
-        import pynvml
-
-        try:
-            pynvml.nvmlInit()
-            uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(self._gpu))
-        except pynvml.NVMLError:
-            return  # nothing is metered or limited either
-        metered = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-        if metered != trained_on:
+        metered = None if trained_on is None else uuid_of(self._gpu)
+        # Where NVML says nothing, nothing is metered or limited either.
+        if metered is not None and metered != trained_on:
             raise JoulecastError(
                 f"torch trains on {trained_on}, and GPU {self._gpu} of nvidia-smi is {metered}; set "
                 "CUDA_DEVICE_ORDER=PCI_BUS_ID and `gpu` to the number of the first device that "
@@ -371,28 +360,38 @@ def tune_live(
             said.add(note)
             say(note)
 
-    for note in environment.notes:
-        say_once(note)
+    def say_notes() -> None:
+        for note in environment.notes:
+            say_once(note)
+
     history = History()
-    if history_file is not None:
-        of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
-        history = begin_history_file(history_file, of)
-    environment.go_on_from(history)
 
     def keep(trial: Trial) -> None:
         if history_file is not None:
             add_to_history_file(history_file, trial)
+        say_notes()
         lost = trial.why_no_energy
         if lost is not None and trial.stopped_by != "not_started":
             say_once(f"no energy is measured: {lost}")
         if ended is not None:
             ended(trial)
 
+    say_notes()
     seeded = _SeededByTrial(policy, seed)
-    rng = random.Random(seed)
+    # Held before the history is read: two loops on one file would both go on from its end.
     with machine_lock(sys.stderr):
+        if history_file is not None:
+            of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
+            history = begin_history_file(history_file, of, begun=live_provenance())
+        environment.go_on_from(history)
         for _ in recur(
-            environment, seeded, recurrences, rng, history=history, tries=tries, ended=keep
+            environment,
+            seeded,
+            recurrences,
+            random.Random(seed),
+            history=history,
+            tries=tries,
+            ended=keep,
         ):
             pass
     by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)

@@ -1,19 +1,28 @@
 """What a training that was tuned live leaves: its recurrences, and where they come from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from joulecast.provenance import host_fingerprint, source_state, versions
 from joulecast.tuning.history import History
 from joulecast.tuning.live import LiveTraining
+from joulecast.tuning.live_job import live_provenance
 from joulecast.tuning.recurrences import Recurrence
 
 
 def live_record(
-    environment: LiveTraining, policy: str, recurrences: Sequence[Recurrence], history: History
+    environment: LiveTraining,
+    policy: str,
+    recurrences: Sequence[Recurrence],
+    history: History,
+    begun: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """As JSON has it; times in seconds, energies in joules or ``None`` with the reason."""
+    """As JSON has it; times in seconds, energies in joules or ``None`` with the reason.
+
+    Args:
+        begun: where the first of the trials came from, as their history file has it; the loop may have
+            gone on with other versions since.
+    """
     job = environment.job
     trials = history.trials
     without = [trial.why_no_energy for trial in trials if trial.energy_j is None and trial.epochs]
@@ -32,7 +41,6 @@ def live_record(
         "tries": len(trials),
         "recurrences": [asdict(recurrence) for recurrence in recurrences],
         "job": environment.whose(),
-        "host": host_fingerprint(),
-        "versions": versions(),
-        "source": source_state(),
+        "begun": None if begun is None else dict(begun),
+        "now": live_provenance(),
     }

@@ -9,7 +9,7 @@ from math import inf, sqrt
 
 from joulecast.errors import JoulecastError
 from joulecast.tuning.history import History
-from joulecast.tuning.policies import LimitChooser, cheapest_arm
+from joulecast.tuning.policies import LimitChooser, cheapest_arm, is_blind, what_is_left
 from joulecast.tuning.trial import Phase, Proposal, SearchSpace, Trial
 from joulecast.tuning.zeus import bound_of, check_beta
 
@@ -38,7 +38,9 @@ class OutwardWalk:
     def propose(self, history: History, rng: random.Random) -> Proposal:
         best = cheapest_arm(history)
         if best is None:
-            return self._first(history)
+            return what_is_left(self._space, history, self._limits)
+        if is_blind(history):
+            return self._proposal(history, best, inf, "best")
         last = history.trials[-1]
         bound = self._beta * mean_cost(history, best)
         if not last.reached:
@@ -55,17 +57,6 @@ class OutwardWalk:
 
     def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
         return Proposal(size, self._limits.limits(history, size), bound, phase)
-
-    def _first(self, history: History) -> Proposal:
-        """The default; if it has failed, what is nearest to it and was not tried."""
-        size = nearest_untried(self._space, history)
-        if size is None:
-            return Proposal(
-                self._space.default,
-                self._space.highest_limit(self._space.default),
-                phase="unbounded",
-            )
-        return self._proposal(history, size, inf, "walk")
 
     def _next_step(self, trials: list[Trial]) -> int | None:
         """The next size of the walk; ``None`` when both directions are closed."""
@@ -124,10 +115,3 @@ def pooled_cv(history: History) -> float:
             squares += sum((cost / mean - 1) ** 2 for cost in arm.costs)
             n += len(arm.costs) - 1
     return max(_LEAST_CV, sqrt(squares / n))
-
-
-def nearest_untried(space: SearchSpace, history: History) -> int | None:
-    """The batch size that was not tried and is fewest doublings from the default."""
-    untried = [size for size in space.batch_sizes if size not in history.arms]
-    default = space.default
-    return min(untried, key=lambda b: max(b / default, default / b), default=None)

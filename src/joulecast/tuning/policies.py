@@ -7,7 +7,7 @@ import random
 from typing import Protocol
 
 from joulecast.tuning.history import History
-from joulecast.tuning.power_limits import Criterion, selector
+from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.trial import Proposal, SearchSpace
 
 
@@ -24,12 +24,18 @@ class Policy(Protocol):
         ...
 
 
+class LimitsOf(Protocol):
+    """Chooses the power limits of a proposal."""
+
+    def limits(self, history: History, batch_size: int) -> tuple[int, ...]: ...
+
+
 class LimitChooser:
     """Power limits for a batch size: all of them the first time, afterwards the one that was best."""
 
-    def __init__(self, space: SearchSpace, criterion: Criterion = "cost") -> None:
+    def __init__(self, space: SearchSpace) -> None:
         self._space = space
-        self._select = selector(criterion, space.cost)
+        self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
         """As a proposal has them."""
@@ -88,6 +94,10 @@ class GridSearch:
             self._grid += [(batch, (watts,)) for watts in limits] or [(batch, ())]
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
+        if is_blind(history) or history.experiments:
+            best_arm = cheapest_arm(history)
+            size = self._space.default if best_arm is None else best_arm
+            return Proposal(size, self._space.highest_limit(size), phase="best")
         tried, failed = set(), set()
         best: tuple[float, int, tuple[int, ...]] | None = None
         for trial in history.trials:
@@ -123,3 +133,30 @@ def cheapest_arm(history: History, window: int | None = None) -> int | None:
             if best is None or mean < best[0]:
                 best = mean, batch
     return None if best is None else best[1]
+
+
+def is_blind(history: History) -> bool:
+    """Whether the last trial's cost could not be told (its meter was lost).
+
+    Experiments teach nothing then; policies run what they know until costs are told again.
+    """
+    return bool(history.trials) and history.trials[-1].cost is None
+
+
+def nearest_untried(space: SearchSpace, history: History) -> int | None:
+    """The batch size that was not tried and is fewest doublings from the default."""
+    untried = [size for size in space.batch_sizes if size not in history.arms]
+    default = space.default
+    return min(untried, key=lambda b: max(b / default, default / b), default=None)
+
+
+def what_is_left(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
+    """What to try where no batch size is known to reach the target at a known cost.
+
+    The untried one that is nearest to the default, as long as there is one and costs can be told; the default
+    without a bound where all have failed.
+    """
+    size = None if is_blind(history) else nearest_untried(space, history)
+    if size is None:
+        return Proposal(space.default, space.highest_limit(space.default), phase="unbounded")
+    return Proposal(size, limits.limits(history, size), phase="walk")

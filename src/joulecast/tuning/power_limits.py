@@ -7,12 +7,10 @@ a run (You et al., Zeus, section 4.2).
 from collections.abc import Mapping
 from functools import partial
 from math import inf
-from typing import Literal, Protocol
+from typing import Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.trial import CostModel, EpochAtLimit
-
-Criterion = Literal["cost", "energy", "time", "max-slowdown"]
+from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
 
 
 class Selector(Protocol):
@@ -64,3 +62,8 @@ def selector(criterion: Criterion, cost: CostModel, max_slowdown: float = 1.1) -
     if max_slowdown < 1:
         raise JoulecastError(f"a slowdown of {max_slowdown} is below 1, which no limit can meet")
     return partial(_lowest_within, max_slowdown)
+
+
+def selector_of(space: SearchSpace) -> Selector:
+    """How power limits are chosen in a search space."""
+    return selector(space.criterion, space.cost, space.max_slowdown)

@@ -11,7 +11,7 @@ from joulecast.tuning.trial import Environment, Trial
 
 TRIES = 20
 # What is tried to learn of a batch size; other tries use what is known.
-_EXPERIMENTS = ("prune", "walk")
+_EXPERIMENTS = ("prune", "walk", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Recurrence:
 
     Attributes:
         cost, energy_j: ``None`` when that of a try is not known.
+        energy_source: of the tries whose energy is known; ``None``: of none.
+        why_no_energy: why that of a try is not known.
         batch_size, power_limit_w, phase: of the last try.
     """
 
@@ -29,6 +31,8 @@ class Recurrence:
     cost: float | None
     time_s: float
     energy_j: float | None
+    energy_source: str | None
+    why_no_energy: str | None
     batch_size: int
     power_limit_w: int | None
     phase: str
@@ -46,6 +50,8 @@ class Recurrence:
             sum(costs) if len(costs) == len(trials) else None,
             sum([trial.time_s for trial in trials]),
             sum(joules) if len(joules) == len(trials) else None,
+            next((t.energy_source for t in trials if t.energy_source is not None), None),
+            next((t.why_no_energy for t in trials if t.why_no_energy is not None), None),
             last.proposal.batch_size,
             last.power_limit_w,
             last.proposal.phase,

@@ -30,10 +30,11 @@ def make_policy(name: str, space: SearchSpace, **options: Any) -> Policy:
         JoulecastError: no such policy, or an option that it does not have.
     """
     if name not in POLICIES:
-        raise JoulecastError(
-            f"no policy `{name}`; there are {', '.join((*POLICIES, *INFORMED))}"
-            + ("; this one is for replays" if name in INFORMED else "")
-        )
+        if name in INFORMED:
+            raise JoulecastError(
+                f"policy {name} knows what others do not: it is for replays only, and takes no options"
+            )
+        raise JoulecastError(f"no policy `{name}`; there are {', '.join((*POLICIES, *INFORMED))}")
     taken = [option for option in signature(POLICIES[name]).parameters if option != "space"]
     for option in options:
         if option not in taken:

@@ -4,9 +4,10 @@ import random
 from collections.abc import Callable
 from math import floor, inf
 
-from joulecast.tuning.power_limits import Criterion, selector
+from joulecast.errors import JoulecastError
+from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.traces import Trace
-from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, Trial
+from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, Proposal, Trial
 
 Drift = Callable[[int], float]
 
@@ -21,7 +22,7 @@ class Replay:
         trace: of one workload on one GPU.
         rng: draws the run that is replayed.
         eta: weight of energy in the cost.
-        criterion: how a power limit is chosen among those tried.
+        criterion, max_slowdown: how a power limit is chosen among those tried.
         drift: by recurrence, a factor on the time and energy of every epoch.
     """
 
@@ -32,12 +33,13 @@ class Replay:
         *,
         eta: float = 0.5,
         criterion: Criterion = "cost",
+        max_slowdown: float = 1.1,
         drift: Drift | None = None,
     ) -> None:
         self.trace = trace
-        self.space = trace.space(eta)
+        self.space = trace.space(eta, criterion, max_slowdown)
         self._rng = rng
-        self._select = selector(criterion, self.space.cost)
+        self._select = selector_of(self.space)
         self._drift = drift
         # By batch size and proposed limits: first epoch, later epochs, limit kept.
         self._epochs: dict[tuple[int, tuple[int, ...]], tuple[EpochAtLimit, EpochAtLimit, int]] = {}
@@ -47,10 +49,14 @@ class Replay:
         key = (proposal.batch_size, proposal.power_limits_w)
         found = self._epochs.get(key)
         if found is None:
-            at_limit = self.trace.at_limit[proposal.batch_size]
-            tried = {
-                watts: at_limit[watts] for watts in proposal.power_limits_w or list(at_limit)[:1]
-            }
+            at_limit = self.trace.at_limit.get(proposal.batch_size, {})
+            limits = proposal.power_limits_w or tuple(at_limit)[:1]
+            if not limits or not set(limits) <= set(at_limit):
+                raise JoulecastError(
+                    f"the trace of {self.trace.workload} on {self.trace.gpu} has no batch size "
+                    f"{proposal.batch_size} under {limits or 'any limit'} W"
+                )
+            tried = {watts: at_limit[watts] for watts in limits}
             kept = self._select(tried)
             first = EpochAtLimit(
                 sum(epoch.time_s for epoch in tried.values()) / len(tried),
@@ -58,6 +64,15 @@ class Replay:
             )
             found = self._epochs[key] = first, tried[kept], kept
         return found
+
+    def _profile(self, proposal: Proposal, factor: float) -> dict[int, EpochAtLimit]:
+        at_limit = self.trace.at_limit[proposal.batch_size]
+        return {
+            watts: EpochAtLimit(
+                factor * at_limit[watts].time_s, factor * (at_limit[watts].energy_j or 0.0)
+            )
+            for watts in proposal.power_limits_w
+        }
 
     def run(self, proposal: Proposal, recurrence: int) -> Trial:
         batch = proposal.batch_size
@@ -92,9 +107,7 @@ class Replay:
             "recorded",
             cost.of(time_s, energy_j),
             kept,
-            {watts: self.trace.at_limit[batch][watts] for watts in proposal.power_limits_w}
-            if several
-            else {},
+            self._profile(proposal, factor) if several else {},
         )
 
 

@@ -6,21 +6,25 @@ by the authors of the traces. Of a live loop: its recurrences, and the advice on
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from math import sqrt
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
 from joulecast.tuning.advice import advice_text, advise, advise_on_file
-from joulecast.tuning.comparison import STEADY, break_even, by_setting, oracle_cost
+from joulecast.tuning.comparison import (
+    QUANTITIES,
+    STEADY,
+    Estimate,
+    break_even,
+    by_setting,
+    oracle_cost,
+    recurrences_of,
+)
 from joulecast.tuning.expectation import (
-    Expected,
     best_configuration,
     expected,
     expected_default,
@@ -31,10 +35,7 @@ from joulecast.tuning.policies import Policy
 from joulecast.tuning.recurrences import Recurrence
 from joulecast.tuning.registry import make_policy
 from joulecast.tuning.traces import WORKLOADS, read_trace
-from joulecast.tuning.trial import Proposal, SearchSpace, Trial
-
-QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
-"""What is compared with the default, and its column in a table of recurrences."""
+from joulecast.tuning.trial import Criterion, Proposal, SearchSpace, Trial
 
 
 def read_setting(
@@ -52,19 +53,30 @@ def read_setting(
     return Setting(trace, read_trace(folder, workload, elsewhere, target=target))
 
 
-def estimate(by_seed: NDArray[np.float64]) -> dict[str, float | None]:
-    """Mean over seeds, and the 95 % interval of that mean (Student's t); no interval for one seed."""
-    mean, n = float(by_seed.mean()), len(by_seed)
-    if n < 2:
-        return {"mean": mean, "low": None, "high": None}
-    half = float(stdtrit(n - 1, 0.975)) * float(by_seed.std(ddof=1)) / sqrt(n)
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+@dataclass(frozen=True)
+class Asked:
+    """How a setting is to be replayed.
 
+    Attributes:
+        target: metric to reach; ``None``: the paper's.
+        options: of the policy; its own by default.
+    """
 
-def _policy(setting: Setting, name: str, seed: int, eta: float, beta: float | None) -> Policy:
-    if beta is None:
-        return policy_for(setting, name, seed, eta)
-    return make_policy(name, setting.trace.space(eta), beta=beta)
+    target: float | None = None
+    eta: float = 0.5
+    criterion: Criterion = "cost"
+    max_slowdown: float = 1.1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def space(self, setting: Setting) -> SearchSpace:
+        """What can be chosen."""
+        return setting.trace.space(self.eta, self.criterion, self.max_slowdown)
+
+    def policy(self, setting: Setting, name: str, seed: int) -> Policy:
+        """A policy by its name."""
+        if self.options:
+            return make_policy(name, self.space(setting), **self.options)
+        return policy_for(setting, name, seed, self.eta, self.criterion, self.max_slowdown)
 
 
 def _configuration(
@@ -85,28 +97,39 @@ def replay_report(
     policy: str,
     recurrences: int,
     seeds: int,
-    *,
-    target: float | None = None,
-    eta: float = 0.5,
-    beta: float | None = None,
+    asked: Asked | None = None,
 ) -> dict[str, Any]:
     """Replay a policy and compare it with the default; ratios below 1 are savings.
 
     Args:
         policy: by name.
-        target: as :func:`read_setting` got it, for the reader.
-        beta: of the policy; its own by default.
+        asked: how; its target as :func:`read_setting` got it.
 
     Raises:
         JoulecastError: no such policy, a policy without beta, a beta not above 1, or a default batch size
             that never reaches the target.
     """
-    trace = setting.trace
+    asked = Asked() if asked is None else asked
+    trace, eta, options = setting.trace, asked.eta, asked.options
     default = expected_default(trace, eta)
-    made = None if beta is None else (lambda space: make_policy(policy, space, beta=beta))
-    table = replayed([setting], policy, seeds, recurrences, eta=eta, make=made)
+    table = replayed(
+        [setting],
+        policy,
+        seeds,
+        recurrences,
+        eta=eta,
+        criterion=asked.criterion,
+        max_slowdown=asked.max_slowdown,
+        make=(lambda space: make_policy(policy, space, **options)) if options else None,
+    )
+    is_plain = asked.criterion == "cost"
     relative = {
-        quantity: by_setting(table, column)[setting.name] / _of(default, column)
+        quantity: (
+            recurrences_of(policy, table, [setting], column, eta)
+            if is_plain
+            else by_setting(table, column)
+        )[setting.name]
+        / getattr(default, column)
         for quantity, column in QUANTITIES.items()
     }
     steady = min(STEADY, recurrences)
@@ -119,9 +142,10 @@ def replay_report(
         "setting": {
             "workload": trace.workload,
             "gpu": trace.gpu,
-            "target": WORKLOADS[trace.workload].target if target is None else target,
+            "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
             "eta": eta,
-            "beta": beta,
+            "criterion": asked.criterion,
+            "options": dict(options),
             "recurrences": recurrences,
             "seeds": seeds,
         },
@@ -131,10 +155,12 @@ def replay_report(
         "oracle": _configuration(setting, *best, eta),
         "ratio_to_default": {
             "steady_state": {
-                what: estimate(ratios[:, -steady:].mean(axis=1))
+                what: asdict(Estimate.of(ratios[:, -steady:].mean(axis=1)))
                 for what, ratios in relative.items()
             },
-            "with_exploration": {what: estimate(r.mean(axis=1)) for what, r in relative.items()},
+            "with_exploration": {
+                what: asdict(Estimate.of(r.mean(axis=1))) for what, r in relative.items()
+            },
             "oracle_cost": oracle,
         },
         "steady_recurrences": steady,
@@ -144,7 +170,9 @@ def replay_report(
         else f"does not pay back within {recurrences} recurrences",
         "regret": {
             "of_recurrences": recurrences,
-            "in_oracle_recurrences": estimate((relative["cost"] - oracle).sum(axis=1) / oracle),
+            "in_oracle_recurrences": asdict(
+                Estimate.of((relative["cost"] - oracle).sum(axis=1) / oracle)
+            ),
         },
         "tries_per_recurrence": float(table["tries"].mean()),
         "reached_share": float(table["reached"].mean()),
@@ -154,10 +182,6 @@ def replay_report(
             for n in counted
         ],
     }
-
-
-def _of(default: Expected, column: str) -> float:
-    return float(getattr(default, column))
 
 
 class _Watched:
@@ -176,13 +200,20 @@ def replayed_history(
     policy: str,
     recurrences: int,
     seed: int = 0,
-    *,
-    eta: float = 0.5,
-    beta: float | None = None,
+    asked: Asked | None = None,
 ) -> History:
     """The trials of a replay."""
-    watched = _Watched(_policy(setting, policy, seed, eta, beta))
-    replay(setting, watched, recurrences, seed, eta=eta)
+    asked = Asked() if asked is None else asked
+    watched = _Watched(asked.policy(setting, policy, seed))
+    replay(
+        setting,
+        watched,
+        recurrences,
+        seed,
+        eta=asked.eta,
+        criterion=asked.criterion,
+        max_slowdown=asked.max_slowdown,
+    )
     return watched.history
 
 
@@ -191,10 +222,7 @@ def write_replayed_history(
     setting: Setting,
     policy: str,
     recurrences: int,
-    *,
-    target: float | None = None,
-    eta: float = 0.5,
-    beta: float | None = None,
+    asked: Asked | None = None,
 ) -> None:
     """Write the trials of seed 0 as a history file.
 
@@ -203,19 +231,23 @@ def write_replayed_history(
     """
     if path.exists():
         raise JoulecastError(f"{path}: is there already; name another file, or remove it")
-    history = replayed_history(setting, policy, recurrences, eta=eta, beta=beta)
+    asked = Asked() if asked is None else asked
+    history = replayed_history(setting, policy, recurrences, asked=asked)
     trace = setting.trace
-    space = trace.space(eta)
+    space = asked.space(setting)
     whose = {
         "environment": "replay",
         "workload": trace.workload,
         "gpu": trace.gpu,
-        "target": WORKLOADS[trace.workload].target if target is None else target,
+        "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
         "policy": policy,
+        "options": dict(asked.options),
+        "criterion": asked.criterion,
+        "max_slowdown": asked.max_slowdown,
         "batch_sizes": space.batch_sizes,
         "default_batch_size": space.default,
         "power_limits_w": {str(batch): limits for batch, limits in space.power_limits_w.items()},
-        "cost": {"eta": eta, "max_power_w": trace.max_power_w},
+        "cost": {"eta": asked.eta, "max_power_w": trace.max_power_w},
     }
     with written_aside(path) as aside:
         begin_history_file(aside, whose)
@@ -242,7 +274,7 @@ def report_text(report: dict[str, Any]) -> str:
         f"default: batch size {default['batch_size']} at {default['power_limit_w']} W: "
         f"{default['energy_j'] / 1e3:.4g} kJ (recorded), {default['time_s']:.4g} s",
         "",
-        f"saved against the default ({_intervals(setting['seeds'])}; energies are recorded ones, replayed)",
+        f"saved against the default ({_intervals(report)}; energies are recorded ones, replayed)",
         f"{'':8}{'last ' + str(report['steady_recurrences']):30}all, exploration included",
     ]
     lines += [
@@ -255,7 +287,7 @@ def report_text(report: dict[str, Any]) -> str:
             *lines,
             "",
             f"{report['break_even']}; {report['tries_per_recurrence']:.2f} tries a recurrence, "
-            f"{100 * report['reached_share']:.1f} % of them reached the target",
+            f"{100 * report['reached_share']:.1f} % of the recurrences reached the target",
             f"an oracle (batch size {oracle['batch_size']} at {oracle['power_limit_w']} W) saves "
             f"{best:.1f} % of the cost; {regret['in_oracle_recurrences']['mean']:.1f} of its recurrences "
             "were spent above it",
@@ -263,8 +295,10 @@ def report_text(report: dict[str, Any]) -> str:
     )
 
 
-def _intervals(seeds: int) -> str:
-    return "95 % intervals over seeds" if seeds > 1 else "one seed: no intervals"
+def _intervals(report: Mapping[str, Any]) -> str:
+    if report["ratio_to_default"]["steady_state"]["cost"]["low"] is not None:
+        return "95 % intervals over seeds"
+    return "one seed: no intervals" if report["setting"]["seeds"] == 1 else "exact expectations"
 
 
 def live_report(
@@ -304,6 +338,6 @@ def live_report_text(report: Mapping[str, Any]) -> str:
         f"{report['policy']}, live: {report['recurrences']} recurrences, "
         f"{report['trials_now']} of their tries now, {report['time_s']:.1f} s of training in all; "
         f"{report['tries_per_recurrence']:.2f} tries a recurrence, "
-        f"{100 * report['reached_share']:.1f} % of them reached the target\n"
+        f"{100 * report['reached_share']:.1f} % of the recurrences reached the target\n"
         + advice_text(report["advice"])
     )

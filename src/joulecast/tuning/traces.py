@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.trial import CostModel, EpochAtLimit, SearchSpace
+from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
 
 # Highest settable power limit of a device, W.
 MAX_POWER_W = {"v100": 250, "a40": 300, "rtx6000": 260, "p100": 250}
@@ -61,13 +61,17 @@ class Trace:
     epochs: dict[int, tuple[int | None, ...]]
     at_limit: dict[int, dict[int, EpochAtLimit]]
 
-    def space(self, eta: float = 0.5) -> SearchSpace:
-        """What can be chosen, and what it costs."""
+    def space(
+        self, eta: float = 0.5, criterion: Criterion = "cost", max_slowdown: float = 1.1
+    ) -> SearchSpace:
+        """What can be chosen, what it costs, and how a power limit is chosen."""
         return SearchSpace(
             tuple(self.epochs),
             self.default,
             {batch: tuple(limits) for batch, limits in self.at_limit.items()},
             CostModel(eta, self.max_power_w),
+            criterion,
+            max_slowdown,
         )
 
     def always_reached(self, batch_size: int) -> bool:
@@ -110,6 +114,13 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
     power = _read(power_file, [*_JOINED, "power_limit", "time_per_epoch", "average_power"])
     ours = f"dataset == {known.dataset!r} and network == {known.network!r}"
     train, power = train.query(ours), power.query(ours).dropna()
+    wrong = power[(power["time_per_epoch"] <= 0) | (power["average_power"] <= 0)]
+    if len(wrong):
+        row = wrong.iloc[0]
+        raise JoulecastError(
+            f"{power_file}: {workload} with batch size {row['batch_size']} and {row['power_limit']} W has "
+            "an epoch without time or power"
+        )
     targets = sorted(set(train["target_metric"]))
     train = train[np.isclose(train["target_metric"], target, rtol=0, atol=1e-9)]
     if train.empty:

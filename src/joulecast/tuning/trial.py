@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from joulecast.errors import JoulecastError
 
 Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
+Criterion = Literal["cost", "energy", "time", "max-slowdown"]
 StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
 
 
@@ -114,14 +115,22 @@ class SearchSpace:
         default: the batch size that is used without tuning.
         power_limits_w: by batch size, descending; empty where limits cannot be set.
         cost: what is to be small.
+        criterion: how a power limit is chosen among those that were tried.
+        max_slowdown: of the lowest limit that ``max-slowdown`` allows, times the highest limit's time.
     """
 
     batch_sizes: tuple[int, ...]
     default: int
     power_limits_w: Mapping[int, tuple[int, ...]]
     cost: CostModel
+    criterion: Criterion = "cost"
+    max_slowdown: float = 1.1
 
     def __post_init__(self) -> None:
+        if self.max_slowdown < 1:
+            raise JoulecastError(
+                f"a slowdown of {self.max_slowdown} is below 1, which no limit can meet"
+            )
         if list(self.batch_sizes) != sorted(set(self.batch_sizes)) or not self.batch_sizes:
             raise JoulecastError(f"batch sizes {self.batch_sizes} are not ascending")
         if self.default not in self.batch_sizes:

@@ -5,8 +5,7 @@ from math import inf
 
 from joulecast.power.counters import EnergyCounter
 from joulecast.power.limits import PowerLimits
-from joulecast.tuning.limit_profile import LimitProfile, Window
-from joulecast.tuning.power_limits import Selector
+from joulecast.tuning.limit_profile import LimitProfile
 from joulecast.tuning.trial import CostModel, Proposal
 
 _READ_EVERY_S = 10.0
@@ -18,7 +17,7 @@ class Watch:
     Args:
         counter, seconds: a meter and a clock.
         limits: of the device, entered; ``None``: its power limit is left alone.
-        select: chooses among power limits that have been measured.
+        profile_of: the profile of the proposal's batch size, begun or gone on with, of what sets limits.
 
     Attributes:
         profile: of the proposal's power limits, where it has several.
@@ -32,17 +31,17 @@ class Watch:
         seconds: Callable[[], float],
         steps_per_epoch: int,
         limits: PowerLimits | None,
-        select: Selector,
-        window: Window,
+        profile_of: Callable[[Callable[[int], None]], LimitProfile],
     ) -> None:
         self._proposal, self._cost = proposal, cost
         self._counter, self._seconds = counter, seconds
         self._steps_per_epoch = steps_per_epoch
-        self._limits, self._select, self._window = limits, select, window
+        self._limits, self._profile_of = limits, profile_of
         self.profile: LimitProfile | None = None
         self._limit_w: int | None = None
-        self._first_s = self._read_s = 0.0
-        self._first_j: float | None = None
+        self._read_s = 0.0
+        self._first: tuple[float, float | None] | None = None
+        self._last: tuple[float, float | None] | None = None
 
     @property
     def limit_w(self) -> int | None:
@@ -57,17 +56,13 @@ class Watch:
             if len(limits_w) == 1:
                 self._limits.set(self._limit_w)
             else:
-                self.profile = LimitProfile(
-                    limits_w,
-                    self._limits.set,
-                    self._seconds,
-                    self._counter.read,
-                    self._select,
-                    self._steps_per_epoch,
-                    self._window,
-                )
-        self._first_s = self._read_s = self._seconds()
-        self._first_j = self._counter.read()
+                self.profile = self._profile_of(self._limits.set)
+        self._first = self._seconds(), self._counter.read()
+        self._read_s = self._first[0]
+
+    def ended(self) -> None:
+        """The last evaluation is over; nothing that comes after it is the training's."""
+        self._last = self._seconds(), self._counter.read()
 
     def stepped(self, done: int) -> None:
         """A step is over, and with the last one of an epoch comes an evaluation."""
@@ -84,9 +79,10 @@ class Watch:
     def go_on(self, done: int, accuracy: float) -> bool:
         """Whether another epoch, at the mean cost of those so far, stays within the bound."""
         bound = self._proposal.cost_bound
-        if bound < inf:
-            spent_s = self._seconds() - self._first_s
-            joules, _ = self.energy()
+        if bound < inf and self._first is not None:
+            spent_s = self._seconds() - self._first[0]
+            # Roughly is good enough here, however short it was.
+            joules, _ = self._counter.between(self._first[1], self._counter.read())
             # Without its energy, a training costs at least its time.
             spent = self._cost.of(spent_s, joules) or self._cost.of(spent_s, 0.0) or 0.0
             epochs = done / self._steps_per_epoch
@@ -97,5 +93,12 @@ class Watch:
         return True
 
     def energy(self) -> tuple[float | None, str | None]:
-        """Joules since it began, or ``None`` and the reason."""
-        return self._counter.between(self._first_j, self._counter.read())
+        """Joules from its begin to its end, or ``None`` and the reason."""
+        if self._first is None:
+            return None, self._counter.why_not or "the training broke before its first step"
+        if self._last is None:
+            self.ended()
+        assert self._last is not None
+        return self._counter.between(
+            self._first[1], self._last[1], over_s=self._last[0] - self._first[0]
+        )

@@ -1,8 +1,9 @@
 """Zeus: pruning of batch sizes in two rounds, then Gaussian Thompson sampling (You et al., NSDI 2023).
 
-Two things are otherwise than in the authors' program, where a loop would not get out again: the bound on a
-try expires when the best known batch size is stopped by it, and when nothing survives the pruning, the
-default is run without a bound.
+Otherwise than in the authors' program, from some of whose states there is no way out: the bound on a try
+expires when it stops what was chosen for being cheap; a recurrence that failed does not lower it; when
+nothing survives the pruning, the best known size is run, or one that was not tried; and nothing is tried out
+while costs cannot be told.
 """
 
 import random
@@ -12,8 +13,7 @@ from math import inf, sqrt
 
 from joulecast.errors import JoulecastError
 from joulecast.tuning.history import History
-from joulecast.tuning.policies import LimitChooser, cheapest_arm
-from joulecast.tuning.power_limits import Criterion
+from joulecast.tuning.policies import LimitChooser, cheapest_arm, is_blind, what_is_left
 from joulecast.tuning.trial import Phase, Proposal, SearchSpace, Trial
 
 _ROUNDS = 2
@@ -78,8 +78,7 @@ class Zeus:
         window: only so many last costs of every batch size count, and so many last recurrences for the
             bound; ``None``: all.
         prior: of every batch size's mean cost.
-        criterion: how a power limit is chosen.
-        tune_batch_size, tune_power: what is tuned.
+        tune_power: whether power limits are tuned too; the highest one is used otherwise.
 
     Raises:
         JoulecastError: ``beta`` not above 1, a window below 2.
@@ -92,7 +91,6 @@ class Zeus:
         beta: float = 2.0,
         window: int | None = None,
         prior: Prior | None = None,
-        criterion: Criterion = "cost",
         tune_power: bool = True,
     ) -> None:
         check_beta(beta)
@@ -101,23 +99,29 @@ class Zeus:
                 f"a drift window of {window} costs has no variance; give 2 or more"
             )
         self._space, self._beta, self._window, self._prior = space, beta, window, prior
-        self._limits = LimitChooser(space, criterion)
+        self._limits = LimitChooser(space)
         self._tune_power = tune_power
 
     def propose(self, history: History, rng: random.Random) -> Proposal:
         space = self._space
+        best = cheapest_arm(history, self._window)
+        known_to_work = space.default if best is None else best
+        if is_blind(history):
+            return self._proposal(history, known_to_work, inf, "best")
         bound = bound_of(history, self._beta, self._window)
         pruned = prune(space, history.trials)
         if pruned.next_size is not None:
             if not history.experiments:
                 return self._proposal(history, pruned.next_size, bound, "prune")
-            best = cheapest_arm(history)
-            return self._proposal(history, space.default if best is None else best, bound, "best")
-        if not pruned.survivors:
-            return self._proposal(history, space.default, inf, "unbounded")
-        return self._proposal(
-            history, self._sampled(history, pruned.survivors, rng), bound, "sample"
-        )
+            return self._proposal(history, known_to_work, bound, "best")
+        survivors = [size for size in pruned.survivors if history.arms[size].costs]
+        if survivors:
+            sampled = self._sampled(history, survivors, rng)
+            return self._proposal(history, sampled, bound, "sample")
+        # All were pruned: by chance, or because the default and what is above it fail.
+        if best is not None:
+            return self._proposal(history, best, bound, "best")
+        return what_is_left(space, history, self._limits)
 
     def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
         limits = (
@@ -142,8 +146,6 @@ class Zeus:
     def _draw(self, costs: list[float], rng: random.Random) -> float:
         """Normal with known variance, that of the costs seen; a flat prior where none is given."""
         n = len(costs)
-        if n == 0:
-            return rng.gauss(self._prior.mean, sqrt(self._prior.variance)) if self._prior else -inf
         mean = sum(costs) / n
         variance = sum([(cost - mean) ** 2 for cost in costs]) / n
         if variance == 0:
