@@ -25,6 +25,7 @@ from joulecast.records import (
 from joulecast.spec import Foreign, RunSpec, Training, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
+MINIMAL = ("--configfile", "config/minimal.yaml")
 
 
 def make_spec(run: str = "r", nodes: int = 1, **changes: object) -> RunSpec:

@@ -144,11 +144,13 @@ def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
     assert "on 1 hosts, 2 were asked for" in (tmp_path / "failed/hosts.json").read_text()
 
 
-def _ranks():
+def _ranks(folder):
+    """Ranks whose record is to lie in a folder: others may be measured at the same time, or wait to be."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if "joulecast.training" in words and "python" in Path(words[0]).name:
+        ours = any(word.startswith(str(folder)) for word in words)
+        if "joulecast.training" in words and "python" in Path(words[0]).name and ours:
             found.append(process)
     return found
 
@@ -157,7 +159,7 @@ def _kill_a_rank_once_training(log, how):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if log.is_file() and "step " in log.read_text():
-            victim = max(_ranks(), key=lambda p: p.pid)
+            victim = max(_ranks(log.parent), key=lambda p: p.pid)
             victim.send_signal(how)
             return
         time.sleep(0.1)
@@ -174,7 +176,7 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
     failure = json.loads((tmp_path / "failed/dies.json").read_text())
     assert failure["run"] == "dies" and failure["log"]
     assert not (tmp_path / "dies").exists() and not list(tmp_path.glob(".dies*"))
-    assert not _ranks(), "no rank is left behind"
+    assert not _ranks(tmp_path), "no rank is left behind"
     run(make_spec("dies", 2, training={"steps": 1}), tmp_path)
     assert not (tmp_path / "failed/dies.json").exists()
 
@@ -182,7 +184,7 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
 def test_a_run_that_hangs_is_ended(tmp_path):
     with pytest.raises(JoulecastError, match=r"not finished after 8 s.*run_timeout_s"):
         run(make_spec("hangs", training={"steps": 1_000_000}), tmp_path, timeout_s=8, launcher=None)
-    assert not _ranks()
+    assert not _ranks(tmp_path)
 
 
 def test_one_measurement_at_a_time(tmp_path):
@@ -195,7 +197,7 @@ def test_one_measurement_at_a_time(tmp_path):
     spec = make_spec("first", 2, training={"steps": 60})
     command = [sys.executable, "-c", code, spec.model_dump_json(), str(tmp_path / "first")]
     starter = subprocess.Popen(command)
-    while not _ranks():
+    while not _ranks(tmp_path):
         time.sleep(0.1)
     os.kill(starter.pid, signal.SIGKILL)
     starter.wait()

@@ -299,7 +299,10 @@ def test_without_noise_the_cheapest_is_found(
     batch_size, power_limit_w = best_configuration(trace)
     assert batch_size == 2**best
     for done in last(trace, make_policy(name, trace.space()), 70, seed)[-3:]:
-        assert (done.batch_size, done.power_limit_w, done.tries) == (batch_size, power_limit_w, 1)
+        # The curve may take the size beside the best for not worth a try.
+        away = abs(log(done.batch_size / batch_size, 2))
+        assert away <= (1 if name == "curve" else 0) and done.tries == 1
+        assert away or done.power_limit_w == power_limit_w
 
 
 # --- bad input and faults -----------------------------------------------------------------------------------

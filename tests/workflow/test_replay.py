@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from conftest import ROOT, copy_workflow, snakemake
-from test_workflow import TARGETS
+from test_dry import TARGETS
 
 from joulecast.recorded import pack, unpack_all
 
@@ -101,7 +101,7 @@ def test_a_recording_keeps_what_it_has_and_its_campaign_when_all_is_there(tmp_pa
     command += ["--platforms", str(ROOT / "config/platforms")]
 
     def record(*more):
-        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=120)
+        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=240)
 
     def times():
         return {p.parent.name: p.stat().st_mtime_ns for p in work.glob("records/[!.]*/run.json")}

@@ -1,0 +1,114 @@
+"""The minimal campaign, run as its user runs it; in a worker of its own, for load would pollute its runs."""
+
+import json
+import re
+import shutil
+
+import pandas as pd
+import pytest
+from conftest import MINIMAL, copy_workflow, snakemake
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    """The minimal campaign, run for real: 9 runs, two ranks."""
+    folder = tmp_path_factory.mktemp("campaign")
+    copy_workflow(folder)
+    done = snakemake(folder, *MINIMAL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_minimal_campaign_end_to_end(campaign):
+    results = campaign / "results/minimal"
+    infos = [json.loads(path.read_text()) for path in results.glob("records/*/run.json")]
+    assert len(infos) == 9
+    assert {info["spec"]["nodes"] for info in infos} == {1, 2}
+    assert all(len(i["node_of_rank"]) == i["spec"]["nodes"] for i in infos)
+    for name in ("time_error", "energy_error", "energy_summary", "energy_improvement", "scaling"):
+        assert len(pd.read_csv(results / f"tables/{name}.csv")) > 0
+        assert (results / f"tables/{name}.md").read_text().startswith("# ")
+    time_error = pd.read_csv(results / "tables/time_error.csv")
+    assert {"in-sample", "leave-one-node-count-out"} <= set(time_error["split"])
+    assert time_error[time_error["model"] == "MC2"]["predicted_s"].gt(0).all()
+    scaling = pd.read_csv(results / "tables/scaling.csv")
+    assert set(scaling["workload"]) == {"resnet18", "vit_ti"}
+    for figure in ("stage_times", "stage_energies", "power_trace", "predicted_against_measured"):
+        assert (results / f"figures/{figure}.svg").stat().st_size > 5000
+    assert "passed" in set(pd.read_csv(results / "checks.csv")["verdict"])
+    assert not any(path.name.startswith(".") for path in (results / "records").iterdir())
+
+
+def test_the_simulator_is_judged_and_forecasts(campaign):
+    tables = campaign / "results/minimal/tables"
+    error = pd.read_csv(tables / "simulator_error.csv")
+    assert set(error["experiment"]) == {"emulated network", "real training"}
+    assert set(error["source"]) == {"recorded"}
+    mean = error[error["configuration"].str.match(r"\(mean of \d+: all\)")]
+    assert (mean["predicted_error_percent"] < 5).all() and (mean["published_percent"] == 3.0).all()
+    for name in ("simulator_order", "simulator_ablation", "simulator_speed"):
+        assert len(pd.read_csv(tables / f"{name}.csv")) > 0
+    forecast = pd.read_csv(tables / "scaling_forecast.csv")
+    known = forecast[forecast["platform"] == "hc2"]
+    assert set(known["network"]) == {"resnet18", "vit_ti"} and known["step_s"].gt(0).all()
+    unknown = forecast[forecast["platform"] != "hc2"]
+    assert unknown["step_s"].isna().all() and unknown["why_none"].notna().all()
+    for figure in ("simulator_predicted_against_measured", "step_by_node_count"):
+        assert (campaign / f"results/minimal/figures/{figure}.svg").stat().st_size > 5000
+
+
+def test_networks_are_cut_and_a_pipeline_is_run(campaign):
+    results = campaign / "results/minimal"
+    times = pd.read_csv(results / "tables/partition_time.csv")
+    assert set(times["network"]) == {"resnet18", "inception_v3"}
+    assert set(times["devices"]) == {4, 8} and times["certified"].all()
+    assert set(times["source"]) == {"recorded"} and times["published_paper_s"].notna().all()
+    quality = pd.read_csv(results / "tables/partition_quality.csv")
+    ratios = quality.filter(like="_ratio").drop(columns="pipedream_ratio")
+    assert (ratios >= 1 - 1e-9).all(axis=None) and (quality["bottleneck_us"] > 0).all()
+    assert (quality["predicted_speedup_1f1b"] <= quality["speedup_bound"] + 1e-9).all()
+    assert set(quality["published_speedup"]) == {3.4, 3.76}
+    pipeline = pd.read_csv(results / "tables/partition_pipeline.csv")
+    assert list(pipeline["network"]) == ["resnet18"] and list(pipeline["source"]) == ["measured"]
+    assert (pipeline[["step_s", "predicted_s", "uncut_s", "capacity"]] > 0).all(axis=None)
+    for network in ("resnet18", "inception_v3"):
+        assert (results / f"figures/partition_{network}.svg").stat().st_size > 5000
+
+
+def test_a_training_is_tuned_live(campaign):
+    results = campaign / "results/minimal"
+    live = pd.read_csv(results / "tables/tuning_live.csv")
+    assert len(live) == 4 and live["cost"].gt(0).all() and live["reached"].all()
+    assert (live["energy_j"].isna() == live["why_no_energy"].notna()).all()
+    assert (results / "figures/tuning_live.svg").stat().st_size > 5000
+    # The loop's record is lost: it comes again from the history, and nothing is trained twice.
+    record = results / "tuning/live.json"
+    before = json.loads(record.read_text())["recurrences"]
+    record.unlink()
+    wanted = ("results/minimal/tuning/live.json", "results/minimal/tables/tuning_live.csv")
+    again = snakemake(campaign, *MINIMAL, "--", *wanted)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert json.loads(record.read_text())["recurrences"] == before
+
+
+def test_nothing_is_done_twice(campaign):
+    done = snakemake(campaign, *MINIMAL)
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_restored_results_need_nothing_in_a_fresh_clone(campaign, tmp_path):
+    copy_workflow(tmp_path)  # newer than the results, which keep their times
+    shutil.copytree(campaign / "results", tmp_path / "results")
+    done = snakemake(tmp_path, "-n", *MINIMAL)
+    assert "Nothing to be done" in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_only_what_is_missing_or_changed_is_measured_again(campaign, tmp_path):
+    copy_workflow(tmp_path)
+    shutil.copytree(campaign / "results", tmp_path / "results")
+    shutil.copytree(campaign / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
+    shutil.rmtree(tmp_path / "results/minimal/records/vit_ti-n2-b8-r1")
+    done = snakemake(tmp_path, "-n", *MINIMAL, "--", "measure")
+    text = done.stdout + done.stderr
+    assert re.search(r"^train +1$", text, re.M), text
+    assert "train_single" not in text and "calibrate" not in text
