@@ -276,7 +276,15 @@ def test_a_handler_that_lets_the_process_go_on_keeps_the_promise(gpus):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_an_interrupt_restores_and_is_a_keyboard_interrupt(gpus):
+@pytest.fixture
+def interruptible():
+    """Whoever started the tests may have had them ignore it (nohup, a shell's background job)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_restores_and_is_a_keyboard_interrupt(gpus, interruptible):
     fake = gpus()
     with pytest.raises(KeyboardInterrupt), PowerLimits() as limits:
         limits.set(150)
