@@ -75,6 +75,7 @@ def tune(
 ) -> None:
     """Tune batch size and power limit over recurrences of a training, replayed or live."""
     from joulecast.tuning.report import Asked, read_setting
+    from joulecast.tuning.trial import Goal
 
     given = {"beta": beta, "window": window}
     options = {name: value for name, value in given.items() if value is not None}
@@ -103,7 +104,7 @@ def tune(
                 raise JoulecastError(
                     f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
                 )
-            asked = Asked(target, eta, criterion.value, max_slowdown, options)
+            asked = Asked(target, Goal(eta, criterion.value, max_slowdown), options)
             setting = read_setting(traces, workload, gpu, target, policy)
             text = _replay(setting, policy, recurrences, seeds, asked, history, as_json)
     except JoulecastError as error:

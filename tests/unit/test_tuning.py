@@ -35,7 +35,7 @@ from joulecast.tuning.recurrences import recur, recur_overlapping
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
 from joulecast.tuning.traces import MAX_POWER_W, Trace, read_trace
-from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+from joulecast.tuning.trial import CostModel, EpochAtLimit, Goal, Proposal, SearchSpace, Trial
 from joulecast.tuning.zeus import Zeus
 
 TRACES = Path(__file__).resolve().parents[3] / "shared/data/zeus_trace"
@@ -501,7 +501,7 @@ def test_what_the_trace_does_not_have_is_refused() -> None:
 def test_policy_and_environment_choose_limits_alike() -> None:
     trace = unimodal(64, 32)
     for criterion in ("energy", "time", "max-slowdown"):
-        environment = Replay(trace, random.Random(0), criterion=criterion)
+        environment = Replay(trace, random.Random(0), goal=Goal(criterion=criterion))
         policy = Zeus(environment.space)
         history = History()
         assert next(recur(environment, policy, 1, random.Random(0), history=history)).reached

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from joulecast.files import written_aside
 from joulecast.logs import logged
 from joulecast.tuning.experiment import read_settings, replayed
+from joulecast.tuning.trial import Goal
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         settings = read_settings(Path(snakemake.input.traces[0]).parent)
-        table = replayed(settings, snakemake.wildcards.policy, **snakemake.params.tuning)
+        tuning = snakemake.params.tuning
+        table = replayed(
+            settings,
+            snakemake.wildcards.policy,
+            tuning["seeds"],
+            tuning["recurrences"],
+            goal=Goal(tuning["eta"]),
+        )
         with written_aside(Path(snakemake.output.recurrences)) as partial:
             table.to_parquet(partial)

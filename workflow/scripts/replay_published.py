@@ -9,6 +9,7 @@ from joulecast.files import written_aside
 from joulecast.logs import logged
 from joulecast.tables.tuning_published import read_published_tuning
 from joulecast.tuning.experiment import read_settings, replayed
+from joulecast.tuning.trial import Goal
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -19,9 +20,11 @@ REPRODUCED = ("power-limit-only", "zeus", "curve")
 def main(traces: Path, eta: float, seeds: int) -> None:
     theirs = read_published_tuning(Path(snakemake.input.published)).reproduction
     with written_aside(Path(snakemake.output.paper)) as partial:
-        replayed(read_settings(traces), "zeus", seeds, None, eta=eta).to_parquet(partial)
+        replayed(read_settings(traces), "zeus", seeds, None, goal=Goal(eta)).to_parquet(partial)
     settings = read_settings(traces, ["cifar100"], target=theirs.target)
-    tables = [replayed(settings, name, seeds, theirs.recurrences, eta=eta) for name in REPRODUCED]
+    tables = [
+        replayed(settings, name, seeds, theirs.recurrences, goal=Goal(eta)) for name in REPRODUCED
+    ]
     with written_aside(Path(snakemake.output.reproduction)) as partial:
         pd.concat(tables, ignore_index=True).to_parquet(partial)
 

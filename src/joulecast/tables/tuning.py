@@ -30,6 +30,7 @@ from joulecast.tuning.expectation import (
     expected_default,
 )
 from joulecast.tuning.experiment import Setting
+from joulecast.tuning.trial import Goal
 
 _SOURCE = "recorded"
 _COMPARED_AT = (5, 10, 20, 50)
@@ -90,13 +91,19 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
     return pd.DataFrame(rows)
 
 
-def _percent_saved(
-    curves: Curves, setting: Setting, column: str, eta: float, stretch: str
+def _ratio(
+    curves: Mapping[str, Curves], quantity: str, setting: Setting, stretch: str, eta: float
 ) -> Estimate:
-    recurrences = curves[setting.name]
+    """To the default, of the last recurrences (``steady``) or of all."""
+    recurrences = curves[quantity][setting.name]
     kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
-    of_default = getattr(expected_default(setting.trace, eta), column)
-    return Estimate.of(100 * (1 - kept.mean(axis=1) / of_default))
+    of_default = getattr(expected_default(setting.trace, eta), QUANTITIES[quantity])
+    return Estimate.of(kept.mean(axis=1) / of_default)
+
+
+def _saved(ratio: float | None) -> float | None:
+    """In percent."""
+    return None if ratio is None else 100 * (1 - ratio)
 
 
 def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
@@ -107,7 +114,7 @@ def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
         if policy in ("default", "grid-search"):
             continue
         curves = {
-            name: recurrences_of(policy, table, replays.settings, column, replays.eta)
+            name: recurrences_of(policy, table, replays.settings, column, Goal(replays.eta))
             for name, column in QUANTITIES.items()
         }
         for setting, stretch in product(replays.settings, ("steady", "all")):
@@ -121,10 +128,10 @@ def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
                 "seeds": seeds if seeds > 1 else None,
                 "stretch": stretch,
             }
-            for name, column in QUANTITIES.items():
-                saved = _percent_saved(curves[name], setting, column, replays.eta, stretch)
-                row[f"{name}_saving_percent"] = saved.mean
-                row[f"{name}_low"], row[f"{name}_high"] = saved.low, saved.high
+            for name in QUANTITIES:
+                ratio = _ratio(curves, name, setting, stretch, replays.eta)
+                row[f"{name}_saving_percent"] = _saved(ratio.mean)
+                row[f"{name}_low"], row[f"{name}_high"] = _saved(ratio.high), _saved(ratio.low)
             row["published_energy_saving_percent"] = _range(published.energy_saving_percent)
             row["published_time_saving_percent"] = f"up to {published.time_saving_percent_up_to:g}"
             row["same_setting_as_published"] = "yes" if policy == PAPER_ZEUS else "no"
@@ -141,30 +148,27 @@ def reproduction(
     """The reproduction's two experiments on four GPUs: ratios to the default."""
     theirs = published.reproduction
     simulated = {
-        ("power-limit-only", "last five"): "power_limit_only",
-        ("zeus", "last five"): "last_five",
+        ("power-limit-only", "steady"): "power_limit_only",
+        ("zeus", "steady"): "last_five",
         ("zeus", "all"): "all",
     }
     rows = []
     for policy, table in tables.items():
         curves = {
-            name: recurrences_of(policy, table, settings, QUANTITIES[name], eta)
+            name: recurrences_of(policy, table, settings, QUANTITIES[name], Goal(eta))
             for name in ("energy", "time")
         }
-        for setting, stretch in product(settings, ("last five", "all")):
+        for setting, stretch in product(settings, ("steady", "all")):
             gpu = setting.name[1]
-            default = expected_default(setting.trace, eta)
             printed = theirs.simulator.get(gpu, {}).get(simulated.get((policy, stretch), ""))
             row: dict[str, Any] = {
                 "gpu": gpu,
                 "policy": policy,
-                "recurrences": stretch,
+                "recurrences": "last five" if stretch == "steady" else "all",
                 "source": _SOURCE,
             }
-            for place, (name, curve) in enumerate(curves.items()):
-                recurrences = curve[setting.name]
-                kept = recurrences[:, -STEADY:] if stretch == "last five" else recurrences
-                ratio = Estimate.of(kept.mean(axis=1) / getattr(default, QUANTITIES[name]))
+            for place, name in enumerate(curves):
+                ratio = _ratio(curves, name, setting, stretch, eta)
                 row[f"{name}_ratio"] = ratio.mean
                 row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
                 row[f"{name}_published"] = None if printed is None else printed[place]
@@ -176,24 +180,24 @@ def reproduction(
     return pd.DataFrame(rows)
 
 
-def _costs(replays: Replays) -> dict[str, Curves]:
-    return {
-        policy: recurrences_of(policy, table, replays.settings, "cost", replays.eta)
+def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
+    """By policy, costs of recurrences, and the cumulative ratios that they come to; the default left out."""
+    costs = {
+        policy: recurrences_of(policy, table, replays.settings, "cost", Goal(replays.eta))
         for policy, table in replays.by_policy.items()
+        if policy != "default"
+    }
+    return costs, {
+        policy: cumulative_ratios(each, replays.settings, replays.eta)
+        for policy, each in costs.items()
     }
 
 
 def break_evens(replays: Replays) -> pd.DataFrame:
     """When each policy has paid back its exploration, in every setting, and where it loses."""
-    of_policies = _costs(replays)
-    ratios = {
-        policy: cumulative_ratios(costs, replays.settings, replays.eta)
-        for policy, costs in of_policies.items()
-    }
+    of_policies, ratios = _costs(replays)
     rows = []
     for policy, costs in of_policies.items():
-        if policy == "default":
-            continue
         for setting in replays.settings:
             curve = ratios[policy][setting.name]
             last = curve.shape[1]
@@ -224,15 +228,10 @@ def break_evens(replays: Replays) -> pd.DataFrame:
 
 def comparison(replays: Replays) -> pd.DataFrame:
     """Every policy against Zeus: a paired bootstrap over the settings."""
-    ratios = {
-        policy: cumulative_ratios(costs, replays.settings, replays.eta)
-        for policy, costs in _costs(replays).items()
-    }
+    _, ratios = _costs(replays)
     last = min(curve.shape[1] for curve in ratios["zeus"].values())
     rows = []
     for policy, curves in ratios.items():
-        if policy == "default":
-            continue
         paid = [break_even(curve) for curve in curves.values()]
         for n in (n for n in _COMPARED_AT if n <= last):
             means = [curve[:, n - 1].mean() for curve in curves.values()]

@@ -18,7 +18,7 @@ from joulecast.tuning.expectation import (
     expected_recurrences,
 )
 from joulecast.tuning.experiment import Setting, replayed
-from joulecast.tuning.trial import SearchSpace
+from joulecast.tuning.trial import PLAIN, Goal, SearchSpace
 
 QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
 """What is compared with the default, and its column in a table of recurrences."""
@@ -39,7 +39,11 @@ def by_setting(table: pd.DataFrame, column: str) -> Curves:
 
 
 def recurrences_of(
-    policy: str, table: pd.DataFrame, settings: Sequence[Setting], column: str, eta: float
+    policy: str,
+    table: pd.DataFrame,
+    settings: Sequence[Setting],
+    column: str,
+    goal: Goal = PLAIN,
 ) -> Curves:
     """By setting, an array of seeds by recurrences; of a policy that draws nothing one row, the expected one.
 
@@ -48,7 +52,7 @@ def recurrences_of(
     """
     curves = by_setting(table, column)
     for setting in settings:
-        found = expected_recurrences(setting.trace, policy, eta)
+        found = expected_recurrences(setting.trace, policy, goal)
         if found is not None:
             first, later = (getattr(each, column) for each in found)
             after = curves[setting.name].shape[1] - 1
@@ -202,7 +206,9 @@ def leave_one_workload_out(
     until = min(_CHOSEN_AT, recurrences)
     means = []
     for choice in CHOICES:
-        table = replayed(settings, HELD_OUT, seeds, until, eta=eta, make=partial(_chosen, choice))
+        table = replayed(
+            settings, HELD_OUT, seeds, until, goal=Goal(eta), make=partial(_chosen, choice)
+        )
         ratios = cumulative_ratios(by_setting(table, "cost"), settings, eta)
         means.append({name: float(curve[:, -1].mean()) for name, curve in ratios.items()})
     tables, choices = [], {}
@@ -214,6 +220,8 @@ def leave_one_workload_out(
         choice = choices[held_out] = CHOICES[int(np.argmin(scores))]
         judged = [setting for setting in settings if setting.name[0] == held_out]
         tables.append(
-            replayed(judged, HELD_OUT, seeds, recurrences, eta=eta, make=partial(_chosen, choice))
+            replayed(
+                judged, HELD_OUT, seeds, recurrences, goal=Goal(eta), make=partial(_chosen, choice)
+            )
         )
     return HeldOut(pd.concat(tables, ignore_index=True), choices)

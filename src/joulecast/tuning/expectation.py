@@ -6,9 +6,9 @@ from math import inf
 from statistics import fmean
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.power_limits import selector
+from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.traces import Trace
-from joulecast.tuning.trial import EpochAtLimit
+from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def expected_tries(trace: Trace, batch_size: int) -> tuple[float, float]:
 def _of_epochs(trace: Trace, eta: float, epochs: float, epoch: EpochAtLimit) -> Expected:
     energy_j = epochs * (epoch.energy_j or 0.0)
     time_s = epochs * epoch.time_s
-    cost = trace.space(eta).cost.of(time_s, energy_j)
+    cost = CostModel(eta, trace.max_power_w).of(time_s, energy_j)
     assert cost is not None
     return Expected(cost, energy_j, time_s)
 
@@ -88,10 +88,10 @@ def best_configuration(trace: Trace, eta: float = 0.5) -> tuple[int, int]:
     return best
 
 
-def expected_power_limit_only(trace: Trace, eta: float = 0.5) -> tuple[Expected, Expected]:
+def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expected, Expected]:
     """The first recurrence of the default batch size with its profile of power limits, and later ones."""
     at_limit = trace.at_limit[trace.default]
-    kept = selector("cost", trace.space(eta).cost)(at_limit)
+    kept, eta = selector_of(trace.space(goal))(at_limit), goal.eta
     later = expected(trace, trace.default, kept, eta)
     profiled = EpochAtLimit(
         fmean(epoch.time_s for epoch in at_limit.values()),
@@ -109,7 +109,7 @@ def expected_power_limit_only(trace: Trace, eta: float = 0.5) -> tuple[Expected,
 
 
 def expected_recurrences(
-    trace: Trace, policy: str, eta: float = 0.5
+    trace: Trace, policy: str, goal: Goal = PLAIN
 ) -> tuple[Expected, Expected] | None:
     """The first and later recurrences of a policy that draws nothing; ``None`` for those that do.
 
@@ -117,10 +117,10 @@ def expected_recurrences(
         policy: by name.
     """
     if policy == "default":
-        return (expected_default(trace, eta),) * 2
+        return (expected_default(trace, goal.eta),) * 2
     if policy == "oracle":
-        return (expected(trace, *best_configuration(trace, eta), eta=eta),) * 2
-    return expected_power_limit_only(trace, eta) if policy == "power-limit-only" else None
+        return (expected(trace, *best_configuration(trace, goal.eta), eta=goal.eta),) * 2
+    return expected_power_limit_only(trace, goal) if policy == "power-limit-only" else None
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from joulecast.tuning.recurrences import Recurrence, recur
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Drift, Replay
 from joulecast.tuning.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
-from joulecast.tuning.trial import Criterion, Proposal, SearchSpace
+from joulecast.tuning.trial import PLAIN, Goal, Proposal, SearchSpace
 
 # The policies of the tables, in their order.
 COMPARED = (
@@ -72,33 +72,26 @@ def paper_recurrences(trace: Trace) -> int:
     return 2 * len(trace.epochs) * len(trace.at_limit[trace.default])
 
 
-def swept(trace: Trace, rng: random.Random, eta: float) -> History:
+def swept(trace: Trace, rng: random.Random, goal: Goal) -> History:
     """One run of every batch size of a trace, each under its best power limit."""
-    environment, history = Replay(trace, rng, eta=eta), History()
+    environment, history = Replay(trace, rng, goal=goal), History()
     for number, batch in enumerate(trace.epochs):
         limits = environment.space.limits(batch)
         history.append(environment.run(Proposal(batch, limits, phase="sweep"), number))
     return history
 
 
-def policy_for(
-    setting: Setting,
-    name: str,
-    seed: int,
-    eta: float,
-    criterion: Criterion = "cost",
-    max_slowdown: float = 1.1,
-) -> Policy:
+def policy_for(setting: Setting, name: str, seed: int, goal: Goal = PLAIN) -> Policy:
     """A policy by its name, those included that know more than the search space.
 
     Raises:
         JoulecastError: no such policy.
     """
     if name == "oracle":
-        return Fixed(*best_configuration(setting.trace, eta))
-    space = setting.trace.space(eta, criterion, max_slowdown)
+        return Fixed(*best_configuration(setting.trace, goal.eta))
+    space = setting.trace.space(goal)
     if name == "warm-start":
-        history = swept(setting.elsewhere, random.Random(f"swept {seed}"), eta)
+        history = swept(setting.elsewhere, random.Random(f"swept {seed}"), goal)
         return Curve(space, prior=CurvePrior(earlier=earlier_costs(history)))
     return make_policy(name, space)
 
@@ -109,22 +102,13 @@ def replay(
     recurrences: int,
     seed: int,
     *,
-    eta: float = 0.5,
-    criterion: Criterion = "cost",
-    max_slowdown: float = 1.1,
+    goal: Goal = PLAIN,
     drift: Drift | None = None,
 ) -> list[Recurrence]:
-    """Replay one policy in one setting; it was made for a space with the same criterion."""
+    """Replay one policy, which was made for the same goal, in one setting."""
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
-    environment = Replay(
-        setting.trace,
-        drawn,
-        eta=eta,
-        criterion=criterion,
-        max_slowdown=max_slowdown,
-        drift=drift,
-    )
+    environment = Replay(setting.trace, drawn, goal=goal, drift=drift)
     return list(recur(environment, policy, recurrences, random.Random(seed)))
 
 
@@ -134,16 +118,13 @@ def replayed(
     seeds: int,
     recurrences: int | None,
     *,
-    eta: float = 0.5,
-    criterion: Criterion = "cost",
-    max_slowdown: float = 1.1,
+    goal: Goal = PLAIN,
     make: MakePolicy | None = None,
 ) -> pd.DataFrame:
     """A row a recurrence of a policy, over all settings and seeds.
 
     Args:
         recurrences: of every setting; ``None``: as many as the paper runs.
-        criterion, max_slowdown: how power limits are chosen.
         make: the policy; by default the one of that name.
 
     Raises:
@@ -153,27 +134,19 @@ def replayed(
         raise JoulecastError(f"no policy `{name}`; there are {', '.join(COMPARED)}")
     rows = []
     for setting in settings:
-        expected_default(setting.trace, eta)
+        expected_default(setting.trace, goal.eta)
         count = paper_recurrences(setting.trace) if recurrences is None else recurrences
         for seed in range(seeds):
             policy = (
-                policy_for(setting, name, seed, eta, criterion, max_slowdown)
+                policy_for(setting, name, seed, goal)
                 if make is None
-                else make(setting.trace.space(eta, criterion, max_slowdown))
+                else make(setting.trace.space(goal))
             )
             rows += [
                 (
                     *(*setting.name, name, seed, done.number, done.tries, done.reached, done.cost),
                     *(done.energy_j, done.time_s, done.batch_size, done.power_limit_w, done.phase),
                 )
-                for done in replay(
-                    setting,
-                    policy,
-                    count,
-                    seed,
-                    eta=eta,
-                    criterion=criterion,
-                    max_slowdown=max_slowdown,
-                )
+                for done in replay(setting, policy, count, seed, goal=goal)
             ]
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -7,7 +7,7 @@ from math import floor, inf
 from joulecast.errors import JoulecastError
 from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.traces import Trace
-from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, Proposal, Trial
+from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal, Proposal, Trial
 
 Drift = Callable[[int], float]
 
@@ -21,8 +21,7 @@ class Replay:
     Args:
         trace: of one workload on one GPU.
         rng: draws the run that is replayed.
-        eta: weight of energy in the cost.
-        criterion, max_slowdown: how a power limit is chosen among those tried.
+        goal: what is to be small, and how a power limit is chosen among those tried.
         drift: by recurrence, a factor on the time and energy of every epoch.
     """
 
@@ -31,13 +30,11 @@ class Replay:
         trace: Trace,
         rng: random.Random,
         *,
-        eta: float = 0.5,
-        criterion: Criterion = "cost",
-        max_slowdown: float = 1.1,
+        goal: Goal = PLAIN,
         drift: Drift | None = None,
     ) -> None:
         self.trace = trace
-        self.space = trace.space(eta, criterion, max_slowdown)
+        self.space = trace.space(goal)
         self._rng = rng
         self._select = selector_of(self.space)
         self._drift = drift

@@ -20,7 +20,6 @@ from joulecast.tuning.comparison import (
     STEADY,
     Estimate,
     break_even,
-    by_setting,
     oracle_cost,
     recurrences_of,
 )
@@ -35,7 +34,7 @@ from joulecast.tuning.policies import Policy
 from joulecast.tuning.recurrences import Recurrence
 from joulecast.tuning.registry import make_policy
 from joulecast.tuning.traces import WORKLOADS, read_trace
-from joulecast.tuning.trial import Criterion, Proposal, SearchSpace, Trial
+from joulecast.tuning.trial import PLAIN, Goal, Proposal, SearchSpace, Trial
 
 
 def read_setting(
@@ -63,20 +62,14 @@ class Asked:
     """
 
     target: float | None = None
-    eta: float = 0.5
-    criterion: Criterion = "cost"
-    max_slowdown: float = 1.1
+    goal: Goal = PLAIN
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def space(self, setting: Setting) -> SearchSpace:
-        """What can be chosen."""
-        return setting.trace.space(self.eta, self.criterion, self.max_slowdown)
 
     def policy(self, setting: Setting, name: str, seed: int) -> Policy:
         """A policy by its name."""
         if self.options:
-            return make_policy(name, self.space(setting), **self.options)
-        return policy_for(setting, name, seed, self.eta, self.criterion, self.max_slowdown)
+            return make_policy(name, setting.trace.space(self.goal), **self.options)
+        return policy_for(setting, name, seed, self.goal)
 
 
 def _configuration(
@@ -110,25 +103,18 @@ def replay_report(
             that never reaches the target.
     """
     asked = Asked() if asked is None else asked
-    trace, eta, options = setting.trace, asked.eta, asked.options
+    trace, eta, options = setting.trace, asked.goal.eta, asked.options
     default = expected_default(trace, eta)
     table = replayed(
         [setting],
         policy,
         seeds,
         recurrences,
-        eta=eta,
-        criterion=asked.criterion,
-        max_slowdown=asked.max_slowdown,
+        goal=asked.goal,
         make=(lambda space: make_policy(policy, space, **options)) if options else None,
     )
-    is_plain = asked.criterion == "cost"
     relative = {
-        quantity: (
-            recurrences_of(policy, table, [setting], column, eta)
-            if is_plain
-            else by_setting(table, column)
-        )[setting.name]
+        quantity: recurrences_of(policy, table, [setting], column, asked.goal)[setting.name]
         / getattr(default, column)
         for quantity, column in QUANTITIES.items()
     }
@@ -144,7 +130,7 @@ def replay_report(
             "gpu": trace.gpu,
             "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
             "eta": eta,
-            "criterion": asked.criterion,
+            "criterion": asked.goal.criterion,
             "options": dict(options),
             "recurrences": recurrences,
             "seeds": seeds,
@@ -205,15 +191,7 @@ def replayed_history(
     """The trials of a replay."""
     asked = Asked() if asked is None else asked
     watched = _Watched(asked.policy(setting, policy, seed))
-    replay(
-        setting,
-        watched,
-        recurrences,
-        seed,
-        eta=asked.eta,
-        criterion=asked.criterion,
-        max_slowdown=asked.max_slowdown,
-    )
+    replay(setting, watched, recurrences, seed, goal=asked.goal)
     return watched.history
 
 
@@ -234,7 +212,7 @@ def write_replayed_history(
     asked = Asked() if asked is None else asked
     history = replayed_history(setting, policy, recurrences, asked=asked)
     trace = setting.trace
-    space = asked.space(setting)
+    space = trace.space(asked.goal)
     whose = {
         "environment": "replay",
         "workload": trace.workload,
@@ -242,12 +220,12 @@ def write_replayed_history(
         "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
         "policy": policy,
         "options": dict(asked.options),
-        "criterion": asked.criterion,
-        "max_slowdown": asked.max_slowdown,
+        "criterion": asked.goal.criterion,
+        "max_slowdown": asked.goal.max_slowdown,
         "batch_sizes": space.batch_sizes,
         "default_batch_size": space.default,
         "power_limits_w": {str(batch): limits for batch, limits in space.power_limits_w.items()},
-        "cost": {"eta": asked.eta, "max_power_w": trace.max_power_w},
+        "cost": {"eta": asked.goal.eta, "max_power_w": trace.max_power_w},
     }
     with written_aside(path) as aside:
         begin_history_file(aside, whose)

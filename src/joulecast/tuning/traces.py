@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
+from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal, SearchSpace
 
 # Highest settable power limit of a device, W.
 MAX_POWER_W = {"v100": 250, "a40": 300, "rtx6000": 260, "p100": 250}
@@ -61,17 +61,15 @@ class Trace:
     epochs: dict[int, tuple[int | None, ...]]
     at_limit: dict[int, dict[int, EpochAtLimit]]
 
-    def space(
-        self, eta: float = 0.5, criterion: Criterion = "cost", max_slowdown: float = 1.1
-    ) -> SearchSpace:
+    def space(self, goal: Goal = PLAIN) -> SearchSpace:
         """What can be chosen, what it costs, and how a power limit is chosen."""
         return SearchSpace(
             tuple(self.epochs),
             self.default,
             {batch: tuple(limits) for batch, limits in self.at_limit.items()},
-            CostModel(eta, self.max_power_w),
-            criterion,
-            max_slowdown,
+            CostModel(goal.eta, self.max_power_w),
+            goal.criterion,
+            goal.max_slowdown,
         )
 
     def always_reached(self, batch_size: int) -> bool:

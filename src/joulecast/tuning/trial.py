@@ -54,6 +54,25 @@ class CostModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Goal:
+    """What tuning is for.
+
+    Attributes:
+        eta: weight of energy in the cost, beside time.
+        criterion: how a power limit is chosen among those that were tried.
+        max_slowdown: of the lowest limit that ``max-slowdown`` allows, times the highest limit's time.
+    """
+
+    eta: float = 0.5
+    criterion: Criterion = "cost"
+    max_slowdown: float = 1.1
+
+
+PLAIN = Goal()
+"""Energy and time alike, and the power limit that costs least: the paper's."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochAtLimit:
     """An epoch of one batch size under one power limit."""
 

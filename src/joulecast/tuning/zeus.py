@@ -33,7 +33,6 @@ class _Pruned:
 
     next_size: int | None
     survivors: list[int]
-    trials_used: int
 
 
 def _walk(sizes: list[int], start: int) -> Iterator[list[int]]:
@@ -49,24 +48,23 @@ def prune(space: SearchSpace, trials: list[Trial]) -> _Pruned:
     Args:
         trials: all trials; those of other phases are passed over.
     """
-    ended = iter([t for t in enumerate(trials, 1) if t[1].proposal.phase == "prune"])
-    sizes, start, used = list(space.batch_sizes), space.default, 0
+    ended = iter([trial for trial in trials if trial.proposal.phase == "prune"])
+    sizes, start = list(space.batch_sizes), space.default
     for _ in range(_ROUNDS):
         survivors: dict[int, float] = {}
         for way in _walk(sizes, start):
             for size in way:
-                number, trial = next(ended, (0, None))
+                trial = next(ended, None)
                 if trial is None:
-                    return _Pruned(size, [], used)
-                used = number
+                    return _Pruned(size, [])
                 if not trial.reached:
                     break
                 survivors[size] = inf if trial.cost is None else trial.cost
         if not survivors:
-            return _Pruned(None, [], used)
+            return _Pruned(None, [])
         sizes = sorted(survivors)
         start = min(survivors, key=lambda size: survivors[size])
-    return _Pruned(None, sizes, used)
+    return _Pruned(None, sizes)
 
 
 class Zeus:
