@@ -13,30 +13,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, sha256_of
+from joulecast.metering import EnergySource
 from joulecast.provenance import source_state
+from joulecast.recorded_frames import FrameFile, frame_writer, rows_of
+from joulecast.records import FORMAT as RECORD_FORMAT
 from joulecast.records import (
-    ACTIVITY_COLUMNS,
-    PHASE_COLUMNS,
-    POWER_COLUMNS,
-    STAGE_COLUMNS,
-    EnergySource,
+    FRAMES,
     RunInfo,
     RunRecord,
     read_info,
     read_record,
     write_record,
 )
-from joulecast.records import FORMAT as RECORD_FORMAT
 
 FORMAT = 1
 MAX_BYTES = 20_000_000
@@ -47,23 +44,8 @@ RUN_NAME = re.compile(r"[a-z0-9_-]+")
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS_FILE = "runs.jsonl"
-_COLUMNS = {
-    "stages": STAGE_COLUMNS,
-    "power": POWER_COLUMNS,
-    "activity": ACTIVITY_COLUMNS,
-    "phases": PHASE_COLUMNS,
-}
-FILES = (CAMPAIGN_FILE, RUNS_FILE, *(f"{frame}.parquet" for frame in _COLUMNS))
+FILES = (CAMPAIGN_FILE, RUNS_FILE, *(f"{frame}.parquet" for frame in FRAMES))
 """All files of a recorded campaign; the first names the content of the others."""
-
-_TYPES = {
-    **dict.fromkeys(("run", "stage", "node", "meter", "phase"), pa.string()),
-    **dict.fromkeys(("rank", "step", "index"), pa.int64()),
-}
-_SCHEMAS = {
-    frame: pa.schema([(name, _TYPES.get(name, pa.float64())) for name in ("run", *columns)])
-    for frame, columns in _COLUMNS.items()
-}
 
 
 class _Part(BaseModel):
@@ -122,34 +104,10 @@ class RecordedCampaign:
     sha256: str
     runs: dict[str, RunInfo]
 
-
-def _table(record: RunRecord, frame: str) -> pa.Table:
-    data = getattr(record, frame)
-    run = record.info.spec.run
-    unknown = [name for name in data.columns if name not in _COLUMNS[frame]]
-    if unknown:
-        raise JoulecastError(
-            f"run {run}: {frame}.parquet has the columns {', '.join(unknown)}, which a recorded "
-            "campaign does not keep; take them out, or raise the format in joulecast.recorded"
-        )
-    try:
-        return pa.Table.from_pandas(data.assign(run=run), _SCHEMAS[frame], preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise JoulecastError(f"run {run}: {frame}.parquet: {error}") from None
-
-
-def _writer(folder: Path, frame: str) -> pq.ParquetWriter:
-    schema = _SCHEMAS[frame]
-    numbers = [f.name for f in schema if pa.types.is_floating(f.type)]
-    return pq.ParquetWriter(
-        folder / f"{frame}.parquet",
-        schema,
-        compression="zstd",
-        compression_level=9,
-        use_dictionary=[f.name for f in schema if f.name not in numbers],
-        # Bytes of equal weight side by side: times then shrink by a fifth without losing a bit.
-        use_byte_stream_split=numbers,
-    )
+    @cached_property
+    def frames(self) -> dict[str, FrameFile]:
+        """The Parquet files. A footer names every row group, so it is read once and not for each run."""
+        return {frame: FrameFile(self.folder / f"{frame}.parquet") for frame in FRAMES}
 
 
 def _in_order(folders: Iterable[Path]) -> list[tuple[RunInfo, Path]]:
@@ -211,13 +169,13 @@ def pack(
     runs = _in_order(record_folders)
     infos = [info for info, _ in runs]
     with directory_written_aside(target) as partial:
-        writers = {frame: _writer(partial, frame) for frame in _COLUMNS}
+        writers = {frame: frame_writer(partial, frame) for frame in FRAMES}
         try:
             for _, folder in runs:
                 record = read_record(folder)
                 for frame, writer in writers.items():
                     # A run has row groups of its own, so that it can be read alone.
-                    writer.write_table(_table(record, frame))
+                    writer.write_table(rows_of(record, frame))
         finally:
             for writer in writers.values():
                 writer.close()
@@ -368,13 +326,8 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
     info = campaign.runs[run]
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
     frames = {
-        # The statistics of the row groups say which ones to read.
-        frame: pq.read_table(
-            campaign.folder / f"{frame}.parquet",
-            columns=list(columns),
-            filters=[("run", "==", run)],
-        ).to_pandas()
-        for frame, columns in _COLUMNS.items()
+        frame: campaign.frames[frame].of_run(run, columns).to_pandas()
+        for frame, columns in FRAMES.items()
     }
     return RunRecord(info.model_copy(update={"source": {**info.source, **origin}}), **frames)
 

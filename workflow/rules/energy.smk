@@ -87,7 +87,9 @@ rule figures:
 rule check:
     input:
         records=records(),
-        fits=rules.fit.output.fits,
+        # By path, not `rules.fit.output.fits`: beside an input that names a rule, Snakemake hashes the
+        # whole list of records once for every record.
+        fits=f"{RESULTS}/fits",
     output:
         checks=f"{RESULTS}/checks.csv",
     log:

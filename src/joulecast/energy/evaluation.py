@@ -244,16 +244,20 @@ def settings(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     bounded = judged["lower"].notna() if "lower" in judged else pd.Series(False, index=judged.index)
     inside = judged.get("lower", np.nan) <= judged["measured"]
     inside &= judged["measured"] <= judged.get("upper", np.nan)
-    judged = judged.assign(covered=inside.where(bounded).astype(float))
+    # Columns of their own, so that pandas aggregates by itself: a function of ours a setting costs most
+    # of the time where there are thousands of them.
+    judged = judged.assign(
+        covered=100 * inside.where(bounded).astype(float), size=judged["difference_percent"].abs()
+    )
     table = (
         judged.groupby(list(by), sort=False, dropna=False)
         .agg(
             runs=("run", "count"),
             measured=("measured", "mean"),
             predicted=("predicted", "mean"),
-            mean_absolute_percent=("difference_percent", lambda d: d.abs().mean()),
+            mean_absolute_percent=("size", "mean"),
             bounded=("covered", "count"),
-            covered_percent=("covered", lambda c: 100 * c.mean()),
+            covered_percent=("covered", "mean"),
         )
         .reset_index()
     )

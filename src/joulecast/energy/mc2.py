@@ -12,7 +12,8 @@ paper's. Per step of N nodes with b samples each and G bytes of gradients::
     T_update    = u_0 + a 20 Theta         (SGD with momentum touches 20 bytes a parameter)
     E           = P_0 T units + sum_x N T_x dP_x
 
-All coefficients are non-negative and fitted jointly, relative errors weighing the rows.
+All coefficients are non-negative and fitted jointly, relative errors weighing the rows. Runs are handled
+as columns, never one by one: a campaign may have ten thousand, and its intervals fit them hundreds of times.
 """
 
 from dataclasses import dataclass, field
@@ -57,53 +58,94 @@ def _expected_maximum(nodes: Floats) -> Floats:
     return excess
 
 
+Terms = dict[str, Floats]
+"""Amounts (runs,) by the coefficient that they multiply; a name that ends in ``:`` is one coefficient a
+network, and the network of each run completes it."""
+
+
 class _System:
-    """A relative least-squares system that grows row by row over named columns."""
+    """A relative least-squares system that grows block by block over named columns."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[dict[str, float], float, float]] = []
+        self._blocks: list[tuple[Terms, Any, Floats, Floats, Floats]] = []
 
-    def add(self, terms: dict[str, float], measured: float, scale: float) -> None:
-        if scale > 0 and np.isfinite(measured):
-            self._rows.append((terms, measured, scale))
+    def add(
+        self, terms: Terms, networks: Any, measured: Floats, scale: Floats, place: Floats
+    ) -> None:
+        """Add a row a run, where it was measured; ``place`` (runs,) orders the rows of all blocks."""
+        kept = (scale > 0) & np.isfinite(measured)
+        if kept.any():
+            amounts = {name: amount[kept] for name, amount in terms.items()}
+            self._blocks.append((amounts, networks[kept], measured[kept], scale[kept], place[kept]))
 
-    def solve(self) -> tuple[dict[str, float], float]:
-        names = sorted({name for terms, _, _ in self._rows for name in terms})
-        if not names:
+    def _matrix(self) -> tuple[list[str], Floats, Floats]:
+        """Names of the columns, the weighed matrix and its target."""
+        parts, ends = [], np.cumsum([0, *(len(block[2]) for block in self._blocks)])
+        for (terms, networks, _, scale, _), first in zip(self._blocks, ends[:-1], strict=True):
+            for name, amount in terms.items():
+                for column, rows in _columns(name, networks):
+                    parts.append((column, first + rows, amount[rows] / scale[rows]))
+        names = sorted({column for column, _, _ in parts})
+        matrix = np.zeros((ends[-1], len(names)))
+        for column, rows, values in parts:
+            matrix[rows, names.index(column)] = values
+        target = np.concatenate([block[2] / block[3] for block in self._blocks])
+        order = np.argsort(np.concatenate([block[4] for block in self._blocks]), kind="stable")
+        return names, matrix[order], target[order]
+
+    def solve(self, conditioned: bool = True) -> tuple[dict[str, float], float]:
+        """Coefficients by name, and the condition number if it is asked for."""
+        if not self._blocks:
             return {}, float("nan")
-        place = {name: column for column, name in enumerate(names)}
-        matrix = np.zeros((len(self._rows), len(names)))
-        target = np.zeros(len(self._rows))
-        for row, (terms, measured, scale) in enumerate(self._rows):
-            for name, value in terms.items():
-                matrix[row, place[name]] = value / scale
-            target[row] = measured / scale
+        names, matrix, target = self._matrix()
         norms = np.linalg.norm(matrix, axis=0)
         norms[norms == 0] = 1.0
         scaled = matrix / norms
         solution = nnls(scaled, target, maxiter=50 * len(names))[0]
-        condition = float(np.linalg.cond(scaled))
+        condition = float(np.linalg.cond(scaled)) if conditioned else float("nan")
         return {name: float(v) for name, v in zip(names, solution / norms, strict=True)}, condition
 
 
-def _stage_terms(row: Any, form: str) -> dict[str, dict[str, float]]:
-    """Terms of every timed stage of a setting; ``row`` has the columns of the observations."""
-    network, nodes, size = row.network, float(row.nodes), float(row.gradient_bytes)
-    ranks = np.array([float(row.ranks)])
-    latency, moved = FORMS[form](ranks, np.array([size]))
-    wait = float(row.sigma_fit_s) * float(_expected_maximum(np.array([nodes]))[0])
+def _columns(name: str, networks: Any) -> list[tuple[str, Any]]:
+    """Coefficients that a term stands for, each with the rows that have it."""
+    if not name.endswith(":"):
+        return [(name, np.arange(len(networks)))]
+    codes, found = pd.factorize(networks)
+    return [(f"{name}{network}", np.flatnonzero(codes == k)) for k, network in enumerate(found)]
+
+
+def _dot(terms: Terms, networks: Any, values: dict[str, float]) -> Floats:
+    """Sum over the terms of each run."""
+    total = np.zeros(len(networks))
+    for name, amount in terms.items():
+        for column, rows in _columns(name, networks):
+            total[rows] += values.get(column, 0.0) * amount[rows]
+    return total
+
+
+def _floats(runs: pd.DataFrame, column: str) -> Floats:
+    values: Floats = runs[column].to_numpy(float)
+    return values
+
+
+def _networks(runs: pd.DataFrame) -> Any:
+    return np.array([str(network) for network in runs["network"]], dtype=object)
+
+
+def _stage_terms(runs: pd.DataFrame, form: str) -> dict[str, Terms]:
+    """Terms of every timed stage; ``runs`` has the columns of the observations."""
+    size, batch = _floats(runs, "gradient_bytes"), _floats(runs, "batch_per_rank")
+    latency, moved = FORMS[form](_floats(runs, "ranks"), size)
+    wait = _floats(runs, "sigma_fit_s") * _expected_maximum(_floats(runs, "nodes"))
+    each = np.ones(len(runs))
     return {
-        "materials": {f"m:{network}": float(row.batch_per_rank)},
-        "computing": {f"tau:{network}": 1.0, f"c:{network}": float(row.batch_per_rank)},
+        "materials": {"m:": batch},
+        "computing": {"tau:": each, "c:": batch},
         "communicating_wait": {"w": wait},
-        "communicating_copy": {"alpha": float(latency[0]), "k": float(moved[0])},
-        "update": {"u0": 1.0, "a": _BYTES_TOUCHED_PER_GRADIENT_BYTE * size},
-        "other": {f"o:{network}": 1.0},
+        "communicating_copy": {"alpha": latency, "k": moved},
+        "update": {"u0": each, "a": _BYTES_TOUCHED_PER_GRADIENT_BYTE * size},
+        "other": {"o:": each},
     }
-
-
-def _dot(terms: dict[str, float], values: dict[str, float]) -> float:
-    return sum(values.get(name, 0.0) * amount for name, amount in terms.items())
 
 
 class MC2:
@@ -153,40 +195,48 @@ class MC2:
         return self
 
     def _fit_time(
-        self, training: pd.DataFrame, allreduce: pd.DataFrame, form: str
+        self,
+        training: pd.DataFrame,
+        allreduce: pd.DataFrame,
+        form: str,
+        conditioned: bool = True,
     ) -> tuple[dict[str, float], float]:
         system = _System()
         overlapped = self._overlap and bool(training["overlap"].any())
         rows = self._with_sigma(training)
-        for row in rows.itertuples():
-            step_s = float(row.total_s) / float(row.steps)
-            for stage, terms in _stage_terms(row, form).items():
-                measured = float(getattr(row, f"t_{stage}_s"))
-                alone = row.ranks == 1 and stage.startswith("communicating")
-                hidden = overlapped and stage == "communicating_copy"
-                if not alone and not hidden:
-                    system.add(terms, measured, max(measured, _LEAST_SHARE * step_s))
-        for point in allreduce.itertuples():
-            latency, moved = FORMS[form](np.array([float(point.ranks)]), np.array([point.bytes]))
-            terms = {"alpha": float(latency[0]), "k": float(moved[0])}
-            system.add(terms, float(point.copy_s), float(point.copy_s))
-        values, condition = system.solve()
+        step_s = _floats(rows, "total_s") / _floats(rows, "steps")
+        alone = _floats(rows, "ranks") == 1
+        stages = _stage_terms(rows, form)
+        # The stages of a run lie beside each other in the system, its sums of the all-reduce at its end.
+        place = np.arange(len(rows), dtype=float) * len(stages)
+        for number, (stage, terms) in enumerate(stages.items()):
+            measured = _floats(rows, f"t_{stage}_s")
+            if overlapped and stage == "communicating_copy":
+                continue
+            told = np.where(alone & stage.startswith("communicating"), np.nan, measured)
+            scale = np.maximum(measured, _LEAST_SHARE * step_s)
+            system.add(terms, _networks(rows), told, scale, place + number)
+        copies = _floats(allreduce, "copy_s")
+        sizes = _floats(allreduce, "bytes")
+        latency, moved = FORMS[form](_floats(allreduce, "ranks"), sizes)
+        after = np.full(len(allreduce), np.inf)
+        nowhere = np.empty(len(allreduce), dtype=object)
+        system.add({"alpha": latency, "k": moved}, nowhere, copies, copies, after)
+        values, condition = system.solve(conditioned)
         if overlapped:
             values["phi"] = self._fit_overlap(rows, values, form)
         return values, condition
 
     def _fit_overlap(self, rows: pd.DataFrame, values: dict[str, float], form: str) -> float:
         """Share of two thirds of computing (the backward pass) that hides copying."""
-        several = [row for row in rows.itertuples() if row.ranks > 1 and row.overlap]
+        several = rows[(rows["ranks"] > 1) & rows["overlap"]]
+        terms, networks = _stage_terms(several, form), _networks(several)
+        copy = _dot(terms["communicating_copy"], networks, values)
+        computing = _dot(terms["computing"], networks, values)
+        exposed = _floats(several, "t_communicating_copy_s")
 
         def error(phi: float) -> float:
-            total = 0.0
-            for row in several:
-                terms = _stage_terms(row, form)
-                copy = _dot(terms["communicating_copy"], values)
-                hidden = phi * 2 / 3 * _dot(terms["computing"], values)
-                total += (max(0.0, copy - hidden) - float(row.t_communicating_copy_s)) ** 2
-            return total
+            return float(((np.maximum(0.0, copy - phi * 2 / 3 * computing) - exposed) ** 2).sum())
 
         # Flat where everything is hidden, so the valley is looked for before it is descended.
         grid = np.linspace(0, 1.5, 61)
@@ -194,7 +244,7 @@ class MC2:
         bounds = (max(0.0, near - 0.025), near + 0.025)
         return float(minimize_scalar(error, bounds=bounds, method="bounded").x)
 
-    def _power_name(self, stage: str, network: str | None) -> str:
+    def _power_name(self, stage: str) -> str:
         if self._powers == "one":
             return "dP"
         if stage in self._short:
@@ -202,32 +252,31 @@ class MC2:
         if stage.startswith("communicating") and self._powers == "communicating":
             return "dP:communicating"
         if stage.startswith("communicating") and self._powers == "workloads":
-            return f"dP:{stage}:{network}"
+            return f"dP:{stage}:"
         return f"dP:{stage}"
 
-    def _power_terms(self, row: Any) -> dict[str, float]:
+    def _power_terms(self, runs: pd.DataFrame) -> Terms:
         """Joules per watt of each power: ``P0`` counts meters, the excess powers count nodes.
 
         Stages that are too short for a power of their own draw that of computing.
         """
-        steps = max(float(row.steps), 1.0)
-        terms = {"P0": float(row.metered_units) * float(row.total_s)}
+        node_steps = _floats(runs, "nodes") * np.maximum(_floats(runs, "steps"), 1.0)
+        terms = {"P0": _floats(runs, "metered_units") * _floats(runs, "total_s")}
         for stage in TIMED:
-            name = self._power_name(stage, row.network)
-            node_seconds = float(row.nodes) * steps * float(getattr(row, f"t_{stage}_s"))
-            terms[name] = terms.get(name, 0.0) + node_seconds
+            name = self._power_name(stage)
+            terms[name] = terms.get(name, 0.0) + node_steps * _floats(runs, f"t_{stage}_s")
         return terms
 
     def _fit_power(
-        self, training: pd.DataFrame, calibration: pd.DataFrame
+        self, training: pd.DataFrame, calibration: pd.DataFrame, conditioned: bool = True
     ) -> tuple[dict[str, float], float]:
         system = _System()
         runs = pd.concat([frame for frame in (training, calibration) if len(frame)])
         self._short = _too_short(runs)
-        for row in runs[runs["energy_j"].notna()].itertuples():
-            terms = self._power_terms(row)
-            system.add(terms, float(row.energy_j), float(row.energy_j))
-        return system.solve()
+        energy_j = _floats(runs, "energy_j")
+        place = np.arange(len(runs), dtype=float)
+        system.add(self._power_terms(runs), _networks(runs), energy_j, energy_j, place)
+        return system.solve(conditioned)
 
     def _add_intervals(
         self,
@@ -247,8 +296,8 @@ class MC2:
             chosen = np.concatenate([random.choice(cell, len(cell)) for cell in cells])
             again = training.iloc[chosen]
             points = allreduce.iloc[random.integers(0, max(len(allreduce), 1), len(allreduce))]
-            times.append(self._fit_time(again, points, form)[0])
-            powers.append(self._fit_power(again, calibration)[0])
+            times.append(self._fit_time(again, points, form, conditioned=False)[0])
+            powers.append(self._fit_power(again, calibration, conditioned=False)[0])
         self.time = Fitted(self.time.values, _intervals(times), self.time.condition, form)
         if self.power is not None:
             self.power = Fitted(self.power.values, _intervals(powers), self.power.condition)
@@ -256,24 +305,22 @@ class MC2:
     def _with_sigma(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows.assign(sigma_fit_s=rows["network"].map(self._sigma).fillna(0.0))
 
-    def _step_times(self, row: Any, values: dict[str, float]) -> dict[str, float]:
-        terms = _stage_terms(row, self.time.copy_form or "ring")
-        times = {stage: _dot(part, values) for stage, part in terms.items()}
-        if row.ranks == 1:
-            times["communicating_wait"] = times["communicating_copy"] = 0.0
-        if row.overlap and self._overlap:
-            hidden = values.get("phi", 0.0) * 2 / 3 * times["computing"]
-            times["communicating_copy"] = max(0.0, times["communicating_copy"] - hidden)
-        return times
-
     def predict_times(self, settings: pd.DataFrame) -> pd.DataFrame:
         """Stage times per step (``t_<stage>_s``) and ``total_s`` of the runs, index kept."""
         rows = self._with_sigma(settings)
-        predicted = []
-        for row in rows.itertuples():
-            times = self._step_times(row, self.time.values)
-            total = float(row.steps) * sum(times.values())
-            predicted.append({f"t_{stage}_s": t for stage, t in times.items()} | {"total_s": total})
+        networks, values = _networks(rows), self.time.values
+        terms = _stage_terms(rows, self.time.copy_form or "ring")
+        times = {stage: _dot(part, networks, values) for stage, part in terms.items()}
+        alone = _floats(rows, "ranks") == 1
+        for stage in ("communicating_wait", "communicating_copy"):
+            times[stage] = np.where(alone, 0.0, times[stage])
+        if self._overlap:
+            copy = times["communicating_copy"]
+            hidden = values.get("phi", 0.0) * 2 / 3 * times["computing"]
+            overlapped = rows["overlap"].to_numpy(bool)
+            times["communicating_copy"] = np.where(overlapped, np.maximum(0.0, copy - hidden), copy)
+        predicted = {f"t_{stage}_s": seconds for stage, seconds in times.items()}
+        predicted["total_s"] = _floats(rows, "steps") * sum(times.values())
         return pd.DataFrame(predicted, index=settings.index)
 
     def predict_energy(self, settings: pd.DataFrame, times: pd.DataFrame) -> pd.Series:
@@ -286,7 +333,7 @@ class MC2:
             raise ValueError("the runs of the fit carry no energy")
         merged = settings.drop(columns=[c for c in times.columns if c in settings.columns])
         merged = merged.join(times)
-        energy = [_dot(self._power_terms(row), self.power.values) for row in merged.itertuples()]
+        energy = _dot(self._power_terms(merged), _networks(merged), self.power.values)
         return pd.Series(energy, index=settings.index)
 
 

@@ -199,36 +199,60 @@ def _repeated(runs: pd.DataFrame) -> pd.Series:
     return runs["steps"].where(runs["steps"] > 0, runs["samples"])
 
 
-def _alike(training: pd.DataFrame, workload: str, batch_per_rank: float) -> pd.DataFrame:
-    """Runs of a network with the batch of a rank, or all of them where that is not known."""
-    same = training[training["workload"] == workload]
-    return same[(same["batch_per_rank"] == batch_per_rank) | same["batch_per_rank"].isna()]
+def _by_setting(
+    training: pd.DataFrame,
+    runs: pd.DataFrame,
+    pace: Callable[[pd.DataFrame, float], float],
+    any_batch: bool,
+) -> pd.Series:
+    """Seconds of ``runs`` at ``pace(runs of the fit, nodes)``, which sees those of the network with the
+    batch of a rank or an unknown one (all of the network, where there is none and ``any_batch``) and is
+    asked once a setting, however often that was repeated."""
+    paced = training.assign(pace_s=training["total_s"] / _repeated(training))
+    # Grouped once: a search through the fit's runs for each run to predict would cost their product.
+    of_batch = paced.groupby(["workload", _batch(paced)]).indices
+    of_network = paced.groupby("workload").indices
+    nobody = np.empty(0, dtype=np.intp)
+    settings = list(zip(runs["workload"], _batch(runs), runs["nodes"], strict=True))
+    asked: dict[tuple[str, float, float], float] = {}
+    for workload, batch, nodes in dict.fromkeys(settings):
+        known = [of_batch.get((workload, b), nobody) for b in {batch, _UNKNOWN_BATCH}]
+        alike = np.sort(np.concatenate(known))
+        if any_batch and not len(alike):
+            alike = of_network.get(workload, nobody)
+        asked[workload, batch, nodes] = pace(paced.iloc[alike], nodes)
+    predicted = [asked[setting] for setting in settings]
+    return pd.Series(predicted, index=runs.index, dtype=float) * _repeated(runs)
+
+
+_UNKNOWN_BATCH = -1.0
+
+
+def _batch(runs: pd.DataFrame) -> pd.Series:
+    """Batches of a rank, with a number for those that nobody knows: NaN is no key."""
+    return runs["batch_per_rank"].fillna(_UNKNOWN_BATCH)
 
 
 def nearest_node_count(training: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     """Pace of the nearest node count of the fit with the same batch of a node."""
-    pace_s = training["total_s"] / _repeated(training)
-    predicted = []
-    for row in runs.itertuples():
-        same = _alike(training, row.workload, row.batch_per_rank)
-        same = same if len(same) else training[training["workload"] == row.workload]
-        distance = (same["nodes"] - row.nodes).abs()
-        predicted.append(float(pace_s[distance[distance == distance.min()].index].mean()))
-    return pd.Series(predicted, index=runs.index) * _repeated(runs)
+
+    def nearest(alike: pd.DataFrame, nodes: float) -> float:
+        distance = (alike["nodes"] - nodes).abs()
+        return float(alike.loc[distance == distance.min(), "pace_s"].mean())
+
+    return _by_setting(training, runs, nearest, any_batch=True)
 
 
 def linear_in_nodes(training: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     """Pace as a straight line in N, for each network at the batch of its node."""
-    pace_s = training["total_s"] / _repeated(training)
-    predicted = []
-    for row in runs.itertuples():
-        same = _alike(training, row.workload, row.batch_per_rank)
-        if same["nodes"].nunique() < 2:
-            predicted.append(float("nan"))
-            continue
-        slope, origin = np.polyfit(same["nodes"], pace_s[same.index], 1)
-        predicted.append(float(origin + slope * row.nodes))
-    return pd.Series(predicted, index=runs.index) * _repeated(runs)
+
+    def on_line(alike: pd.DataFrame, nodes: float) -> float:
+        if alike["nodes"].nunique() < 2:
+            return float("nan")
+        slope, origin = np.polyfit(alike["nodes"], alike["pace_s"], 1)
+        return float(origin + slope * nodes)
+
+    return _by_setting(training, runs, on_line, any_batch=False)
 
 
 TIME_MODELS = {

@@ -34,7 +34,11 @@ class EnergyCurve:
         Raises:
             ValueError: fewer than two good readings.
         """
-        if readings["joules"].isna().all():
+        counts, t_s = readings["joules"].to_numpy(float), readings["t_s"].to_numpy(float)
+        if np.isfinite(counts).all() and len(t_s) >= 2 and np.all(np.diff(t_s) > 0):
+            # As a sampler writes it: nothing to sort and nothing to leave out.
+            return cls(t_s, counts, None)
+        if np.isnan(counts).all():
             powered = readings[readings["watts"].notna()]
             return cls.of_power(powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float))
         ordered = readings.sort_values("t_s").drop_duplicates("t_s")
@@ -88,12 +92,35 @@ class EnergyCurve:
         return uncertainty * share * (1 - share)
 
 
+def _hidden_somewhere(stages: pd.DataFrame, communication: NDArray[np.bool_]) -> bool:
+    """Whether any communication runs while its rank computes or updates."""
+    rank = stages["rank"].to_numpy()
+    begins, ends = stages["start_s"].to_numpy(), stages["stop_s"].to_numpy()
+    busy = stages["stage"].isin(("computing", "update")).to_numpy()
+    for one in pd.unique(rank):
+        own = rank == one
+        moved, beside = own & communication, own & busy
+        order = np.argsort(begins[beside])
+        first = np.searchsorted(ends[beside][order], begins[moved], side="right")
+        last = np.searchsorted(begins[beside][order], ends[moved], side="left")
+        if (first < last).any():
+            return True
+    return False
+
+
 def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
     """Cut communication that ran under computing or update down to what was exposed.
 
     ``stages`` as in ``stages.parquet``. Per rank the result overlaps nowhere, which is what an
     energy split needs; without overlap it is ``stages`` itself.
     """
+    if stages.empty:
+        return stages
+    communicates = stages["stage"].str.startswith("communicating").to_numpy(bool)
+    if not _hidden_somewhere(stages, communicates):
+        # Most runs: in order, and nothing to cut.
+        keys = (communicates, stages["start_s"].to_numpy(), stages["rank"].to_numpy())
+        return stages.iloc[np.lexsort(keys)].reset_index(drop=True)
     pieces = []
     for _, of_rank in stages.groupby("rank", sort=True):
         busy = of_rank[of_rank["stage"].isin(("computing", "update"))].sort_values("start_s")
@@ -121,8 +148,6 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
                 cut.append(row._replace(start_s=edge))
         if cut:
             pieces.append(pd.DataFrame(cut))
-    if not pieces:
-        return stages
     return pd.concat(pieces, ignore_index=True).sort_values(["rank", "start_s"], ignore_index=True)
 
 
@@ -143,11 +168,10 @@ def stage_energy(
         without a meter have no rows.
     """
     exposed = exposed_intervals(stages)
-    exposed = exposed.assign(
-        start_s=exposed["start_s"].clip(start_s, stop_s),
-        stop_s=exposed["stop_s"].clip(start_s, stop_s),
-    )
-    exposed = exposed[exposed["stop_s"] > exposed["start_s"]]
+    begins = exposed["start_s"].to_numpy(float).clip(start_s, stop_s)
+    ends = exposed["stop_s"].to_numpy(float).clip(start_s, stop_s)
+    lasts, rank = ends > begins, exposed["rank"].to_numpy()
+    stage_codes, stage_names = pd.factorize(exposed["stage"].to_numpy(object), sort=True)
     metered = set(power["node"])
     rows = []
     for node, readings in power.groupby("node", sort=True):
@@ -161,18 +185,23 @@ def stage_energy(
         if not ranks:
             continue
         share = 1 / len(ranks)
-        of_node = exposed[exposed["rank"].isin(ranks)]
+        of_node = lasts & np.isin(rank, ranks)
+        of_stage = {
+            str(name): np.flatnonzero(of_node & (stage_codes == code))
+            for code, name in enumerate(stage_names)
+        }
         energy: dict[str, float] = {}
         variance: dict[str, float] = {}
         for _, of_meter in readings.groupby("meter"):
             curve = EnergyCurve.of(of_meter)
             total = float(curve.between(np.array(start_s), np.array(stop_s)))
             covered = 0.0
-            for stage, intervals in of_node.groupby("stage"):
-                begin, end = intervals["start_s"].to_numpy(), intervals["stop_s"].to_numpy()
+            for name, intervals in of_stage.items():
+                if not len(intervals):
+                    continue
+                begin, end = begins[intervals], ends[intervals]
                 joules = float(curve.between(begin, end).sum()) * share
                 edges = np.concatenate([begin, end])
-                name = str(stage)
                 energy[name] = energy.get(name, 0.0) + joules
                 variance[name] = variance.get(name, 0.0) + float(
                     ((curve.edge_uncertainty(edges) * share) ** 2).sum()
