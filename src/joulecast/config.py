@@ -5,8 +5,9 @@
 """
 
 import json
+import os
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -21,11 +22,10 @@ from joulecast.config_experiments import (
     known_networks,
 )
 from joulecast.errors import JoulecastError
+from joulecast.names import NAME, plain_path, relative_name, simple_name, without_secrets
 from joulecast.power.meters import METER_NAMES
 from joulecast.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
-
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 
 
 class WorkloadSection(Section):
@@ -173,14 +173,19 @@ class EvaluationSection(Section):
     bootstrap: int = Field(200, ge=10, description="Resamples behind a fit's 90 % intervals.")
     series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
 
+    @field_validator("imports")
+    @classmethod
+    def _names(cls, names: list[str]) -> list[str]:
+        return [simple_name(name) for name in names]
+
 
 class Config(Section):
     """The configuration of a campaign."""
 
-    campaign: str = Field("default", pattern=_NAME, description="Name that the records carry.")
+    campaign: str = Field("default", pattern=NAME, description="Name that the records carry.")
     results: str = Field("results", min_length=1, description="Folder of everything generated.")
     platform: str = Field(
-        "this-machine", pattern=_NAME, description="A file of config/platforms, without .yaml."
+        "this-machine", pattern=NAME, description="A file of config/platforms, without .yaml."
     )
     external_data: str | dict[str, Download] | None = Field(
         None,
@@ -202,12 +207,17 @@ class Config(Section):
     tuning: TuningSection = TuningSection()
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
 
+    @field_validator("results")
+    @classmethod
+    def _plain(cls, path: str) -> str:
+        # As Snakemake writes the paths of what it is asked for.
+        return os.path.normpath(plain_path(path))
+
     @field_validator("external_data")
     @classmethod
     def _relative_names(cls, source: Any) -> Any:
         for name in source if isinstance(source, dict) else ():
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"`{name}` must be a relative path without `..`")
+            relative_name(name)
         return source
 
     @model_validator(mode="after")
@@ -264,7 +274,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{key}: unknown key; {hint}")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{key}: {message} (given: {problem['input']!r:.80})")
+            given = without_secrets(repr(problem["input"]))
+            lines.append(f"{key}: {message} (given: {given:.80})")
     return "; ".join(lines)
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from joulecast.errors import JoulecastError
+from joulecast.names import open_address, plain_path, simple_name
 from joulecast.spec import Precision
 from joulecast.workloads.networks import check_size, network_info
 
@@ -20,6 +21,11 @@ class Download(Section):
 
     url: str = Field(pattern=r"^(https?|file)://")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @field_validator("url")
+    @classmethod
+    def _no_credentials(cls, url: str) -> str:
+        return open_address(url)
 
 
 def known_networks(networks: list[str]) -> list[str]:
@@ -68,6 +74,16 @@ class SimulatorSection(Section):
         min_length=1,
         description="Device counts that the simulator is timed for.",
     )
+
+    @field_validator("platforms")
+    @classmethod
+    def _names(cls, names: list[str]) -> list[str]:
+        return [simple_name(name) for name in names]
+
+    @field_validator("emulated_network", "real_training")
+    @classmethod
+    def _plain(cls, path: str | None) -> str | None:
+        return path if path is None else plain_path(path)
 
     @field_validator("nodes", "speed_devices")
     @classmethod
@@ -142,6 +158,11 @@ class PartitionSection(Section):
         ],
         description="Pipelines to run on this machine.",
     )
+
+    @field_validator("graphs")
+    @classmethod
+    def _plain(cls, path: str | None) -> str | None:
+        return path if path is None else plain_path(path)
 
     @field_validator("networks")
     @classmethod

@@ -3,33 +3,41 @@
 import shutil
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
+from typing import Annotated
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 
 from joulecast.config import Config
 from joulecast.config_experiments import Download
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of, written_aside
+from joulecast.names import relative_name, without_secrets
+
+_FileName = Annotated[str, AfterValidator(relative_name)]
 
 
 def _fetch(name: str, download: Download, target: Path) -> None:
+    address = without_secrets(download.url)
     try:
         with (
             urllib.request.urlopen(download.url, timeout=60) as answer,
             written_aside(target) as aside,
         ):
-            aside.write_bytes(answer.read())
+            with open(aside, "wb") as file:
+                shutil.copyfileobj(answer, file)
             found = sha256_of(aside)
             if found != download.sha256:
                 raise JoulecastError(
-                    f"external_data {name}: {download.url} has sha256 {found}, the configuration "
+                    f"external_data {name}: {address} has sha256 {found}, the configuration "
                     f"says {download.sha256}; nothing was kept"
                 )
-    except urllib.error.URLError as error:
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+        reason = without_secrets(str(getattr(error, "reason", None) or repr(error)))
         raise JoulecastError(
-            f"external_data {name}: {download.url} cannot be fetched ({error.reason}); set "
+            f"external_data {name}: {address} cannot be fetched ({reason}); set "
             "`external_data` to a folder that holds the file"
         ) from None
 
@@ -95,9 +103,12 @@ def listed_downloads(path: Path) -> dict[str, Download]:
         JoulecastError: missing, or no such list.
     """
     try:
-        return TypeAdapter(dict[str, Download]).validate_python(yaml.safe_load(path.read_text()))
+        listed = TypeAdapter(dict[_FileName, Download])
+        return listed.validate_python(yaml.safe_load(path.read_text()))
     except FileNotFoundError:
         raise JoulecastError(f"{path}: no such list of downloads") from None
+    except yaml.YAMLError as error:
+        raise JoulecastError(f"{path}: is not YAML: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -16,13 +16,21 @@ _PACKAGES = ("torch", "torchvision", "numpy", "mpi4py", "mpich", "nvidia-ml-py",
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def physical_host() -> str:
-    """Host name and boot id: one physical machine, however many node names point at it."""
+def boot_id() -> str | None:
+    """Of the running kernel: the same in all containers of a machine; ``None`` if it is not told."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        boot = "unknown-boot"
-    return f"{socket.gethostname()}:{boot}"
+        return None
+
+
+def physical_host() -> str:
+    """Host name and boot id: one physical machine, however many node names point at it.
+
+    Containers with names of their own count as hosts: they share no memory. Devices that they have in
+    common are found by the meters' ``identity``.
+    """
+    return f"{socket.gethostname()}:{boot_id() or 'unknown-boot'}"
 
 
 def cpu_model() -> str:

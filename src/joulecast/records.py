@@ -12,12 +12,13 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside
+from joulecast.metering import EnergySource, MeterInfo, Metering, metered
 from joulecast.spec import NodesAre, RunSpec
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ STAGES = (
     "other",
 )
 """Stages of a rank. MC2's third stage is both ``communicating_*`` and ``update``."""
-
-EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
 STAGE_COLUMNS = ("rank", "step", "stage", "start_s", "stop_s")
 POWER_COLUMNS = ("node", "meter", "t_s", "watts", "joules")
@@ -62,28 +61,6 @@ FRAMES = {
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class MeterInfo(_Part):
-    """One meter of one node: what it is and how well it was read.
-
-    ``shared_with`` names the nodes whose readings are the same ones. ``coverage`` is the share of
-    the run between its first and last good reading that has no gap longer than three periods; a
-    meter that is absent has ``available`` false and a reason.
-    """
-
-    node: str
-    meter: str
-    available: bool
-    source: EnergySource | None = None
-    counter: bool = False
-    reason: str | None = None
-    readings: int = 0
-    failed_reads: int = 0
-    missed_deadlines: int = 0
-    longest_gap_s: float | None = None
-    coverage: float | None = None
-    shared_with: list[str] = []
 
 
 class Checks(_Part):
@@ -113,7 +90,8 @@ class RunInfo(_Part):
     """``run.json``.
 
     ``polluted`` says why a run is left out of fits, ``remarks`` what a reader should know of one that
-    is kept in them.
+    is kept in them. ``scheduler_node_of_rank`` is what a scheduler calls the node of each rank, if one
+    started the run; several of its nodes may be one host.
     """
 
     format: int = FORMAT
@@ -122,6 +100,8 @@ class RunInfo(_Part):
     started_utc: str
     nodes: list[str]
     node_of_rank: list[str] = []
+    scheduler_job: str | None = None
+    scheduler_node_of_rank: list[str] = []
     nodes_are: NodesAre
     algorithm_used: str | None = None
     parameters: int | None = None
@@ -141,21 +121,20 @@ class RunInfo(_Part):
     reference_step_s: dict[str, float] | None = None
 
     @property
+    def metering(self) -> Metering:
+        """Which meters the energy is made of. What others handed in is taken as it is."""
+        return metered(() if self.spec.kind == "imported" else self.nodes, self.meters)
+
+    @property
     def energy_source(self) -> EnergySource | None:
-        """Source of the energy figures: a measurement, where there is one, else the estimate."""
-        sources = {m.source for m in self.meters if m.available and m.source}
-        for source in ("measured", "recorded", "imported", "simulated", "estimated"):
-            if source in sources:
-                return source
-        return None
+        """Source of the energy figures: a measurement, where there is one, else the estimate;
+        ``None`` where the meters of that source leave out nodes."""
+        return self.metering.source
 
     @property
     def no_energy_reason(self) -> str | None:
-        """Why there is no energy figure, where there is none."""
-        if self.energy_source is not None:
-            return None
-        reasons = sorted({f"{m.meter}: {m.reason}" for m in self.meters if not m.available})
-        return "; ".join(reasons) or "no meter was asked for"
+        """Why there is no energy figure, where there is none: names the nodes without a meter."""
+        return self.metering.why_not
 
 
 @dataclass(frozen=True)

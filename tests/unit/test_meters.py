@@ -74,6 +74,9 @@ class FakeNvml:
     def __init__(self, counter=True, instant=True):
         self.counter, self.instant, self.energy_mj = counter, instant, 5000
 
+    def nvmlDeviceGetUUID(self, device):  # noqa: N802
+        return b"GPU-1"
+
     def nvmlDeviceGetTotalEnergyConsumption(self, device):  # noqa: N802
         if not self.counter:
             raise self.NVMLError("not supported")
@@ -105,7 +108,7 @@ def test_nvml_counts_first_and_falls_back_openly():
 class FlakyMeter:
     """Fails every third read."""
 
-    node, name, source, counter = "host", "flaky", "measured", False
+    node, name, source, counter, identity = "host", "flaky", "measured", False, None
 
     def __init__(self, slow_s=0.0):
         self.reads, self.slow_s = 0, slow_s

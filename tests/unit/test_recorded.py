@@ -32,9 +32,12 @@ FRAMES = ("stages", "power", "activity", "phases")
 
 
 def with_sources(record, *sources):
-    """The record with one meter for each source, as if it had them."""
-    meter = record.info.meters[0]
-    meters = [meter.model_copy(update={"meter": s, "source": s}) for s in sources]
+    """The record with one meter for each source on each node, as if it had them."""
+    meters = [
+        meter.model_copy(update={"meter": s, "source": s})
+        for meter in record.info.meters
+        for s in sources
+    ]
     changes = {"meters": meters, "source": {"git_commit": "abc"}, "hosts": [{"host": "lab"}]}
     return replace(record, info=record.info.model_copy(update=changes))
 
@@ -72,7 +75,7 @@ def test_what_was_packed_comes_back_and_measured_is_called_recorded(records, cam
             pd.testing.assert_frame_equal(
                 getattr(before, frame), getattr(after, frame), check_exact=True
             )
-        sources = [meter.source for meter in after.info.meters]
+        sources = [m.source for m in after.info.meters if m.node == "host/0"]
         assert sources == ["recorded", "estimated", "imported", "simulated"]
         assert after.info.energy_source == "recorded"
         assert after.info.source["git_commit"] == "abc"

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import exposed_intervals, stage_energy
 from joulecast.records import FRAMES, STAGES, RunInfo, RunRecord, read_info, read_record
@@ -93,25 +94,23 @@ def _stage_seconds(record: RunRecord) -> dict[str, float]:
 
 
 def _energy(record: RunRecord) -> dict[str, Any]:
-    info = record.info
-    row: dict[str, Any] = {"energy_j": np.nan, "metered_units": 0}
-    row |= {f"e_{stage}_j": np.nan for stage in STAGES}
-    if info.energy_source is None:
-        return row
     # Measured and estimated figures of one run are never added up.
-    used = {m.meter for m in info.meters if m.available and m.source == info.energy_source}
-    power = record.power[record.power["meter"].isin(used)]
-    outcome = info.outcome
-    good = power[power["watts"].notna() | power["joules"].notna()]
-    if good.groupby(["node", "meter"])["t_s"].nunique().min() < 2:
-        # A starved sampler read some meter once, which makes no energy: a run without any.
-        why = "a meter gave fewer than two readings"
-        return row | {"energy_source": None, "why_no_energy": why}
-    split = stage_energy(record.stages, power, info.node_of_rank, outcome.start_s, outcome.stop_s)
+    metering, power = counted_power(record)
+    row: dict[str, Any] = {
+        "energy_j": np.nan,
+        "metered_units": 0,
+        "energy_source": metering.source,
+        "why_no_energy": metering.why_not,
+    }
+    row |= {f"e_{stage}_j": np.nan for stage in STAGES}
+    if metering.source is None:
+        return row
+    of_rank, outcome = record.info.node_of_rank, record.info.outcome
+    split = stage_energy(record.stages, power, of_rank, outcome.start_s, outcome.stop_s)
     by_stage = split.groupby("stage")["energy_j"].sum()
     row |= {f"e_{stage}_j": float(by_stage.get(stage, 0.0)) for stage in STAGES}
     row["energy_j"] = float(split["energy_j"].sum())
-    row["metered_units"] = power["node"].nunique()
+    row["metered_units"] = machines(metering)
     return row
 
 

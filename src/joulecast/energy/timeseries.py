@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from joulecast.energy.metered_power import counted_power
 from joulecast.records import RunRecord
 
 Floats = NDArray[np.float64]
@@ -27,8 +28,7 @@ def resampled_power(record: RunRecord, period_s: float) -> Floats:
     Empty when the run has no energy.
     """
     info = record.info
-    used = {m.meter for m in info.meters if m.available and m.source == info.energy_source}
-    power = record.power[record.power["meter"].isin(used)]
+    _, power = counted_power(record)
     if power.empty:
         return np.empty(0)
     edges = np.arange(info.outcome.start_s, info.outcome.stop_s, period_s)

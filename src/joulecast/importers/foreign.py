@@ -24,13 +24,13 @@ from joulecast.importers.traps import (
     usual_spacing,
 )
 from joulecast.importers.work import Interval, work_of
+from joulecast.metering import MeterInfo
 from joulecast.platforms import Platform
 from joulecast.records import (
     ACTIVITY_COLUMNS,
     POWER_COLUMNS,
     STAGE_COLUMNS,
     Checks,
-    MeterInfo,
     Outcome,
     RunInfo,
     RunRecord,

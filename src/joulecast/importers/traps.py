@@ -16,8 +16,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.metering import MeterInfo
 from joulecast.power.integration import EnergyCurve, reading_quality
-from joulecast.records import MeterInfo
 
 Floats = NDArray[np.float64]
 

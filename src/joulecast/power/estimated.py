@@ -43,6 +43,7 @@ class EstimatedMeter:
     source = "estimated"
     counter = True
     name = "estimated"
+    identity: str | None = None
 
     def __init__(self, node: str, work: HostWork | ProcessWork, nodes: MeteredNodes) -> None:
         if nodes.idle_w is None or nodes.full_w is None:

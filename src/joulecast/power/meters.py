@@ -31,12 +31,17 @@ class Reading(NamedTuple):
 
 
 class Meter(Protocol):
-    """One meter of one node."""
+    """One meter of one node.
+
+    ``identity`` names the device that is read, the same whichever container of a machine reads it;
+    ``None`` for what is no device.
+    """
 
     node: str
     name: str
     source: str
     counter: bool
+    identity: str | None
 
     def read(self) -> Reading:
         """Read once.

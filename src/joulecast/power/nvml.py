@@ -18,6 +18,14 @@ def _instant_watts(nvml: Any, device: Any) -> float:
     return float(value.value.uiVal) / 1e3
 
 
+def _uuid(nvml: Any, device: Any) -> str | None:
+    try:
+        uuid = nvml.nvmlDeviceGetUUID(device)
+    except nvml.NVMLError:
+        return None
+    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
+
+
 class NvmlMeter:
     """One GPU."""
 
@@ -26,6 +34,7 @@ class NvmlMeter:
     def __init__(self, nvml: Any, device: Any, index: int, node: str) -> None:
         self._nvml, self._device = nvml, device
         self.node = node
+        self.identity = _uuid(nvml, device)
         self.counter = True
         try:
             self._first_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
@@ -103,7 +112,6 @@ def uuid_of(index: int) -> str | None:
 
     try:
         pynvml.nvmlInit()
-        uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))
+        return _uuid(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
     except pynvml.NVMLError:
         return None
-    return uuid.decode() if isinstance(uuid, bytes) else str(uuid)

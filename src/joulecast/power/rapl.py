@@ -8,6 +8,7 @@ which lies outside the package. ``energy_uj`` wraps at ``max_energy_range_uj``.
 from pathlib import Path
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
+from joulecast.provenance import boot_id
 
 POWERCAP = Path("/sys/class/powercap")
 
@@ -22,6 +23,9 @@ class RaplMeter:
         self._energy = domain / "energy_uj"
         self._range_uj = int((domain / "max_energy_range_uj").read_text())
         self.node, self.name = node, name
+        # Containers have host names of their own, and the registers of the one machine below them.
+        boot = boot_id()
+        self.identity = None if boot is None else f"{boot}:{name}"
         self._last_uj = int(self._energy.read_text())
         self._counted_uj = 0
 

@@ -1,9 +1,9 @@
 """The sampler: one process per host that reads its meters at absolute deadlines.
 
 Rank 0 of a host starts it as ``python -m joulecast.power.sampler``, hands it its order as one JSON
-line, and ends it by closing its standard input, so that it also ends when the rank dies. It holds
-everything in memory and writes one JSON answer to standard output when it ends: nothing is written
-while the ranks train. Times are those of the host's monotonic clock.
+line, and ends it by closing its standard input, so that it also ends when the rank dies. It says a line
+after its first readings, then holds everything in memory and writes one JSON answer to standard output
+when it ends: nothing is written while the ranks train. Times are those of the host's monotonic clock.
 """
 
 import json
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,8 +90,12 @@ def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
     return opened, absent
 
 
-def sample(order: SamplerOrder, stop: threading.Event) -> dict[str, Any]:
+def sample(
+    order: SamplerOrder, stop: threading.Event, begun: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
+
+    ``begun`` is called when the meters have been read for the first time.
 
     A deadline that was missed is counted and skipped, never made up for by a pair of reads.
     """
@@ -99,7 +104,7 @@ def sample(order: SamplerOrder, stop: threading.Event) -> dict[str, Any]:
     power: list[list[Any]] = []
     activity_rows: list[list[Any]] = []
     failed = [0] * len(meters)
-    missed = 0
+    missed, has_begun = 0, False
 
     def read_everything() -> None:
         for index, meter in enumerate(meters):
@@ -124,6 +129,9 @@ def sample(order: SamplerOrder, stop: threading.Event) -> dict[str, Any]:
         if stop.wait(max(0.0, first + k * order.period_s - time.monotonic())):
             break
         read_everything()
+        if not has_begun:
+            has_begun = True
+            begun()
     read_everything()
     return {
         "power": power,
@@ -131,7 +139,14 @@ def sample(order: SamplerOrder, stop: threading.Event) -> dict[str, Any]:
         "absent": absent,
         "missed_deadlines": missed,
         "meters": [
-            {"node": m.node, "meter": m.name, "source": m.source, "counter": m.counter, "failed": f}
+            {
+                "node": m.node,
+                "meter": m.name,
+                "source": m.source,
+                "counter": m.counter,
+                "identity": m.identity,
+                "failed": f,
+            }
             for m, f in zip(meters, failed, strict=True)
         ],
     }
@@ -153,6 +168,11 @@ class Sampler:
         self._process.stdin.write(json.dumps(asdict(order)) + "\n")
         self._process.stdin.flush()
 
+    def wait_until_begun(self) -> None:
+        """Wait for the first readings: what is done before them is not known to any meter."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
     def stop(self) -> dict[str, Any]:
         """End the sampler and return what it read.
 
@@ -162,7 +182,8 @@ class Sampler:
         answer, _ = self._process.communicate()
         if self._process.returncode != 0 or not answer:
             raise RuntimeError(f"the power sampler ended with code {self._process.returncode}")
-        read: dict[str, Any] = json.loads(answer)
+        # The line of the first readings may not have been waited for.
+        read: dict[str, Any] = json.loads(answer.splitlines()[-1])
         return read
 
 
@@ -177,7 +198,8 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
-    answer = sample(SamplerOrder(tuple(order["meters"]), order["period_s"], nodes), stop)
+    sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes)
+    answer = sample(sampled, stop, lambda: print("begun", flush=True))
     json.dump(answer, sys.stdout)
 
 

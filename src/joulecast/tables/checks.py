@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.metered_power import counted_power
 from joulecast.energy.observations import TIMED
 from joulecast.records import RunRecord, read_record
 
@@ -23,6 +24,12 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
             yield "warning", "power coverage", found
         if meter.failed_reads:
             yield "warning", "failed reads", f"{meter.node} {meter.meter}: {meter.failed_reads}"
+    for gap in counted_power(record)[0].gaps:
+        found = (
+            f"{gap.node}: {gap.kind} is left out: {gap.reason}; {gap.metered} of {gap.hosts} hosts "
+            "are metered"
+        )
+        yield "warning", "missing meter", found
     overran = info.checks.overrun_fraction
     if overran is not None and overran > _MOST_OVERRUNS:
         found = f"{100 * overran:.0f} % of the padded stages lasted longer than an emulated node's"

@@ -1,12 +1,14 @@
 """The record of a run, put together by rank 0 from what all ranks hand over."""
 
 import math
+import os
 from typing import Any
 
 import pandas as pd
 from mpi4py import MPI
 
 from joulecast import provenance
+from joulecast.metering import MeterInfo
 from joulecast.power.integration import reading_quality
 from joulecast.records import (
     ACTIVITY_COLUMNS,
@@ -14,25 +16,35 @@ from joulecast.records import (
     POWER_COLUMNS,
     STAGE_COLUMNS,
     Checks,
-    MeterInfo,
     Outcome,
     RunInfo,
     RunRecord,
 )
 from joulecast.spec import RunSpec
-from joulecast.training.hosts import ClockOffset
 from joulecast.training.run import FromRank, Measured
 
 _BUSY_CORES_ALLOWED = 0.5
+
+
+def _nodes_by_device(samplers: list[FromRank]) -> dict[str | None, list[str]]:
+    """The nodes that read each device: several where containers of one machine pass for hosts."""
+    nodes: dict[str | None, list[str]] = {None: []}
+    for rank in samplers:
+        assert rank.sampled is not None
+        for meter in rank.sampled["meters"]:
+            if meter["identity"] is not None:
+                nodes.setdefault(meter["identity"], []).append(meter["node"])
+    return nodes
 
 
 def _meter_infos(
     spec: RunSpec, samplers: list[FromRank], power: pd.DataFrame, outcome: Outcome
 ) -> list[MeterInfo]:
     infos = []
+    read_by = _nodes_by_device(samplers)
     for rank in samplers:
         assert rank.sampled is not None
-        host_node, answer = rank.host.split(":")[0], rank.sampled
+        host_node, answer = rank.host_node, rank.sampled
         for absent in answer["absent"]:
             reason = f"{absent['reason']}; {absent['remedy']}"
             infos.append(
@@ -58,6 +70,9 @@ def _meter_infos(
                     missed_deadlines=answer["missed_deadlines"],
                     longest_gap_s=gap,
                     coverage=coverage,
+                    shared_with=[
+                        node for node in read_by[meter["identity"]] if node != meter["node"]
+                    ],
                 )
             )
     return infos
@@ -69,10 +84,10 @@ def _frames(samplers: list[FromRank]) -> tuple[pd.DataFrame, pd.DataFrame]:
     activity: list[list[Any]] = []
     for rank in samplers:
         assert rank.sampled is not None
-        shift = rank.shift_s
-        power += [[n, m, t + shift, w, j] for n, m, t, w, j in rank.sampled["power"]]
+        at = rank.clock
+        power += [[n, m, at(t), w, j] for n, m, t, w, j in rank.sampled["power"]]
         activity += [
-            [node, t + shift, cpu, gpu, memory, network]
+            [node, at(t), cpu, gpu, memory, network]
             for node, t, cpu, gpu, memory, network in rank.sampled["activity"]
         ]
     numbers = dict.fromkeys(POWER_COLUMNS[2:], float)
@@ -88,14 +103,11 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def assemble(
-    spec: RunSpec, measured: Measured, ranks: list[FromRank], offsets: dict[str, ClockOffset]
-) -> RunRecord:
+def assemble(spec: RunSpec, measured: Measured, ranks: list[FromRank]) -> RunRecord:
     """The record of a run.
 
     Args:
         ranks: what each rank handed over, in the order of the ranks.
-        offsets: each host's clock against rank 0's.
     """
     samplers = [rank for rank in ranks if rank.sampled is not None]
     power, activity = _frames(samplers)
@@ -119,14 +131,13 @@ def assemble(
         spec_sha256=spec.digest(),
         nodes=list(dict.fromkeys(rank.node for rank in ranks)),
         node_of_rank=[rank.node for rank in ranks],
+        scheduler_job=os.environ.get("SLURM_JOB_ID"),
+        scheduler_node_of_rank=[r.scheduler_node for r in ranks if r.scheduler_node is not None],
         nodes_are=spec.nodes_are,
         outcome=outcome,
         checks=Checks(ranks=len(ranks), distinct_hosts=len(samplers), **measured.checks),
         meters=_meter_infos(spec, samplers, power, outcome),
-        clock={
-            name: {"offset_s": o.offset_s, "uncertainty_s": o.uncertainty_s}
-            for name, o in offsets.items()
-        },
+        clock={rank.host: rank.clock.facts() for rank in samplers},
         hosts=[rank.fingerprint for rank in samplers],
         versions=provenance.versions(),
         mpi_library=MPI.Get_library_version().splitlines()[0].strip("\x00 "),

@@ -2,7 +2,8 @@
 
 Ranks are grouped by physical host (name and boot id, so that several node names of one machine count
 once). The run clock is rank 0's monotonic clock; hosts elsewhere are brought onto it by an offset
-that ping-pong measures, the round trip with the least delay being the best witness.
+that ping-pong measures before and after the run, the round trip with the least delay being the best
+witness.
 """
 
 import time
@@ -49,6 +50,13 @@ class Hosts:
         return len(self.names)
 
     @property
+    def label(self) -> str:
+        """This host's name in records: with a piece of its boot id where another has the same name."""
+        name, _, boot = self.own.partition(":")
+        alike = sum(other.partition(":")[0] == name for other in self.names)
+        return name if alike == 1 else f"{name}~{boot[:8]}"
+
+    @property
     def is_leader(self) -> bool:
         """Whether this rank speaks for its host."""
         return self.local.rank == 0
@@ -74,34 +82,75 @@ def arrive_slowly(comm: MPI.Comm) -> None:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """Add ``offset_s`` to this host's monotonic clock for rank 0's; off by ``uncertainty_s`` at most."""
+    """Add ``offset_s`` to a host's monotonic clock for rank 0's, off by ``uncertainty_s`` at most;
+    ``at_s`` is when that was measured, on the host's own clock."""
 
     offset_s: float
     uncertainty_s: float
+    at_s: float
 
 
-def _ping(comm: MPI.Intracomm, other: int) -> tuple[float, float]:
-    best = (float("inf"), 0.0)
+@dataclass(frozen=True)
+class RunClock:
+    """Brings times of one host's monotonic clock onto the run clock.
+
+    Clocks of two hosts drift apart by some 10 ppm, tens of milliseconds in an hour. Between the
+    measurements before and after the run the offset is taken to change evenly.
+
+    ``origin_s`` is the run clock's zero on rank 0's monotonic clock.
+    """
+
+    origin_s: float
+    before: ClockOffset
+    after: ClockOffset
+
+    @property
+    def _lasted_s(self) -> float:
+        return self.after.at_s - self.before.at_s
+
+    @property
+    def drift(self) -> float:
+        """Seconds that the offset grows by in a second."""
+        grown = self.after.offset_s - self.before.offset_s
+        return grown / self._lasted_s if self._lasted_s > 0 else 0.0
+
+    def __call__(self, host_s: float) -> float:
+        offset = self.before.offset_s + self.drift * (host_s - self.before.at_s)
+        return host_s + offset - self.origin_s
+
+    def facts(self) -> dict[str, float]:
+        """What the record says of the clock; the offset is that before the run."""
+        doubt_s = self.before.uncertainty_s + self.after.uncertainty_s
+        return {
+            "offset_s": self.before.offset_s,
+            "uncertainty_s": max(self.before.uncertainty_s, self.after.uncertainty_s),
+            "drift_ppm": 1e6 * self.drift,
+            "drift_uncertainty_ppm": 1e6 * doubt_s / self._lasted_s if self._lasted_s > 0 else 0.0,
+        }
+
+
+def _ping(comm: MPI.Intracomm, other: int) -> tuple[float, float, float]:
+    best = (float("inf"), 0.0, 0.0)
     for _ in range(_PINGS):
         sent = time.monotonic()
         comm.send(None, other, tag=71)
         there = comm.recv(source=other, tag=72)
         back = time.monotonic()
-        best = min(best, (back - sent, (sent + back) / 2 - there))
+        best = min(best, (back - sent, (sent + back) / 2 - there, there))
     return best
 
 
 def clock_offsets(hosts: Hosts) -> dict[str, ClockOffset]:
-    """Offset of every host's clock from rank 0's; the same answer on all ranks."""
+    """Offset of every host's clock from rank 0's; all ranks call it and get the same answer."""
     comm = hosts.comm
     leaders = comm.allgather((hosts.is_leader, hosts.own))
-    offsets = {leaders[0][1]: ClockOffset(0.0, 0.0)}
+    offsets = {leaders[0][1]: ClockOffset(0.0, 0.0, 0.0)}
     for rank, (is_leader, host) in enumerate(leaders):
         if not is_leader or rank == 0:
             continue
         if comm.rank == 0:
-            round_trip, offset = _ping(comm, rank)
-            offsets[host] = ClockOffset(offset, round_trip / 2)
+            round_trip, offset, there = _ping(comm, rank)
+            offsets[host] = ClockOffset(offset, round_trip / 2, there)
         elif comm.rank == rank:
             for _ in range(_PINGS):
                 comm.recv(source=0, tag=71)

@@ -23,7 +23,7 @@ from joulecast.power.sampler import Sampler, SamplerOrder
 from joulecast.spec import RunSpec
 from joulecast.training import calibration
 from joulecast.training.emulation import check_cores
-from joulecast.training.hosts import Hosts, arrive_slowly, clock_offsets
+from joulecast.training.hosts import Hosts, RunClock, arrive_slowly, clock_offsets
 from joulecast.training.progress import shown_progress
 from joulecast.training.stages import StageClock
 
@@ -45,7 +45,8 @@ class FromRank:
 
     node: str
     host: str
-    shift_s: float
+    host_node: str
+    clock: RunClock
     start_s: float
     stop_s: float
     stages: list[tuple[int, int, str, float, float]]
@@ -53,13 +54,13 @@ class FromRank:
     oversubscribed: bool
     sampled: dict[str, Any] | None
     fingerprint: dict[str, Any]
+    scheduler_node: str | None
 
 
 def _node_name(spec: RunSpec, hosts: Hosts) -> str:
-    host = hosts.own.split(":")[0]
     if spec.nodes_are == "hosts":
-        return host
-    return f"{host}/{hosts.comm.rank // spec.ranks_per_node}"
+        return hosts.label
+    return f"{hosts.label}/{hosts.comm.rank // spec.ranks_per_node}"
 
 
 def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
@@ -76,8 +77,7 @@ def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
     idle_w = full_w = None
     if "estimated" in spec.meters:
         idle_w, full_w = spec.platform.require_watts()
-    host_node = hosts.own.split(":")[0]
-    metered = MeteredNodes(host_node, pids, capacity, idle_w, full_w)
+    metered = MeteredNodes(hosts.label, pids, capacity, idle_w, full_w)
     return SamplerOrder(spec.meters, spec.sample_period_s, metered)
 
 
@@ -112,8 +112,7 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     yields = check_cores(spec, hosts.local.size)
     started_utc = datetime.now(UTC).isoformat(timespec="seconds")
     origin: float = comm.bcast(time.monotonic())
-    offsets = clock_offsets(hosts)
-    shift = offsets[hosts.own].offset_s - origin
+    before = clock_offsets(hosts)
     node = _node_name(spec, hosts)
     order = _sampler_order(spec, hosts, node)
     sampler = Sampler(order) if hosts.is_leader else None
@@ -121,23 +120,31 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     if spec.kind == "training":
         measured = _train(spec, hosts, clock, yields)
     else:
+        # Training sets up for seconds first; a calibration may be over before the sampler reads.
+        if sampler is not None:
+            sampler.wait_until_begun()
+        arrive_slowly(comm)
         start, stop, step_bytes, used = calibration.run(spec, hosts, clock, yields)
         info = {"step_bytes": step_bytes, "algorithm_used": used}
         measured = Measured(start, stop, {}, {}, info)
     time.sleep(2 * spec.sample_period_s)
+    sampled = sampler.stop() if sampler is not None else None
+    arrive_slowly(comm)
+    run_clock = RunClock(origin, before[hosts.own], clock_offsets(hosts)[hosts.own])
     mine = FromRank(
         node=node,
         host=hosts.own,
-        shift_s=shift,
-        start_s=measured.start + shift,
-        stop_s=measured.stop + shift,
-        stages=clock.rows(comm.rank, shift),
+        host_node=hosts.label,
+        clock=run_clock,
+        start_s=run_clock(measured.start),
+        stop_s=run_clock(measured.stop),
+        stages=clock.rows(comm.rank, run_clock),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         oversubscribed=hosts.local.size * spec.threads_per_rank > provenance.usable_cores(),
-        sampled=sampler.stop() if sampler is not None else None,
+        sampled=sampled,
         fingerprint=provenance.host_fingerprint(),
+        scheduler_node=os.environ.get("SLURMD_NODENAME"),
     )
-    arrive_slowly(comm)
     ranks = comm.gather(mine)
     if ranks is None:
         return
@@ -145,7 +152,7 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     from joulecast.training.assemble import assemble
 
     measured.info |= {"started_utc": started_utc, "load_before": busy}
-    write_record(out, assemble(spec, measured, ranks, offsets))
+    write_record(out, assemble(spec, measured, ranks))
 
 
 def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:

@@ -1,7 +1,7 @@
 """The stage clock: which stage a rank was in, from when to when."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -27,11 +27,13 @@ class StageClock:
         yield
         self._rows.append((self.step, name, start, time.monotonic()))
 
-    def rows(self, rank: int, shift_s: float) -> list[tuple[int, int, str, float, float]]:
-        """The intervals as rows of ``stages.parquet``, moved by ``shift_s`` onto the run clock;
+    def rows(
+        self, rank: int, on_run_clock: Callable[[float], float]
+    ) -> list[tuple[int, int, str, float, float]]:
+        """The intervals as rows of ``stages.parquet``, their times brought onto the run clock;
         warm-up is left out."""
         return [
-            (rank, step, stage, start + shift_s, stop + shift_s)
+            (rank, step, stage, on_run_clock(start), on_run_clock(stop))
             for step, stage, start, stop in self._rows
             if step >= 0
         ]

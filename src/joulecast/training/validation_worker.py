@@ -221,7 +221,8 @@ class Ranks:
             return self.clocked.take(step)
 
         rows = [row for _, _, row in self.clocked.repeat(work)]
-        booked = self.clock.rows(self.comm.rank, 0.0)
+        # Only how long stages last counts here: this host's own clock will do.
+        booked = self.clock.rows(self.comm.rank, float)
         for number, row in enumerate(rows):
             mine = [entry for entry in booked if entry[1] == number]
             for _, _, name, start, stop in mine:

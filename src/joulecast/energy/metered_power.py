@@ -1,0 +1,70 @@
+"""The power readings of a record that its energy is made of."""
+
+import pandas as pd
+
+from joulecast.metering import Metering, metered
+from joulecast.records import RunRecord
+
+_LEAST_COVERED = 0.9
+"""Share of a run that a meter has to be read over: what lies outside its readings is not known."""
+
+
+def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
+    """What is wrong with the readings of a meter, by node and meter, of those that are no good."""
+    outcome = record.info.outcome
+    power = record.power
+    good = power[power["watts"].notna() | power["joules"].notna()]
+    times = good.groupby(["node", "meter"])["t_s"].agg(["min", "max", "nunique"])
+    spans = {key: row for key, *row in times.itertuples(name=None)}
+    wrong = {}
+    for meter in record.info.meters:
+        key = (meter.node, meter.meter)
+        first, last, readings = spans.get(key, (0.0, 0.0, 0))
+        if not meter.available:
+            continue
+        if readings < 2:
+            wrong[key] = "gave fewer than two readings"
+            continue
+        inside = min(last, outcome.stop_s) - max(first, outcome.start_s)
+        share = max(0.0, inside) / (outcome.stop_s - outcome.start_s)
+        # A counter knows what passed between two readings, however far apart; watts are unknown there.
+        if not meter.counter and meter.coverage is not None:
+            share = min(share, meter.coverage)
+        if share < _LEAST_COVERED:
+            wrong[key] = (
+                f"was read over {100 * share:.0f} % of the run, {100 * _LEAST_COVERED:.0f} are needed"
+            )
+    return wrong
+
+
+def counted_power(record: RunRecord) -> tuple[Metering, pd.DataFrame]:
+    """What a run's energy is made of, and the readings of those meters (columns as in
+    ``power.parquet``), none where the run has no energy.
+
+    A device that several containers of a machine read counts once: each has an equal share of it.
+    """
+    info = record.info
+    if info.spec.kind == "imported":
+        # Importers judge their meters, and deal out what nodes share.
+        metering = info.metering
+        return metering, _of_meters(record.power, metering)
+    metering = metered(info.nodes, info.meters, _unusable(record))
+    power = _of_meters(record.power, metering)
+    sharers = {(m.node, m.meter): 1 + len(m.shared_with) for m in metering.meters if m.shared_with}
+    if sharers:
+        keys = zip(power["node"], power["meter"], strict=True)
+        share = pd.Series([sharers.get(key, 1) for key in keys], index=power.index)
+        power = power.assign(watts=power["watts"] / share, joules=power["joules"] / share)
+    return metering, power
+
+
+def _of_meters(power: pd.DataFrame, metering: Metering) -> pd.DataFrame:
+    return power[power["meter"].isin({meter.meter for meter in metering.meters})]
+
+
+def machines(metering: Metering) -> int:
+    """How many machines have a meter: nodes, of which those that share a device are one."""
+    sharers: dict[str, set[str]] = {}
+    for meter in metering.meters:
+        sharers.setdefault(meter.node, {meter.node}).update(meter.shared_with)
+    return len({min(names) for names in sharers.values()})

@@ -1,0 +1,100 @@
+"""Names and addresses that configurations and other people's data give us, and what they may hold.
+
+Nothing here is handed to a shell by us. But a path becomes a pattern of Snakemake, which reads braces,
+and a part of the command lines that it makes for its jobs; a name becomes a file below a folder; and an
+address ends up in messages, logs and recorded campaigns, where a password has no place.
+"""
+
+import re
+from pathlib import PurePosixPath
+from urllib.parse import parse_qsl, urlsplit
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+"""What becomes a file, a folder or a wildcard of the workflow may be called."""
+
+_UNFIT = re.compile(r"""[^\w ./+=@,:~-]""")
+_NAME_PART = re.compile(r"[\w+.-][\w+. -]*")
+_SECRET = re.compile(
+    r"token|secret|passw|pwd|credential|signature|auth|session|jwt|api.?key|access.?key"
+    r"|^(key|sig|se|sas|code)$",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s'\"<>]*)", re.IGNORECASE)
+
+
+def plain_path(path: str) -> str:
+    """``path`` itself.
+
+    Raises:
+        ValueError: it holds a character that a shell or a pattern reads something into, or begins like
+            an option.
+    """
+    unfit = sorted(set(_UNFIT.findall(path)))
+    if unfit:
+        raise ValueError(
+            f"a path may not hold {' '.join(ascii(c) for c in unfit)}: letters, digits, spaces and "
+            "_ . / + = @ , : ~ - only"
+        )
+    if path.startswith(("-", "~")) or path != path.strip():
+        raise ValueError("a path may not begin with `-`, `~` or a space, or end with a space")
+    return path
+
+
+def simple_name(name: str) -> str:
+    """``name`` itself.
+
+    Raises:
+        ValueError: it is none that :data:`NAME` allows.
+    """
+    if not re.fullmatch(NAME, name):
+        raise ValueError(f"{name!r} is no name: letters, digits and _ . - only")
+    return name
+
+
+def relative_name(name: str) -> str:
+    """``name`` itself.
+
+    Raises:
+        ValueError: it is no path that stays below a folder, of letters, digits, spaces and ``_ . + -``.
+    """
+    parts = PurePosixPath(name).parts
+    if PurePosixPath(name).is_absolute() or ".." in parts:
+        raise ValueError(f"{name!r} must be a relative path without `..`")
+    if not parts or not all(_NAME_PART.fullmatch(part) for part in parts):
+        raise ValueError(f"{name!r} must be of letters, digits, spaces and _ . + - (and / between)")
+    return name
+
+
+def open_address(url: str) -> str:
+    """``url`` itself, if it says nothing that not everybody may know.
+
+    Raises:
+        ValueError: it holds a user, a password, or a key in its query. The message does not show it.
+    """
+    said = (
+        "holds credentials, which would end up in logs and records; fetch the file yourself and set "
+        "`external_data` to its folder"
+    )
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the address is none (host or port)") from None
+    if "@" in parts.netloc:
+        raise ValueError(f"the address {said}")
+    keys = [key for key, _ in parse_qsl(parts.query + "&" + parts.fragment, keep_blank_values=True)]
+    secret = next((key for key in keys if _SECRET.search(key)), None)
+    if secret is not None:
+        raise ValueError(f"the address has the key `{secret}` in its query and {said}")
+    return url
+
+
+def without_secrets(text: str) -> str:
+    """``text`` with every address in it cut down to scheme, host and path."""
+
+    def cut(found: re.Match[str]) -> str:
+        scheme, rest = found.groups()
+        rest = rest.rsplit("@", 1)[-1]
+        return scheme + re.split(r"[?#]", rest, maxsplit=1)[0]
+
+    return _ADDRESS.sub(cut, text)

@@ -1,0 +1,141 @@
+"""Energy of several hosts: complete or not there, each device once."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from conftest import make_record, make_spec
+
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.observations import observe
+from joulecast.metering import MeterInfo
+from joulecast.records import POWER_COLUMNS, write_record
+from joulecast.tables.checks import check_results
+
+RUN_S = 3.0
+DENIED = "RAPL: energy_uj may be read by root only"
+
+
+def hosts_with(meters, nodes=("node00", "node01", "node02", "node03"), sharers=None, until_s=5.0):
+    """A record of a run of 3 s on ``nodes``, read every 0.1 s by ``meters``: node, meter, watts (a
+    counter from 20 W on, else plain watts), ``None`` where it could not be opened."""
+    record = make_record(make_spec(nodes=len(nodes)))
+    times = [k / 10 for k in range(-2, 51) if k / 10 <= until_s]
+    rows, infos = [], []
+    for node, meter, watts in meters:
+        if watts is None:
+            infos.append(MeterInfo(node=node, meter=meter, available=False, reason=DENIED))
+            continue
+        counts = watts >= 20
+        rows += [(node, meter, t, watts, watts * (t + 0.2) if counts else None) for t in times]
+        infos.append(
+            MeterInfo(
+                node=node,
+                meter=meter,
+                available=True,
+                source="measured",
+                counter=counts,
+                shared_with=(sharers or {}).get((node, meter), []),
+            )
+        )
+    changes = {"nodes": list(nodes), "node_of_rank": list(nodes), "meters": infos}
+    info = record.info.model_copy(update=changes)
+    power = pd.DataFrame(rows, columns=list(POWER_COLUMNS)).astype({"joules": float})
+    return replace(record, info=info, power=power)
+
+
+def test_a_host_without_a_meter_is_named_and_nothing_is_filled_in():
+    meters = [(f"node0{n}", "rapl:package-0", 50.0) for n in (0, 1, 3)]
+    record = hosts_with([*meters, ("node02", "rapl", None)])
+    row = observe(record)
+    assert pd.isna(row["energy_j"]) and pd.isna(row["e_computing_j"])
+    assert row["energy_source"] is None and record.info.energy_source is None
+    assert row["why_no_energy"] == f"node02: rapl: {DENIED}; 3 of 4 hosts are metered"
+    assert row["why_no_energy"] == record.info.no_energy_reason
+    whole = hosts_with([*meters, ("node02", "rapl:package-0", 50.0)])
+    assert observe(whole)["energy_j"] == pytest.approx(4 * 50 * RUN_S)
+
+
+def test_a_kind_of_meter_counts_on_all_hosts_or_on_none():
+    gpus = [(f"node0{n}", f"nvml:{g}", 100.0) for n in range(4) for g in range(2)]
+    cpus = [("node00", "rapl:package-0", 50.0), ("node01", "rapl", None), ("node03", "rapl", None)]
+    row = observe(hosts_with(gpus + cpus))
+    assert row["energy_j"] == pytest.approx(8 * 100 * RUN_S), "the GPUs alone"
+    assert row["energy_source"] == "measured" and row["why_no_energy"] is None
+
+
+def test_estimates_do_not_stand_in_for_the_meters_of_some_hosts():
+    record = hosts_with([("node00", "rapl:package-0", 50.0), ("node01", "estimated", 30.0)])
+    for meter in record.info.meters[1:]:
+        meter.source = "estimated"
+    assert observe(record)["energy_source"] is None
+    said = observe(record)["why_no_energy"]
+    assert said.startswith("node01: rapl: there is none; node02") and "1 of 4 hosts" in said
+
+
+def test_many_hosts_without_a_meter_are_counted():
+    nodes = [f"n{k:04}" for k in range(1000)]
+    record = hosts_with([(node, "rapl:package-0", 50.0) for node in nodes[:100]], nodes)
+    said = record.info.no_energy_reason
+    assert "895 more without rapl; 100 of 1000 hosts are metered" in said and len(said) < 500
+
+
+@pytest.mark.parametrize(
+    ("watts", "until_s", "said"),
+    [
+        (10.0, 2.4, "rapl:a was read over 80 % of the run, 90 are needed"),
+        (50.0, 2.4, "rapl:a was read over 80 % of the run, 90 are needed"),
+        (50.0, -0.2, "rapl:a gave fewer than two readings"),
+    ],
+)
+def test_a_meter_that_fell_silent_gives_no_energy(watts, until_s, said):
+    record = hosts_with([("node00", "rapl:a", watts)], ["node00"], until_s=until_s)
+    row = observe(record)
+    assert pd.isna(row["energy_j"])
+    assert row["why_no_energy"] == f"node00: rapl: {said}; 0 of 1 hosts are metered"
+
+
+def test_gaps_are_unknown_to_watts_and_known_to_a_counter():
+    for watts, known in ((10.0, False), (50.0, True)):
+        record = hosts_with([("node00", "rapl:a", watts)], ["node00"])
+        record.info.meters[0].coverage = 0.4
+        holed = record.power[~record.power["t_s"].between(0.5, 2.3)]
+        energy = observe(replace(record, power=holed))["energy_j"]
+        assert energy == pytest.approx(50 * RUN_S) if known else pd.isna(energy)
+
+
+def test_a_meter_of_the_host_counts_once_for_all_its_nodes():
+    nodes = ["node00/0", "node00/1", "node01/2", "node01/3"]
+    wide = [(host, "rapl:package-0", 50.0) for host in ("node00", "node01")]
+    row = observe(hosts_with(wide, nodes))
+    assert row["energy_j"] == pytest.approx(2 * 50 * RUN_S) and row["metered_units"] == 2
+    said = observe(hosts_with(wide[:1], nodes))["why_no_energy"]
+    assert said == "node01: rapl: there is none; 1 of 2 hosts are metered"
+
+
+def test_containers_that_read_one_device_count_it_once():
+    both = [(node, "rapl:package-0", 50.0) for node in ("node00", "node01")]
+    sharers = {
+        ("node00", "rapl:package-0"): ["node01"],
+        ("node01", "rapl:package-0"): ["node00"],
+    }
+    record = hosts_with(both, ["node00", "node01"], sharers)
+    row = observe(record)
+    assert row["energy_j"] == pytest.approx(50 * RUN_S) and row["metered_units"] == 1
+    stages = [row[f"e_{s}_j"] for s in ("materials", "computing", "update", "other")]
+    assert sum(stages) == pytest.approx(row["energy_j"])
+
+
+def test_checks_name_run_host_meter_and_reason(tmp_path):
+    record = hosts_with([("node00", "rapl:package-0", 50.0), ("node01", "rapl", None)])
+    write_record(tmp_path / "r", record)
+    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
+    fit = CampaignFit(none, none, none, none, none, {})
+    found = check_results([tmp_path / "r"], fit)
+    missing = found[found["check"] == "missing meter"]
+    assert set(missing["verdict"]) == {"warning"} and set(missing["run"]) == {"r"}
+    assert missing["found"].tolist() == [
+        f"node01: rapl is left out: {DENIED}; 1 of 4 hosts are metered",
+        "node02: rapl is left out: there is none; 1 of 4 hosts are metered",
+        "node03: rapl is left out: there is none; 1 of 4 hosts are metered",
+    ]

@@ -1,0 +1,321 @@
+"""Nothing that configurations, campaigns or submissions say is run, leaves its folder, or tells a secret."""
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+import stat
+import urllib.error
+
+import pytest
+from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
+
+from joulecast.config import parse_config
+from joulecast.errors import JoulecastError
+from joulecast.external import bring_listed, listed_downloads, locate
+from joulecast.importers.mlperf import import_mlperf
+from joulecast.names import without_secrets
+from joulecast.recorded import pack, read_campaign, unpack_all
+from joulecast.records import write_record
+from joulecast.spec import Calibration
+from joulecast.training.launch import machine_lock, measure
+
+HOSTILE = [
+    "; touch PWNED",
+    "$(touch PWNED)",
+    "`touch PWNED`",
+    "a\ntouch PWNED",
+    'it\'s "quoted"',
+    "{wildcard}",
+    "a && touch PWNED",
+    "x\x00y",
+    "--help",
+    "~root",
+]
+
+# ---- what the code may not do
+
+_RUNS_TEXT = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput"}
+_UNSAFE_READERS = {
+    *("yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "pd.read_pickle"),
+    *("shutil.unpack_archive", "extractall"),
+}
+_UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "tarfile", "zipfile"}
+ALLOWED = {
+    # Messages between threads of one process, copied as MPI copies them; none comes from outside.
+    ("src/joulecast/training/pipeline_local.py", "imports pickle"),
+}
+
+
+def hazards(source):
+    """What a Python file does that could run or unpickle somebody's data."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            if isinstance(node, ast.ImportFrom):
+                names.append(node.module or "")
+            found += [f"imports {name}" for name in names if name in _UNSAFE_MODULES]
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        if called in _RUNS_TEXT | _UNSAFE_READERS or called.rsplit(".")[-1] == "extractall":
+            found.append(f"calls {called}")
+        if words.get("shell", "False") != "False" or "subprocess_shell" in called:
+            found.append(f"{called} with a shell")
+        if called == "torch.load" and words.get("weights_only") != "True":
+            found.append("torch.load of more than weights")
+        if words.get("allow_pickle", "False") != "False":
+            found.append(f"{called} of pickles")
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval('1')",
+        "os.system('ls')",
+        "subprocess.run('ls', shell=True)",
+        "yaml.load(text)",
+        "torch.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "archive.extractall()",
+        "from pickle import loads",
+        "import pickle",
+    ],
+)
+def test_the_search_for_hazards_finds_one(line):
+    assert len(hazards(line)) == 1
+
+
+def test_nothing_runs_text_or_reads_pickles():
+    files = [*ROOT.glob("src/**/*.py"), *ROOT.glob("workflow/**/*.py")]
+    assert len(files) > 100
+    names = {file: file.relative_to(ROOT).as_posix() for file in files}
+    found = {(names[file], what) for file in files for what in hazards(file.read_text())}
+    assert found == ALLOWED
+    rules = [ROOT / "Snakefile", *ROOT.glob("workflow/rules/*.smk")]
+    assert not [file for file in rules if "shell" in file.read_text()], (
+        "no rule has a shell command"
+    )
+
+
+# ---- hostile names
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_mean_something_elsewhere_are_refused_by_their_key(name):
+    download = {"url": "https://example.org/x", "sha256": "0" * 64}
+    for key, content in {
+        "results": {"results": name},
+        "campaign": {"campaign": name},
+        "platform": {"platform": name},
+        "workload.networks": {"workload": {"networks": [name]}},
+        "evaluation.imports": {"evaluation": {"imports": [name]}, "external_data": "/x"},
+        "partition.graphs": {"partition": {"graphs": name}},
+        "simulator.real_training": {"simulator": {"real_training": name}},
+        "simulator.platforms": {"simulator": {"platforms": [name]}},
+        "tuning.live.policy": {"tuning": {"live": {"policy": name}}},
+    }.items():
+        with pytest.raises(JoulecastError, match=key.replace(".", r"\.")):
+            parse_config(content)
+    if not name.startswith(("--", "~")):  # plain names of a file below a folder
+        with pytest.raises(JoulecastError, match="external_data: "):
+            parse_config({"external_data": {name: download}})
+
+
+def test_results_are_called_as_snakemake_calls_them():
+    names = {"a/./b/../c/": "a/c", "../x": "../x", "/data/my runs/é": "/data/my runs/é"}
+    assert {n: parse_config({"results": n}).results for n in names} == names
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "/etc/passwd", "a/../../x", "", "."])
+def test_no_name_of_external_data_leaves_its_folder(name, tmp_path):
+    download = {"url": "https://example.org/x", "sha256": "0" * 64}
+    with pytest.raises(JoulecastError, match="external_data: "):
+        parse_config({"external_data": {name: download}})
+    with pytest.raises(JoulecastError, match=r"evaluation\.imports: "):
+        parse_config({"external_data": "/x", "evaluation": {"imports": [name]}})
+    (tmp_path / "list.yaml").write_text(json.dumps({name: download}))
+    with pytest.raises(JoulecastError, match=r"list\.yaml: "):
+        listed_downloads(tmp_path / "list.yaml")
+
+
+def test_a_list_of_downloads_can_make_no_object(tmp_path):
+    (tmp_path / "l.yaml").write_text("!!python/object/apply:os.system ['touch PWNED']")
+    with pytest.raises(JoulecastError, match=r"l\.yaml: is not YAML"):
+        listed_downloads(tmp_path / "l.yaml")
+
+
+def test_snakemake_works_in_a_folder_of_any_name_that_is_allowed(tmp_path):
+    copy_workflow(tmp_path / "clone")
+    write_record(tmp_path / "r", make_record(make_spec("r")))
+    pack([tmp_path / "r"], tmp_path / "kept", name="kept", configurations=[])
+    lab = tmp_path / "clone/config/platforms/lab.yaml"
+    lab.write_text(f"name: lab\nrecorded: {tmp_path / 'kept'}\n")
+    results = "../out put,=+@é~:x/y-1"
+    done = snakemake(
+        *(tmp_path / "clone", "--config", "platform=lab", f"results={results}"),
+        *("--", f"{results}/records/r"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out put,=+@é~:x/y-1/records/r/run.json").is_file()
+
+
+def test_a_run_in_hostile_folders_runs_nothing_and_tells_nothing_of_its_environment(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-4711")
+    monkeypatch.chdir(tmp_path)
+    idle = {"kind": "idle", "calibration": Calibration(seconds=0.2)}
+    spec = make_spec("idle").model_copy(update={**idle, "workload": None, "training": None})
+    folder = tmp_path / "; touch PWNED $(touch PWNED) `touch PWNED` 'it's\" {x}\nnew"
+    measure(spec, folder / "record", folder / "log", timeout_s=100)
+    with pytest.raises(JoulecastError, match="exit code"):
+        measure(spec, folder / "other", folder / "log", launcher="false 'a; touch PWNED'")
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"run.json", "log"} < {path.name for path in left}, "and a note of the failure"
+    assert not [path for path in left if path.name == "PWNED"]
+    assert not [path for path in left if b"canary-4711" in path.read_bytes()]
+    assert not [path for path in tmp_path.rglob("*") if path.lstat().st_mode & stat.S_IWOTH]
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    write_record(tmp_path / "records/r", make_record(make_spec("r")))
+    pack([tmp_path / "records/r"], tmp_path / "kept", name="kept", configurations=[])
+    return tmp_path / "kept"
+
+
+def rewritten(campaign, old, new):
+    """The campaign with ``old`` for ``new`` in its runs, and the checksum that belongs to that."""
+    runs = (campaign / "runs.jsonl").read_text()
+    assert old in runs
+    (campaign / "runs.jsonl").write_text(runs.replace(old, new))
+    content = json.loads((campaign / "campaign.json").read_text())
+    found = hashlib.sha256((campaign / "runs.jsonl").read_bytes()).hexdigest()
+    content["files"]["runs.jsonl"]["sha256"] = found
+    (campaign / "campaign.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("run", ["../../evil", "/tmp/evil", "..", "a/b", "a b", "r$(touch x)", ""])
+def test_a_campaign_cannot_write_outside_its_folder(campaign, tmp_path, run):
+    rewritten(campaign, '"run":"r"', f'"run":"{run}"')
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(JoulecastError, match=r"runs\.jsonl:1: .* is no name of a run"):
+        unpack_all(campaign, tmp_path / "out/below")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_campaign_with_one_bit_changed_is_not_unpacked(campaign, tmp_path):
+    for name in read_campaign(campaign).info.files:
+        copy = tmp_path / f"copy-{name}"
+        shutil.copytree(campaign, copy)
+        content = bytearray((copy / name).read_bytes())
+        content[len(content) // 3] ^= 1
+        (copy / name).write_bytes(content)
+        with pytest.raises(JoulecastError, match=f"{name}: is not what was recorded"):
+            unpack_all(copy, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_unpacked_others_may_not_write(campaign, tmp_path):
+    before = os.umask(0o022)
+    try:
+        unpack_all(campaign, tmp_path / "out")
+    finally:
+        os.umask(before)
+    left = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
+    assert len(left) == 7 and not [p for p in left if p.lstat().st_mode & stat.S_IWOTH]
+
+
+def test_a_submission_names_no_folder(tmp_path):
+    """Systems and benchmarks become names of records, whatever they hold."""
+    log = "\n".join(
+        f':::MLLOG {{"namespace": "", "time_ms": {t}, "event_type": "{e}", "key": "{k}", '
+        f'"value": {v}, "metadata": {{"status": "success"}}}}'
+        for t, e, k, v in (
+            *((1000, "INTERVAL_START", "run_start", 1), (1500, "POINT_IN_TIME", "seed", 1)),
+            (61000, "INTERVAL_END", "run_stop", 1),
+        )
+    )
+    folder = tmp_path / "in/results/a$(touch PWNED)\n/; touch PWNED"
+    folder.mkdir(parents=True)
+    (folder / "result_0.txt").write_text(log)
+    out = tmp_path / "out/below"
+    with pytest.raises(JoulecastError, match="no run is left for fits"):
+        import_mlperf(tmp_path / "in", out)
+    (record,) = [path.parent for path in tmp_path.rglob("run.json")]
+    assert record.parent == out and record.name == "touch-pwned-a-touch-pwned--result_0"
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
+
+
+# ---- downloads and secrets
+
+
+def test_downloads_of_another_content_are_refused_and_not_kept(tmp_path):
+    (tmp_path / "a.csv").write_text("changed")
+    listed = tmp_path / "l.yaml"
+    listed.write_text(f"a.csv: {{url: 'file://{tmp_path}/a.csv', sha256: '{'0' * 64}'}}")
+    with pytest.raises(JoulecastError, match="nothing was kept"):
+        bring_listed(parse_config({}), listed_downloads(listed), tmp_path / "got")
+    assert not list((tmp_path / "got").iterdir())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:hunter2@example.org/x.csv",
+        "https://hunter2@example.org/x.csv",
+        "https://example.org/x.csv?token=hunter2",
+        "https://example.org/x.csv?a=1&X-Amz-Signature=hunter2",
+        "https://example.org/x.csv?sig=hunter2",
+        "https://example.org/x.csv#access_token=hunter2",
+        "ftp://me:hunter2@example.org/x.csv",
+        "https://me:hunter2/3@example.org/x.csv",
+    ],
+)
+def test_credentials_in_an_address_are_refused_and_not_repeated(url, tmp_path):
+    content = {"external_data": {"x.csv": {"url": url, "sha256": "0" * 64}}}
+    with pytest.raises(JoulecastError, match=r"x\.csv\.url: ") as refused:
+        parse_config(content)
+    assert "hunter2" not in str(refused.value)
+    (tmp_path / "l.yaml").write_text(json.dumps(content["external_data"]))
+    with pytest.raises(JoulecastError, match=r"x\.csv\.url: ") as refused:
+        listed_downloads(tmp_path / "l.yaml")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_address_is_told_without_its_query(tmp_path, monkeypatch):
+    def fails(url, timeout):
+        raise urllib.error.URLError(f"no route to {url}")
+
+    monkeypatch.setattr("urllib.request.urlopen", fails)
+    download = {"url": "https://example.org/x.csv?version=hunter2", "sha256": "0" * 64}
+    config = parse_config({"results": str(tmp_path), "external_data": {"x.csv": download}})
+    with pytest.raises(JoulecastError, match=r"https://example\.org/x\.csv cannot be") as failed:
+        locate(config, "x.csv")
+    assert "hunter2" not in str(failed.value)
+    assert without_secrets("see 'http://a:b@c/d?e#f', or g@h") == "see 'http://c/d', or g@h"
+
+
+# ---- the machine lock
+
+
+def test_the_lock_of_the_machine_is_ours_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    before = os.umask(0)
+    try:
+        with machine_lock(open(os.devnull, "w")):
+            (lock,) = tmp_path.iterdir()
+            assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    lock.unlink()
+    victim = tmp_path / "victim"
+    lock.symlink_to(victim)
+    with pytest.raises((OSError, JoulecastError)), machine_lock(open(os.devnull, "w")):
+        pass
+    assert not victim.exists(), "a link that somebody planted is not followed"
