@@ -15,6 +15,19 @@ include: "workflow/rules/partition.smk"
 include: "workflow/rules/tuning.smk"
 
 
+onstart:
+    tell_failed_runs()
+
+
+onsuccess:
+    tell_failed_runs()
+
+
+onerror:
+    tell_failed_runs(check_records=True)
+
+
+# Seconds each, of one core: not worth a job of their own.
 localrules:
     all,
     measure,
@@ -22,6 +35,13 @@ localrules:
     simulator_tables,
     partition_tables,
     tuning_tables,
+    tables,
+    figures,
+    check,
+    simulator_report,
+    partition_report,
+    tuning_report,
+    tuning_live_report,
 
 
 rule all:

@@ -18,6 +18,7 @@ from joulecast.platforms import read_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
 from joulecast.recorded import MAX_BYTES, unpack_all
+from joulecast.tables.failed_runs import write_failed_runs
 from joulecast.training.recorder import record_campaign
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -149,6 +150,22 @@ def replay(
         typer.echo(f"{out}: {len(unpack_all(recorded, out))} run records")
     except JoulecastError as error:
         raise failed(error) from None
+
+
+@app.command("failed-runs")
+def failed_runs(
+    results: Annotated[Path, typer.Argument(help="Folder of a campaign's results.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Write the table of failed runs anew (tables/failed_runs), and print it; all records are read."""
+    try:
+        table = write_failed_runs(results, check_records=True)
+    except JoulecastError as error:
+        raise failed(error) from None
+    for row in table.itertuples():
+        typer.echo(f"{row.run} ({row.now}): {row.reason}")
+    typer.echo(f"{len(table)} failed attempts: {results / 'tables/failed_runs.md'}")
 
 
 class Split(StrEnum):

@@ -1,6 +1,5 @@
 """Runs from outside: real MPI, and everything that can go wrong with one."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from conftest import make_spec
 
+from joulecast.attempts import attempts_at
 from joulecast.errors import JoulecastError
 from joulecast.provenance import usable_cores
 from joulecast.records import read_record
@@ -22,9 +22,13 @@ from joulecast.training.launch import command_line, measure
 
 
 def run(spec, tmp_path, **options):
-    options = {"failures": tmp_path / "failed", "timeout_s": 200.0} | options
+    options = {"attempts": tmp_path / "attempts", "timeout_s": 200.0} | options
     measure(spec, tmp_path / spec.run, tmp_path / f"{spec.run}.log", **options)
     return read_record(tmp_path / spec.run)
+
+
+def last_attempt(tmp_path, name):
+    return attempts_at(tmp_path / "attempts", name)[-1]
 
 
 def test_two_ranks_are_equal_after_twenty_steps(tmp_path):
@@ -93,9 +97,9 @@ def test_more_ranks_than_cores_are_refused_without_emulation(tmp_path):
     ranks = usable_cores() + 1
     with pytest.raises(JoulecastError, match="would measure time sharing"):
         run(make_spec("crowd", ranks), tmp_path)
-    failure = json.loads((tmp_path / "failed/crowd.json").read_text())
-    assert "would measure time sharing" in failure["reason"]
-    assert "nodes_per_core" in failure["reason"] and not (tmp_path / "crowd").exists()
+    reason = last_attempt(tmp_path, "crowd").reason
+    assert "would measure time sharing" in reason
+    assert "nodes_per_core" in reason and not (tmp_path / "crowd").exists()
 
 
 def test_calibrations(tmp_path):
@@ -132,8 +136,7 @@ def test_singletons_instead_of_one_job_are_recognised(tmp_path):
     fake.chmod(0o755)
     with pytest.raises(JoulecastError):
         run(make_spec("alone", 2), tmp_path, launcher=str(fake))
-    failure = json.loads((tmp_path / "failed/alone.json").read_text())
-    assert "has 1 ranks, the specification 2" in failure["reason"]
+    assert "has 1 ranks, the specification 2" in last_attempt(tmp_path, "alone").reason
 
 
 def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
@@ -141,7 +144,7 @@ def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
     with pytest.raises(JoulecastError):
         run(spec, tmp_path)
-    assert "on 1 hosts, 2 were asked for" in (tmp_path / "failed/hosts.json").read_text()
+    assert "on 1 hosts, 2 were asked for" in last_attempt(tmp_path, "hosts").reason
 
 
 def _ranks(folder):
@@ -173,12 +176,14 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
     with pytest.raises(JoulecastError, match="exit code"):
         run(long, tmp_path)
     killer.join()
-    failure = json.loads((tmp_path / "failed/dies.json").read_text())
-    assert failure["run"] == "dies" and failure["log"]
+    assert last_attempt(tmp_path, "dies").reason and last_attempt(tmp_path, "dies").log
     assert not (tmp_path / "dies").exists() and not list(tmp_path.glob(".dies*"))
     assert not _ranks(tmp_path), "no rank is left behind"
     run(make_spec("dies", 2, training={"steps": 1}), tmp_path)
-    assert not (tmp_path / "failed/dies.json").exists()
+    assert [attempt.reason is None for attempt in attempts_at(tmp_path / "attempts", "dies")] == [
+        False,
+        True,
+    ]
 
 
 def test_a_run_that_hangs_is_ended(tmp_path):

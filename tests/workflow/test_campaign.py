@@ -112,3 +112,20 @@ def test_only_what_is_missing_or_changed_is_measured_again(campaign, tmp_path):
     text = done.stdout + done.stderr
     assert re.search(r"^train +1$", text, re.M), text
     assert "train_single" not in text and "calibrate" not in text
+
+
+def test_a_broken_record_is_named_and_measured_again(campaign, tmp_path):
+    copy_workflow(tmp_path)
+    shutil.copytree(campaign / "results", tmp_path / "results")
+    shutil.copytree(campaign / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
+    results = tmp_path / "results/minimal"
+    broken = results / "records/vit_ti-n2-b8-r1"
+    (broken / "stages.parquet").write_bytes(b"PAR1 cut short")
+    shutil.rmtree(results / "fits")
+    done = snakemake(tmp_path, *MINIMAL, "--", "results/minimal/fits")
+    assert done.returncode != 0 and f"delete {broken.relative_to(tmp_path)}" in done.stderr
+    (row,) = pd.read_csv(results / "tables/failed_runs.csv").query("now == 'broken'").itertuples()
+    assert row.run == "vit_ti-n2-b8-r1" and "stages.parquet" in row.reason
+    shutil.rmtree(broken)
+    again = snakemake(tmp_path, "-n", *MINIMAL, "--", "measure")
+    assert re.search(r"^total +2$", again.stdout + again.stderr, re.M), again.stdout

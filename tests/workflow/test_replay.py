@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT, copy_workflow, snakemake
 from test_dry import TARGETS
 
+from joulecast.attempts import attempts_at
 from joulecast.recorded import pack, unpack_all
 
 SHIPPED = ROOT / "recorded/two-core-vm"
@@ -121,7 +122,8 @@ def test_a_recording_keeps_what_it_has_and_its_campaign_when_all_is_there(tmp_pa
     after = times()
     assert set(after) == {*before, "vit_ti-n2-b4-r1", "allreduce-n2", "sleeping_rank-n2"}
     assert {run: after[run] for run in before} == before, "a finished run was repeated"
-    assert not list((work / "failed").iterdir())
+    tried = attempts_at(work / "attempts", "allreduce-n2")
+    assert [attempt.reason is None for attempt in tried] == [False, True]
     content = json.loads((kept / "campaign.json").read_text())
     assert content["runs"] == 5 and content["note"] == "a test" and content["hosts"]
     assert content["configurations"][0]["workload"]["networks"] == ["vit_ti"]

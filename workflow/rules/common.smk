@@ -1,8 +1,10 @@
 # What the rules share: the checked configuration, the runs it asks for, and where results lie.
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 from joulecast.campaign import campaign_runs, recorded_folder, run_table
 from joulecast.config import parse_config
@@ -48,11 +50,15 @@ TRACES = [
 # A training that is tuned live is a measurement, and has a history of its own for everything it depends on.
 LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
 LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
-# Ranks that need a launcher are told from single ones by their node count.
-ONE_RANK = r"[a-z0-9_]+-n1-b\d+-r\d+"
+# Minutes that a scheduler gives a run: it ends itself before, and says why.
+WALLTIME_MIN = ceil(CONFIG.run_timeout_s / 60) + 5
+# Runs that need a launcher are told from those of a single rank by their node count.
+ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
+SEVERAL_RANKS_CALIBRATED = r"(allreduce|sleeping_rank)-n\d+"
 if CONFIG.scale.ranks_per_node > 1:
     ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
+    SEVERAL_RANKS_CALIBRATED = r"(idle|allreduce|sleeping_rank)-n\d+"
 
 
 wildcard_constraints:
@@ -83,6 +89,11 @@ def rank_count(wildcards):
     return int(RUNS.at[wildcards.run, "ranks"])
 
 
+def host_count(wildcards):
+    """Physical hosts of a run, which are the nodes that a scheduler gives it."""
+    return SPECS[wildcards.run].hosts
+
+
 def kept_or_measured(kept, name):
     """Folder of measurements the simulator is judged on, as input of a rule."""
     return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
@@ -111,3 +122,21 @@ def content_of_graph(wildcards):
     """What names the content of a kept task graph: a change of it cuts the network again."""
     file = None if TASK_GRAPHS is None else kept_task_graph(wildcards.network)
     return sha256_of(file) if file and file.exists() else None
+
+
+def tell_failed_runs(check_records=False):
+    """Write the table of failed runs, and say which ones there are now."""
+    from joulecast.tables.failed_runs import write_failed_runs
+
+    if RECORDED is not None:
+        return
+    try:
+        failed = write_failed_runs(Path(RESULTS), check_records)
+    except JoulecastError as error:
+        logger.error(f"no table of failed runs: {error}")
+        return
+    unmeasured = failed[failed["now"].isin(("missing", "broken"))]
+    for row in unmeasured.drop_duplicates("run", keep="last").itertuples():
+        logger.error(f"{row.run}: {row.now}: {row.reason}")
+    if len(unmeasured):
+        logger.error(f"all failed attempts: {RESULTS}/tables/failed_runs.md")

@@ -14,7 +14,11 @@ if RECORDED is None:
         resources:
             machine=2,
             mpi="mpiexec",
+            # What a cluster's scheduler is asked for.
             tasks=rank_count,
+            nodes=host_count,
+            cpus_per_task=CONFIG.scale.threads_per_rank,
+            runtime=WALLTIME_MIN,
         params:
             specification=specification,
         script:
@@ -25,10 +29,12 @@ if RECORDED is None:
             run=ONE_RANK,
         resources:
             machine=2,
+            cpus_per_task=CONFIG.scale.threads_per_rank,
+            runtime=WALLTIME_MIN,
 
     use rule train as calibrate with:
         wildcard_constraints:
-            run=r"(idle|allreduce|sleeping_rank)-n\d+",
+            run=SEVERAL_RANKS_CALIBRATED,
 
 else:
 

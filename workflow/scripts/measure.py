@@ -3,7 +3,7 @@
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import JoulecastError
 from joulecast.spec import RunSpec
@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(
-    specification: str, record: Path, log: Path, launcher: str | None, timeout_s: float
-) -> None:
-    failures = record.parent.parent / "failed"
+def main(specification: str, record: Path, log: Path, **options: Any) -> None:
+    attempts = record.parent.parent / "attempts"
     spec = RunSpec.model_validate_json(specification)
     try:
-        measure(spec, record, log, launcher=launcher, failures=failures, timeout_s=timeout_s)
+        measure(spec, record, log, attempts=attempts, **options)
     except JoulecastError as error:
         logging.error("%s; its log is %s", error, log)
         sys.exit(2)
@@ -31,5 +29,6 @@ if __name__ == "__main__":
         record=Path(snakemake.output.record),
         log=Path(snakemake.log[0]),
         launcher=snakemake.resources.get("mpi"),
+        nodes=snakemake.resources.get("nodes"),
         timeout_s=snakemake.config["run_timeout_s"],
     )

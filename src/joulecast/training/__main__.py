@@ -1,7 +1,6 @@
 """One rank of one run: ``{mpi} -n {ranks} python -m joulecast.training --spec FILE --out FOLDER``."""
 
 import argparse
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -45,7 +44,7 @@ def main() -> None:
             say_reason(error, arguments.spec)
         else:
             traceback.print_exc()
-            sys.stderr.flush()
+            say_reason(JoulecastError(f"rank {comm.rank}: {error!r}"), arguments.spec)
         comm.Abort(2 if isinstance(error, JoulecastError) else 1)
 
 

@@ -170,6 +170,15 @@ class SharedAllReduce:
         self._window.Free()
 
 
+def _memory_is_shared(hosts: Hosts) -> bool:
+    """Whether MPI can share memory between all ranks of every host; emulated nodes of one host and
+    containers keep them apart."""
+    together = hosts.comm.Split_type(MPI.COMM_TYPE_SHARED)
+    shared = bool(hosts.comm.allreduce(hosts.local.size <= together.size, op=MPI.LAND))
+    together.Free()
+    return shared
+
+
 def open_allreduce(
     algorithm: str, hosts: Hosts, elements: int, dtype: DTypeLike, yields: bool = False
 ) -> AllReduce:
@@ -179,15 +188,21 @@ def open_allreduce(
         yields: give the core away while waiting, for ranks that share cores.
 
     Raises:
-        JoulecastError: ``shared`` across hosts, or too little shared memory.
+        JoulecastError: ``shared`` across hosts or where memory is not shared, or too little of it.
     """
     # Where no two ranks share a host there is nothing for a window to do, and MPI moves ordinary
     # memory (huge pages) a tenth faster than a window's.
-    if algorithm == "mpi" or (algorithm == "two_level" and hosts.count == hosts.comm.size):
+    alone = hosts.count == hosts.comm.size
+    if algorithm == "mpi" or (algorithm == "two_level" and (alone or not _memory_is_shared(hosts))):
         return MpiAllReduce(hosts, elements, dtype, yields)
     if algorithm == "shared" and hosts.count > 1:
         raise JoulecastError(
             f"training.algorithm `shared` works within one host, the ranks are on {hosts.count}; "
             "use `two_level` or `mpi`"
+        )
+    if not _memory_is_shared(hosts):
+        raise JoulecastError(
+            "training.algorithm `shared`: MPI does not let the ranks of this host share memory (a "
+            "scheduler or container keeps them apart); use `two_level` or `mpi`"
         )
     return SharedAllReduce(hosts, elements, dtype, yields)

@@ -6,7 +6,6 @@ specification is not measured again, so an orphan that finished after all is not
 """
 
 import fcntl
-import json
 import os
 import shlex
 import shutil
@@ -17,17 +16,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from joulecast.attempts import attempt_noted, wait_for_others
 from joulecast.errors import JoulecastError
-from joulecast.files import explained_disk_errors, written_aside
+from joulecast.files import explained_disk_errors
 from joulecast.records import answers, read_info
 from joulecast.spec import RunSpec
 from joulecast.training.ranks import said_reason
-
-_LOG_LINES_KEPT = 40
 
 
 @contextmanager
@@ -46,11 +43,14 @@ def machine_lock(log: TextIO) -> Iterator[int]:
         os.close(descriptor)
 
 
-def command_line(spec: RunSpec, spec_file: Path, out: Path, launcher: str | None) -> list[str]:
+def command_line(
+    spec: RunSpec, spec_file: Path, out: Path, launcher: str | None, nodes: int | None = None
+) -> list[str]:
     """The argument list that starts a run; no shell ever sees it.
 
     Args:
         launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
+        nodes: nodes of the scheduler's to spread the ranks over; one for each host if ``None``.
 
     Raises:
         JoulecastError: the launcher is not there, or several ranks have none.
@@ -67,15 +67,25 @@ def command_line(spec: RunSpec, spec_file: Path, out: Path, launcher: str | None
             "(the lock has one: `./run` puts it there), load the site's module, or name another "
             "launcher with --set-resources train:mpi=..."
         )
+    if Path(words[0]).name == "srun":
+        # It would fill the first node before it gives more than one rank to the others, and let
+        # ranks wait for one that was killed.
+        words += [
+            f"--ntasks-per-node={spec.ranks // (nodes or spec.hosts)}",
+            f"--cpus-per-task={spec.threads_per_rank}",
+            "--kill-on-bad-exit=1",
+        ]
     return [*words, "-n", str(spec.ranks), *rank]
 
 
-def _environment(spec: RunSpec) -> dict[str, str]:
+def _environment(spec: RunSpec, launcher: str | None) -> dict[str, str]:
     threads = str(spec.threads_per_rank)
+    # A single rank in a job step of SLURM's would take its parent's place in MPI.
+    alone = ("PMI_", "PMI2_", "PMIX_") if launcher is None else ()
     return {
         # Huge pages for what glibc allocates (others ignore it): first touches cost a rank seconds.
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        **os.environ,
+        **{key: value for key, value in os.environ.items() if not key.startswith(alone)},
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
     }
@@ -92,8 +102,28 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that nothing is left running or half-written."""
+
+    def interrupted(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _run(
-    command: list[str], spec: RunSpec, spec_file: Path, log: TextIO, lock: int, timeout_s: float
+    command: list[str],
+    environment: dict[str, str],
+    spec: RunSpec,
+    spec_file: Path,
+    log: TextIO,
+    lock: int,
+    timeout_s: float,
 ) -> None:
     begin_of_this_try = log.seek(0, os.SEEK_END)
     process = subprocess.Popen(
@@ -101,15 +131,10 @@ def _run(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env=_environment(spec),
+        env=environment,
         start_new_session=True,
         pass_fds=(lock,),
     )
-
-    def interrupted(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupted)
     try:
         code = process.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -121,8 +146,6 @@ def _run(
     except BaseException:
         _end(process)
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
     if code != 0:
         killed = f" (killed by signal {-code})" if code < 0 else ""
         ended = f"ended with exit code {code}{killed}"
@@ -131,61 +154,47 @@ def _run(
         raise JoulecastError(f"{reason} ({ended})" if reason else f"run {spec.run}: {ended}")
 
 
-def _keep_failure(folder: Path, spec: RunSpec, reason: str, log_lines: list[str]) -> None:
-    failure = {
-        "run": spec.run,
-        "failed_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "reason": reason,
-        "log": log_lines[-_LOG_LINES_KEPT:],
-    }
-    with written_aside(folder / f"{spec.run}.json") as partial:
-        partial.write_text(json.dumps(failure, indent=1) + "\n")
-
-
 def measure(
     spec: RunSpec,
     out: Path,
     log_file: Path,
     *,
     launcher: str | None = "mpiexec",
-    failures: Path | None = None,
+    nodes: int | None = None,
+    attempts: Path | None = None,
     timeout_s: float = 3600.0,
 ) -> None:
     """Run ``spec`` and leave a validated record in ``out``; if it is there already, do nothing.
 
     Args:
+        out: folder of the record, which all hosts of the run must see.
         log_file: gets everything the ranks print.
-        failures: folder in which a failed run leaves ``RUN.json`` with its reason and the end of
-            its log; removed again when the run succeeds.
+        launcher, nodes: as in :func:`command_line`.
+        attempts: folder of the journal of attempts (:mod:`joulecast.attempts`); beside ``out`` if
+            ``None``.
 
     Raises:
         JoulecastError: the run failed; the message says how, the log says why.
     """
+    attempts = out.parent / "attempts" if attempts is None else attempts
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
-    with log:
-        begin_of_this_try = log.tell()
-        try:
-            with machine_lock(log) as lock:
-                if answers(out, spec):
-                    print(f"{out} already answers this specification", file=log)
-                    return
-                with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
-                    spec_file = Path(scratch) / "spec.json"
-                    spec_file.write_text(spec.model_dump_json())
-                    begin = time.monotonic()
-                    command = command_line(spec, spec_file, out, launcher)
-                    _run(command, spec, spec_file, log, lock, timeout_s)
-                print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
-                # Rank 0 validated the record before it renamed it.
-                if read_info(out).spec_sha256 != spec.digest():
-                    raise JoulecastError(f"run {spec.run}: {out} answers another specification")
-        except JoulecastError as error:
-            log.flush()
-            lines = log_file.read_bytes()[begin_of_this_try:].decode(errors="replace").splitlines()
-            if failures is not None:
-                _keep_failure(failures, spec, str(error), lines)
-            raise
-    if failures is not None:
-        (failures / f"{spec.run}.json").unlink(missing_ok=True)
+    with log, ended_by_signals():
+        wait_for_others(attempts, spec.run, log)
+        with attempt_noted(attempts, spec.run, log_file), machine_lock(log) as lock:
+            if answers(out, spec):
+                print(f"{out} already answers this specification", file=log)
+                return
+            # Ranks on other hosts read it, so it lies where the records do.
+            with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
+                spec_file = Path(scratch) / "spec.json"
+                spec_file.write_text(spec.model_dump_json())
+                begin = time.monotonic()
+                command = command_line(spec, spec_file, out, launcher, nodes)
+                environment = _environment(spec, launcher)
+                _run(command, environment, spec, spec_file, log, lock, timeout_s)
+            print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
+            # Rank 0 validated the record before it renamed it.
+            if read_info(out).spec_sha256 != spec.digest():
+                raise JoulecastError(f"run {spec.run}: {out} answers another specification")

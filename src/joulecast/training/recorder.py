@@ -93,7 +93,7 @@ def measure_all(
                 record,
                 log,
                 launcher=launcher if spec.ranks > 1 else None,
-                failures=work / "failed",
+                attempts=work / "attempts",
                 timeout_s=planned.timeout_s,
             )
         except JoulecastError as error:

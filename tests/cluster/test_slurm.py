@@ -1,0 +1,146 @@
+"""Campaigns on a real SLURM of four emulated nodes, started as there; and what befalls their runs."""
+
+import re
+import signal
+
+import pytest
+from campaigns import Campaign
+from emulated import EmulatedSlurm, why_not
+
+# Ranks of four nodes on two cores: emulated, and said so in every record.
+FOUR_NODES = (
+    "--config",
+    "scale={nodes: [1, 2, 4], repeats: 1, batch_size: 4}",
+    "emulation={nodes_per_core: 4}",
+    "workload={networks: [vit_ti], image_size: 32}",
+    "calibration={batch_sizes: [4]}",
+)
+# Calibrations that last long enough for something to happen to them.
+LONG = (
+    "--config",
+    "calibration={idle_s: 45, sleeping_rank_s: 15}",
+    "scale={nodes: [1, 2, 3]}",
+    "emulation={nodes_per_core: 2}",
+)
+LIMITED, KILLED, DOWN = "idle-n1", "sleeping_rank-n2", "sleeping_rank-n3"
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    cluster = EmulatedSlurm(tmp_path_factory.mktemp("slurm"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def measured(slurm, tmp_path_factory):
+    campaign = Campaign(tmp_path_factory.mktemp("campaign"), *FOUR_NODES)
+    done = campaign.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return campaign
+
+
+def test_every_run_is_measured_on_nodes_of_its_own(measured):
+    infos = {run: measured.info(run) for run in measured.records()}
+    assert len(infos) == 8
+    for run, info in infos.items():
+        nodes = info["spec"]["nodes"]
+        assert len(set(info["scheduler_node_of_rank"])) == nodes == info["checks"]["ranks"], run
+        assert info["scheduler_job"] and info["checks"]["distinct_hosts"] == 1
+    assert {info["spec"]["nodes"] for info in infos.values()} == {1, 2, 4}
+    jobs = [info["scheduler_job"] for info in infos.values()]
+    assert len(set(jobs)) == len(jobs), "a job for each run"
+
+
+@pytest.fixture(scope="module")
+def afflicted(slurm, tmp_path_factory, request):
+    """A campaign in which one run is killed by its time limit, a rank of another dies, and one loses a node;
+    the controller is killed and started again while that one is measured anew."""
+    campaign = Campaign(tmp_path_factory.mktemp("afflicted"), *LONG)
+    snakemake = campaign.start(*(f"results/minimal/records/{r}" for r in (LIMITED, KILLED, DOWN)))
+    request.addfinalizer(snakemake.kill)
+    waiting = {LIMITED, KILLED, DOWN}
+    while waiting:
+        slurm.wait_until(lambda: any(map(campaign.measuring, waiting)), 120)
+        run = next(filter(campaign.measuring, waiting))
+        job = campaign.attempts(run)[-1].slurm_job
+        if run == LIMITED:
+            slurm.end_at_once(job)
+        elif run == KILLED:
+            slurm.wait_until(lambda: len(campaign.ranks()) == 2)
+            campaign.ranks()[-1].kill()
+        else:
+            slurm.set_node(slurm.nodes_of(job)[-1], "down")
+        waiting.discard(run)
+        slurm.wait_until(lambda run=run: not campaign.measuring(run), 90)
+    slurm.wait_until(lambda: campaign.measuring(DOWN), 90)
+    slurm.restart_controller()
+    campaign.code = snakemake.wait(180)
+    return campaign
+
+
+def test_a_campaign_survives_what_befalls_its_runs(afflicted):
+    said = (afflicted.folder / "said").read_text()
+    assert afflicted.code == 1, said
+    assert set(afflicted.records()) == {DOWN}, said
+
+
+def test_a_run_that_exceeds_its_time_limit_is_told_so(afflicted):
+    (row,) = afflicted.failed().query("run == @LIMITED").itertuples()
+    assert "killed by its time limit" in row.reason and "TIMEOUT" in row.reason
+    assert row.now == "missing" and not (afflicted.results / f"records/{LIMITED}").exists()
+
+
+def test_a_rank_that_is_killed_ends_its_run(afflicted):
+    (row,) = afflicted.failed().query("run == @KILLED").itertuples()
+    assert re.search("ended with exit code 1(37|43)", row.reason) and row.now == "missing"
+    assert "Killed" in (afflicted.results / f"logs/{KILLED}.log").read_text()
+
+
+def test_a_run_whose_node_goes_down_is_started_again(afflicted):
+    (row,) = afflicted.failed().query("run == @DOWN").itertuples()
+    assert "SLURM has started its job" in row.reason and row.now == "measured"
+    assert len(afflicted.info(DOWN)["scheduler_node_of_rank"]) == 3
+
+
+def test_a_controller_that_is_restarted_loses_no_job(afflicted):
+    last = afflicted.attempts(DOWN)[-1]
+    assert last.reason is None and afflicted.info(DOWN)["scheduler_job"] == last.slurm_job
+
+
+def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted):
+    """Snakemake is killed: its job goes on. Started again, it waits for that job and takes its record."""
+    before = afflicted.records()
+    snakemake = afflicted.start(f"results/minimal/records/{KILLED}")
+    EmulatedSlurm.wait_until(lambda: afflicted.measuring(KILLED), 60)
+    snakemake.kill()
+    snakemake.wait()
+    locked = afflicted.run(f"results/minimal/records/{KILLED}")
+    assert locked.returncode != 0 and "--unlock" in locked.stdout + locked.stderr
+    unlocked = afflicted.run("--unlock")
+    assert unlocked.returncode == 0, unlocked.stderr
+    done = afflicted.run(f"results/minimal/records/{KILLED}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = afflicted.records()
+    assert after == before | {KILLED: after[KILLED]}
+    _, orphan, *waited = afflicted.attempts(KILLED)
+    assert orphan.reason is None and all(attempt.reason is None for attempt in waited)
+    assert afflicted.info(KILLED)["scheduler_job"] == orphan.slurm_job, "the orphan's record counts"
+
+
+def test_interrupted_it_cancels_its_jobs_and_says_so(afflicted):
+    before = afflicted.records()
+    snakemake = afflicted.start(f"results/minimal/records/{LIMITED}")
+    EmulatedSlurm.wait_until(lambda: afflicted.measuring(LIMITED), 60)
+    snakemake.send_signal(signal.SIGINT)
+    assert snakemake.wait(60) != 0
+    EmulatedSlurm.wait_until(lambda: not afflicted.measuring(LIMITED), 60)
+    assert afflicted.records() == before
+    last = afflicted.failed().query("run == @LIMITED").iloc[-1]
+    assert "its job was cancelled" in last["reason"] and last["now"] == "missing"
