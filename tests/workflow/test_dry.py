@@ -1,10 +1,10 @@
 """What the workflow says before it does anything."""
 
 import re
-from pathlib import Path
 
 import pytest
-from conftest import snakemake
+import yaml
+from conftest import ROOT, snakemake
 
 TARGETS = [
     "all",
@@ -19,13 +19,24 @@ TARGETS = [
 ]
 
 
-def test_dry_run_of_every_target(workflow_copy):
-    done = snakemake(workflow_copy, "-n", *TARGETS)
+MEASURED = {"train", "train_single", "calibrate"}
+IN_ALL = {"fit", "tables", "figures", "check", "simulator_report", "partition_report"}
+
+
+@pytest.mark.parametrize(
+    ("targets", "there", "not_there"),
+    [
+        (["all"], MEASURED | IN_ALL | {"tuning_live_report"}, {"fetch_traces"}),
+        (["measure"], MEASURED | {"measure"}, {"fit", "tables"}),
+        (TARGETS[2:], IN_ALL | {"tuning_report", "fetch_traces"}, {"all"}),
+    ],
+)
+def test_dry_run_of_every_target(workflow_copy, targets, there, not_there):
+    done = snakemake(workflow_copy, "-n", *targets)
     text = done.stdout + done.stderr
     assert done.returncode == 0, text
     jobs = set(re.findall(r"^(\w+) +\d+$", text, re.M))
-    assert {"train", "train_single", "calibrate", "fit", "judge_simulator"} <= jobs
-    assert {"partition_report", "tuning_report", "tuning_live_report", *TARGETS[1:2]} <= jobs
+    assert there <= jobs and not jobs & not_there, jobs
 
 
 def test_partitioning_needs_no_campaign(workflow_copy):
@@ -65,8 +76,30 @@ def test_lint(workflow_copy):
     assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr
 
 
-def test_profiles_repeat_no_measurement_for_newer_files():
-    import yaml
+def _profile(name):
+    return yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text())
 
-    profile = yaml.safe_load(Path("profiles/default/config.yaml").read_text())
-    assert profile["rerun-triggers"] == ["mtime", "params", "input"]
+
+@pytest.mark.parametrize("name", ["default", "slurm", "slurm-no-accounting"])
+def test_profiles_repeat_no_measurement_for_newer_files(name):
+    assert _profile(name)["rerun-triggers"] == ["mtime", "params", "input"]
+
+
+def test_the_cluster_profiles_differ_in_how_jobs_are_looked_up_alone():
+    with_accounting, without = _profile("slurm"), _profile("slurm-no-accounting")
+    assert with_accounting.pop("slurm-status-command") == "sacct"
+    assert without.pop("slurm-status-command") == "squeue"
+    assert with_accounting == without
+
+
+def test_what_is_measured_has_its_nodes_alone_on_a_cluster():
+    """Every rule that takes the whole machine here takes whole nodes there."""
+    exclusive = _profile("slurm")["set-resources"]
+    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    measuring = set()
+    for rule in re.split(r"^ *(?:use )?rule ", rules, flags=re.M)[1:]:
+        name = re.search(r"(?:as )?(\w+)(?: with)?:", rule).group(1)
+        if "machine=2" in rule or "use rule train" in f"use rule {rule}":
+            measuring.add(name)
+    assert {"train", "train_single", "calibrate", "tune_live"} <= measuring <= set(exclusive)
+    assert all("--exclusive" in exclusive[name]["slurm_extra"] for name in measuring)

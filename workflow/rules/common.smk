@@ -70,8 +70,20 @@ wildcard_constraints:
 
 
 def records(query="index == index"):
-    """Folders of the records of the runs that a query on the run table selects."""
+    """Folders of the records of the runs that a query on the run table selects.
+
+    Where a recorded campaign stands for them it is one folder with all: Snakemake compares each input with
+    each output of a rule, and a campaign may have ten thousand runs.
+    """
+    if RECORDED is not None:
+        return [f"{RESULTS}/records"]
     return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
+
+
+def traced_run():
+    """The run whose power trace is drawn: a training on the most nodes."""
+    query = "kind == 'training' and nodes == nodes.max() and repeat == 1"
+    return min(RUNS.query(query).index)
 
 
 def specification(wildcards):

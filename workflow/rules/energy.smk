@@ -60,7 +60,7 @@ rule tables:
 rule figures:
     input:
         fits=rules.fit.output.fits,
-        record=records("kind == 'training' and nodes == nodes.max() and repeat == 1")[0],
+        record=records(f"index == '{traced_run()}'"),
         imported=rules.fit.input.imported,
         published=ancient(str(PUBLISHED / "mc2.yaml")),
     output:
@@ -80,6 +80,7 @@ rule figures:
     threads: 1
     params:
         published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
+        traced_run=traced_run(),
     script:
         "../scripts/figures.py"
 

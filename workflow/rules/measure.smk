@@ -43,7 +43,7 @@ else:
             # A clone makes these newer than restored results: their content counts, not their age.
             ancient([str(RECORDED / name) for name in FILES]),
         output:
-            [directory(record) for record in records()],
+            records=directory(f"{RESULTS}/records"),
         log:
             f"{RESULTS}/logs/replay.log",
         threads: 1

@@ -8,7 +8,7 @@ rule fetch_traces:
         f"{RESULTS}/logs/fetch-traces.log",
     threads: 1
     params:
-        config=CONFIG.model_dump(mode="json"),
+        external_data=CONFIG.model_dump(mode="json")["external_data"],
         listed=str(EXTERNAL / "zeus_trace.yaml"),
         listed_sha256=sha256_of(EXTERNAL / "zeus_trace.yaml"),
     script:

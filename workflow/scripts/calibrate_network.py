@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulecast.logs import logged
+from joulecast.records import record_folders
 from joulecast.tables.scaling import calibrate_campaign
 
 if TYPE_CHECKING:
@@ -12,5 +13,5 @@ if TYPE_CHECKING:
 
 if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
-        records = [Path(path) for path in snakemake.input.records]
+        records = [r for path in snakemake.input.records for r in record_folders(Path(path))]
         calibrate_campaign(records, Path(snakemake.output.network))

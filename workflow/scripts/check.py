@@ -7,6 +7,7 @@ from joulecast.logs import logged
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
+from joulecast.records import record_folders
 from joulecast.tables.checks import check_results
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def main(records: list[str], fits: str, checks: Path) -> None:
-    findings = check_results([Path(r) for r in records], CampaignFit.load(Path(fits)))
+    folders = [folder for path in records for folder in record_folders(Path(path))]
+    findings = check_results(folders, CampaignFit.load(Path(fits)))
     print(findings.to_string(index=False))
     errors = findings[findings["verdict"] == "error"]
     if len(errors):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         bring_listed(
-            parse_config(snakemake.params.config, "configuration"),
+            parse_config(snakemake.config, "configuration"),
             listed_downloads(Path(snakemake.params.listed)),
             Path(snakemake.output.traces[0]).parent,
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.logs import logged
 from joulecast.energy.fitting import CampaignFit
-from joulecast.records import largest_record, read_record
+from joulecast.records import largest_record, read_record, record_folders
 from joulecast.tables.figures import (
     power_trace,
     predicted_against_measured,
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(fits: str, record: str, imported: list[str], published: str, folder: Path) -> None:
+def main(
+    fits: str, record: str, traced_run: str, imported: list[str], published: str, folder: Path
+) -> None:
     fit = CampaignFit.load(Path(fits))
     band = read_published(Path(published)).error_percent["MC2"]
     observations = fit.observations
@@ -26,7 +28,8 @@ def main(fits: str, record: str, imported: list[str], published: str, folder: Pa
     clean = observations[trained & (observations["polluted"] == "")]
     stage_times(clean, folder / "stage_times")
     stage_energies(clean, folder / "stage_energies")
-    power_trace(read_record(Path(record)), folder / "power_trace")
+    (traced,) = (path for path in record_folders(Path(record)) if path.name == traced_run)
+    power_trace(read_record(traced), folder / "power_trace")
     predicted_against_measured(fit.times, fit.energies, folder / "predicted_against_measured", band)
     for name in imported:
         power_trace(largest_record(Path(name)), folder / f"power_trace_{Path(name).name}")
@@ -36,7 +39,8 @@ if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         main(
             fits=snakemake.input.fits,
-            record=snakemake.input.record,
+            record=snakemake.input.record[0],
+            traced_run=snakemake.params.traced_run,
             imported=snakemake.input.imported,
             published=snakemake.input.published,
             folder=Path(snakemake.output[0]).parent,

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 def main(records: list[str], imported: list[str], fits: str, **options: float) -> None:
-    folders = [Path(r) for r in records]
-    for name in imported:
-        folders += record_folders(Path(name))
+    folders = [folder for path in [*records, *imported] for folder in record_folders(Path(path))]
     fit_campaign(folders, **options).save(Path(fits))
 
 

@@ -18,5 +18,5 @@ if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         main(
             campaign=Path(snakemake.input[0]).parent,
-            records=Path(snakemake.output[0]).parent,
+            records=Path(snakemake.output.records),
         )
