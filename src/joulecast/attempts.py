@@ -5,6 +5,8 @@ that a run that was killed from outside (a signal, a time limit, a node that wen
 that still goes on. What killed it, nobody wrote down: SLURM is asked, as long as it remembers.
 """
 
+import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -21,11 +23,15 @@ from typing import Any, TextIO
 import psutil
 
 from joulecast.errors import JoulecastError
-from joulecast.files import explained_disk_errors
+from joulecast.files import directory_written_aside, explained_disk_errors
 from joulecast.provenance import physical_host
+
+ASKED_S = "JOULECAST_ASKED_S"
+"""Environment variable: when the campaign was started, in seconds of the epoch."""
 
 _LOG_LINES_KEPT = 40
 _POLL_S = 2.0
+_CLOCKS_DIFFER_S = 30.0  # that of a file server from ours
 _SLURM_ENDS_JOBS_S = 35.0  # KillWait is 30 s unless configured
 
 _SLURM_GOES_ON = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
@@ -70,9 +76,11 @@ def _append(folder: Path, run: str, line: dict[str, Any]) -> None:
     journal = _journal(folder, run)
     with explained_disk_errors(journal):
         folder.mkdir(parents=True, exist_ok=True)
-        # One write: of two processes that append, neither cuts the other's line. The first end of line
-        # parts it from one that a full disk cut short.
         with open(journal, "ab", buffering=0) as file:
+            # Clients of a file server append where they believe the end to be; not every one can lock.
+            with suppress(OSError):
+                fcntl.lockf(file, fcntl.LOCK_EX)
+            # The first end of line parts it from one that a full disk cut short.
             file.write(f"\n{json.dumps(line)}\n".encode())
 
 
@@ -90,38 +98,51 @@ def attempts_at(folder: Path, run: str) -> list[Attempt]:
                 attempts[content["id"]] = Attempt(run=run, **content)
                 continue
             ended = attempts[content["id"]]
+            # What somebody else took for its end does not count beside what it wrote itself.
+            if "settled" in content and ended.ended_utc is not None:
+                continue
             ended.ended_utc, ended.reason = content["ended_utc"], content.get("reason")
             ended.log = content.get("log", [])
     return list(attempts.values())
 
 
-def _final_slurm_state(job: str) -> str | None:
-    """The state of a job that is over; one that SLURM is still ending is waited for, half a minute."""
-    deadline = time.monotonic() + _SLURM_ENDS_JOBS_S
-    while (state := _slurm_state(job)) == "COMPLETING" and time.monotonic() < deadline:
-        time.sleep(_POLL_S / 4)
-    return state
+@dataclass(frozen=True)
+class _Job:
+    """What SLURM says of a job: its state (``None``: forgotten), how often it was started again."""
+
+    state: str | None
+    restarts: int = 0
 
 
-def _slurm_state(job: str) -> str | None:
-    """What SLURM calls the state of a job; ``None`` when it cannot be asked or has forgotten it."""
+def _slurm_job(job: str) -> _Job | None:
+    """What SLURM says of a job; ``None`` when it cannot be asked now."""
+    answered = False
     for program, *arguments in (
         ("scontrol", "show", "job", "-o", job),
         ("sacct", "-X", "-n", "-P", "-o", "State", "-j", job),
     ):
-        if shutil.which(program) is None:
-            continue
         try:
             answer = subprocess.run(
                 [program, *arguments], capture_output=True, text=True, timeout=30
             )
-        except subprocess.TimeoutExpired:
+        except (FileNotFoundError, subprocess.TimeoutExpired):
             continue
-        said = answer.stdout.split() if answer.returncode == 0 else []
-        states = [word.removeprefix("JobState=") for word in said if "JobState=" in word]
-        if states or (program == "sacct" and said):
-            return (states or said)[0]
-    return None
+        if answer.returncode == 0 and answer.stdout.strip():
+            words = answer.stdout.split()
+            facts = dict(word.split("=", 1) for word in words if "=" in word)
+            return _Job(facts.get("JobState", words[0]), int(facts.get("Restarts", 0)))
+        answered |= "Invalid job id" in answer.stderr
+    return _Job(None) if answered else None
+
+
+def _ended_slurm_job(job: str) -> _Job | None:
+    """The same of a job that is over; one that SLURM is still ending is waited for, half a minute."""
+    deadline = time.monotonic() + _SLURM_ENDS_JOBS_S
+    while (found := _slurm_job(job)) and found.state == "COMPLETING":
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S / 4)
+    return found
 
 
 def _process_lives(attempt: Attempt) -> bool:
@@ -132,27 +153,32 @@ def _process_lives(attempt: Attempt) -> bool:
 
 
 def goes_on(attempt: Attempt) -> bool:
-    """Whether an attempt without an end still works: its process here, or its SLURM job anywhere."""
+    """Whether an attempt without an end still works: its process here, or its SLURM job anywhere; also
+    when SLURM cannot be asked, so that nothing is measured twice at a time."""
     if attempt.ended_utc is not None:
         return False
     if attempt.host == physical_host():
         return _process_lives(attempt)
     # What asks from inside the same job was started by it anew.
-    of_another_job = attempt.slurm_job not in (None, os.environ.get("SLURM_JOB_ID"))
-    return of_another_job and _slurm_state(str(attempt.slurm_job)) in _SLURM_GOES_ON
+    if attempt.slurm_job in (None, os.environ.get("SLURM_JOB_ID")):
+        return False
+    job = _slurm_job(str(attempt.slurm_job))
+    return job is None or job.state in _SLURM_GOES_ON
 
 
 def _why_it_ended(attempt: Attempt) -> str:
-    job = attempt.slurm_job
-    if job is None:
+    if attempt.slurm_job is None:
         return _WITHOUT_A_WORD
-    if job == os.environ.get("SLURM_JOB_ID"):
-        return f"{_WITHOUT_A_WORD}; SLURM has started its job {job} again"
-    state = _final_slurm_state(job)
-    if state in _SLURM_REASONS:
-        return f"{_SLURM_REASONS[state]} (SLURM job {job}: {state})"
-    said = "has forgotten it" if state is None else f"says {state}"
-    return f"{_WITHOUT_A_WORD} (SLURM job {job}: SLURM {said})"
+    number = attempt.slurm_job
+    job = _ended_slurm_job(number)
+    if job is None:
+        return f"{_WITHOUT_A_WORD} (SLURM job {number}: SLURM cannot be asked)"
+    if number == os.environ.get("SLURM_JOB_ID") and job.restarts:
+        return f"{_WITHOUT_A_WORD}; SLURM has started its job {number} again"
+    if job.state in _SLURM_REASONS:
+        return f"{_SLURM_REASONS[job.state]} (SLURM job {number}: {job.state})"
+    said = "has forgotten it" if job.state is None else f"says {job.state}"
+    return f"{_WITHOUT_A_WORD} (SLURM job {number}: SLURM {said})"
 
 
 def settle(folder: Path, run: str) -> list[Attempt]:
@@ -162,23 +188,61 @@ def settle(folder: Path, run: str) -> list[Attempt]:
         if attempt.ended_utc is None and not goes_on(attempt):
             attempt.ended_utc, attempt.reason = _now(), _why_it_ended(attempt)
             ended = {"id": attempt.id, "ended_utc": attempt.ended_utc, "reason": attempt.reason}
-            _append(folder, run, ended)
-    return attempts
+            _append(folder, run, ended | {"settled": True})
+    # Read again: it may have written its end meanwhile.
+    return attempts_at(folder, run)
 
 
-def wait_for_others(folder: Path, run: str, log: TextIO) -> None:
-    """Wait until no other attempt at a run goes on: one that outlived who started it may yet end well."""
+def wait_for_earlier(folder: Path, own: Attempt, log: TextIO) -> None:
+    """Wait for earlier attempts at a run that go on: one that outlived who started it may yet end well."""
     told = False
-    while others := [attempt for attempt in settle(folder, run) if attempt.ended_utc is None]:
+    while True:
+        earlier = itertools.takewhile(lambda a: a.id != own.id, settle(folder, own.run))
+        others = [attempt for attempt in earlier if attempt.ended_utc is None]
+        if not others:
+            break
         if not told:
             where = ", ".join(f"{a.host.split(':')[0]} (process {a.pid})" for a in others)
             print(f"an earlier attempt goes on on {where}; waiting for it", file=log, flush=True)
             told = True
         time.sleep(_POLL_S)
+    for left in folder.glob(f".{own.run}-*"):  # what killed attempts left of their scratch folders
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    with directory_written_aside(target) as aside:
+        for file in source.iterdir():
+            try:
+                os.link(file, aside / file.name)
+            except OSError:  # a file system without links
+                shutil.copy2(file, aside / file.name)
+
+
+def keep_record(folder: Path, run: str, record: Path) -> None:
+    """Hold a record a second time, by links that take no room: Snakemake removes the output of a job before
+    it starts it, although another job that it has lost sight of may have made it meanwhile."""
+    with suppress(OSError, JoulecastError):  # the record is there, which is what counts
+        _link(record, _kept(folder, run))
+
+
+def bring_back(folder: Path, run: str, record: Path, since_s: float) -> None:
+    """Put back a record that is held and was finished after ``since_s`` (seconds of the epoch). Older ones
+    were removed by who wants them measured again."""
+    kept = _kept(folder, run)
+    with suppress(FileNotFoundError):
+        os.listdir(record.parent)  # has a file server's client look again
+        newer = (kept / "run.json").stat().st_mtime > since_s - _CLOCKS_DIFFER_S
+        if newer and not record.exists():
+            _link(kept, record)
+
+
+def _kept(folder: Path, run: str) -> Path:
+    return folder / f".{run}.record"
 
 
 @contextmanager
-def attempt_noted(folder: Path, run: str, log_file: Path) -> Iterator[None]:
+def attempt_noted(folder: Path, run: str, log_file: Path) -> Iterator[Attempt]:
     """Keep the journal of one attempt at a run: its begin now, its end when the block ends.
 
     Args:
@@ -199,7 +263,7 @@ def attempt_noted(folder: Path, run: str, log_file: Path) -> Iterator[None]:
     _append(folder, run, {key: facts[key] for key in facts if key not in ("run", "log")})
     ended: dict[str, Any] = {"id": started.id}
     try:
-        yield
+        yield started
     except KeyboardInterrupt:
         # Within SLURM only it knows why: whoever settles the journal will ask.
         if started.slurm_job is None:

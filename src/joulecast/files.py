@@ -60,7 +60,12 @@ def directory_written_aside(target: Path) -> Iterator[Path]:
         try:
             yield partial
             if target.exists():
-                shutil.rmtree(target)
-            os.replace(partial, target)
+                # Renamed first: a file server keeps files that somebody reads, and removing takes time.
+                older = _aside(target)
+                os.replace(target, older)
+                os.replace(partial, target)
+                shutil.rmtree(older, ignore_errors=True)
+            else:
+                os.replace(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

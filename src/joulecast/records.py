@@ -278,13 +278,19 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
     return record
 
 
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
 def record_folders(above: Path) -> list[Path]:
     """All run records in a folder, however deep.
 
     Raises:
         JoulecastError: there is none.
     """
-    folders = sorted(path.parent for path in above.rglob("run.json"))
+    found = (path.parent for path in above.rglob("run.json"))
+    # Hidden ones are half-written, or held beside the journal of attempts.
+    folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
     if not folders:
         raise JoulecastError(
             f"{above}: holds no run record (a folder with run.json); import or measure some, or "

@@ -70,7 +70,7 @@ SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1,sched_interval=2,batch_sched_delay=0
 ReturnToService=2
 MinJobAge=3600
-KillWait=2
+KillWait=10
 SlurmdTimeout=30
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool/%n
@@ -157,11 +157,12 @@ class EmulatedSlurm:
     def set_node(self, node: str, state: str) -> None:
         """Set a node down, or bring it back (``resume``)."""
         change = ["scontrol", "update", f"nodename={node}", f"state={state}", "reason=test"]
-        subprocess.run(change, check=True, capture_output=True)
+        # A node that is up cannot be resumed, and need not be.
+        subprocess.run(change, check=state != "resume", capture_output=True)
 
     def nodes_of(self, job: str) -> list[str]:
         """The nodes of a job."""
-        hosts = _asked("squeue", "-h", "-j", job, "-o", "%N").strip()
+        hosts = _asked("squeue", "-h", "-t", "all", "-j", job, "-o", "%N").strip()
         return _asked("scontrol", "show", "hostnames", hosts).split()
 
     def end_at_once(self, job: str) -> None:

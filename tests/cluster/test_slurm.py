@@ -1,11 +1,16 @@
 """Campaigns on a real SLURM of four emulated nodes, started as there; and what befalls their runs."""
 
+import json
 import re
 import signal
 
+import pandas as pd
 import pytest
 from campaigns import Campaign
-from emulated import EmulatedSlurm, why_not
+from emulated import NODES, EmulatedSlurm, why_not
+
+from joulecast.records import FRAMES, read_record
+from joulecast.training.launch import measure
 
 # Ranks of four nodes on two cores: emulated, and said so in every record.
 FOUR_NODES = (
@@ -41,21 +46,60 @@ def slurm(tmp_path_factory):
 @pytest.fixture(scope="module")
 def measured(slurm, tmp_path_factory):
     campaign = Campaign(tmp_path_factory.mktemp("campaign"), *FOUR_NODES)
-    done = campaign.run()
+    done = campaign.run("energy_tables", "check")
     assert done.returncode == 0, done.stdout + done.stderr
     return campaign
 
 
-def test_every_run_is_measured_on_nodes_of_its_own(measured):
+def test_every_run_is_measured_on_nodes_of_its_own(measured, slurm):
     infos = {run: measured.info(run) for run in measured.records()}
     assert len(infos) == 8
     for run, info in infos.items():
         nodes = info["spec"]["nodes"]
         assert len(set(info["scheduler_node_of_rank"])) == nodes == info["checks"]["ranks"], run
-        assert info["scheduler_job"] and info["checks"]["distinct_hosts"] == 1
+        assert info["checks"]["distinct_hosts"] == 1
+        assert set(info["scheduler_node_of_rank"]) == set(slurm.nodes_of(info["scheduler_job"]))
     assert {info["spec"]["nodes"] for info in infos.values()} == {1, 2, 4}
     jobs = [info["scheduler_job"] for info in infos.values()]
     assert len(set(jobs)) == len(jobs), "a job for each run"
+    assert len(pd.read_csv(measured.results / "tables/time_error.csv")) > 0
+    assert len(pd.read_csv(measured.results / "tables/failed_runs.csv")) == 0
+
+
+# What two records of one specification may differ in: host facts, times, and what was read of meters.
+HOST_FACTS = {"started_utc", "scheduler_job", "scheduler_node_of_rank", "algorithm_used", "clock"}
+HOST_FACTS |= {"load_before", "polluted", "source", "oversubscribed", "reference_step_s", "hosts"}
+
+
+def test_records_are_those_that_the_same_runs_leave_locally(measured, tmp_path):
+    for run in ("vit_ti-n2-b8-r1", "allreduce-n2", "idle-n1"):
+        there = read_record(measured.results / "records" / run)
+        spec = there.info.spec
+        measure(
+            spec, tmp_path / run, tmp_path / "log", launcher="mpiexec" if spec.ranks > 1 else None
+        )
+        here = read_record(tmp_path / run)
+        facts = [record.info.model_dump(exclude=HOST_FACTS) for record in (here, there)]
+        for fact in facts:
+            done = fact.pop("outcome")
+            fact["done"] = {key: done[key] for key in ("steps", "samples", "final_loss")}
+            fact["checks"].pop("overrun_fraction")
+            fact["meters"] = [(m["node"], m["meter"], m["source"]) for m in fact["meters"]]
+        assert facts[0] == facts[1]
+        for frame in FRAMES:
+            columns = getattr(here, frame).dtypes
+            assert columns.equals(getattr(there, frame).dtypes)
+        intervals = [r.stages[["rank", "step", "stage"]].value_counts() for r in (here, there)]
+        assert intervals[0].equals(intervals[1])
+
+
+def test_a_pipeline_of_ranks_of_one_node_is_run_in_a_job(measured):
+    """It starts MPI itself, in a job of one task."""
+    record = "results/minimal/pipelines/resnet18-s2-exact-1f1b-m2-b8-i32.json"
+    done = measured.run(record)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = json.loads((measured.folder / record).read_text())
+    assert len(ran["stages"]) == 2 and not ran["oversubscribed"]
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +124,8 @@ def afflicted(slurm, tmp_path_factory, request):
         waiting.discard(run)
         slurm.wait_until(lambda run=run: not campaign.measuring(run), 90)
     slurm.wait_until(lambda: campaign.measuring(DOWN), 90)
+    for node in NODES:
+        slurm.set_node(node, "resume")
     slurm.restart_controller()
     campaign.code = snakemake.wait(180)
     return campaign

@@ -216,3 +216,29 @@ def test_no_shell_sees_a_name(tmp_path):
     spec = make_spec("x; touch /tmp/owned")
     command = command_line(spec, tmp_path / "a b.json", tmp_path / "$(id)", "mpiexec -l")
     assert command[1:4] == ["-l", "-n", "1"] and str(tmp_path / "$(id)") in command
+
+
+def test_srun_is_told_how_to_spread_the_ranks(tmp_path, monkeypatch):
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    spec = make_spec("x", 2).model_copy(update={"ranks_per_node": 4, "threads_per_rank": 3})
+    spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
+    words = command_line(
+        spec, tmp_path / "s", tmp_path / "o", "srun --mpi=pmix", 2, "env A=1 python"
+    )
+    assert words[:2] == ["srun", "--mpi=pmix"] and words[5:10] == [
+        "-n",
+        "8",
+        "env",
+        "A=1",
+        "python",
+    ]
+    assert set(words[2:5]) == {"--ntasks-per-node=4", "--cpu-bind=none", "--kill-on-bad-exit=1"}
+
+
+def test_ranks_may_have_a_python_of_their_own(tmp_path):
+    """As in a container: what starts Python for the ranks is not what starts it here."""
+    spec = make_spec("boxed", training={"steps": 1})
+    run(spec, tmp_path, launcher=None, python=f"env JOULECAST_BOX=1 {sys.executable}")
+    with pytest.raises(JoulecastError, match=r"no `apptainer-none` on the PATH.*rank_python"):
+        run(spec.model_copy(update={"seed": 3}), tmp_path, launcher=None, python="apptainer-none x")

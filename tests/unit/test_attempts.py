@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,7 +12,14 @@ import threading
 import psutil
 import pytest
 
-from joulecast.attempts import attempt_noted, attempts_at, settle, wait_for_others
+from joulecast.attempts import (
+    attempt_noted,
+    attempts_at,
+    bring_back,
+    keep_record,
+    settle,
+    wait_for_earlier,
+)
 from joulecast.errors import JoulecastError
 from joulecast.provenance import physical_host
 
@@ -58,6 +66,16 @@ def test_another_process_of_the_same_number_is_not_it(tmp_path):
     assert settle(tmp_path, "r")[0].reason is not None
 
 
+def slurm_says(tmp_path, monkeypatch, script):
+    """A scontrol that knows one job, and no sacct."""
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"#!/bin/sh\n{script}\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{scontrol.parent}:/bin")
+    return tmp_path / "attempts"
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -69,25 +87,45 @@ def test_another_process_of_the_same_number_is_not_it(tmp_path):
     ],
 )
 def test_slurm_is_asked_for_what_nobody_could_write(tmp_path, monkeypatch, state, said):
-    scontrol = tmp_path / "bin/scontrol"
-    scontrol.parent.mkdir()
-    scontrol.write_text(
-        f'#!/bin/sh\n[ "$4" = 17 ] && echo "JobId=17 JobState={state} Reason=None"\n'
-    )
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{scontrol.parent}:{os.environ['PATH']}")
-    _open_attempt(tmp_path / "attempts", 1, 0.0, host="elsewhere:boot", slurm_job="17")
-    reason = settle(tmp_path / "attempts", "r")[0].reason
+    known = f'[ "$4" = 17 ] && echo "JobId=17 Restarts=0 JobState={state} Reason=None"'
+    folder = slurm_says(tmp_path, monkeypatch, known)
+    _open_attempt(folder, 1, 0.0, host="elsewhere:boot", slurm_job="17")
+    reason = settle(folder, "r")[0].reason
     if said is None:
         assert reason is None
     else:
         assert re.search(said, reason)
 
 
+def test_a_job_that_slurm_has_forgotten_is_over(tmp_path, monkeypatch):
+    folder = slurm_says(tmp_path, monkeypatch, "echo Invalid job id specified >&2; exit 1")
+    _open_attempt(folder, 1, 0.0, host="elsewhere:boot", slurm_job="17")
+    assert "SLURM has forgotten it" in settle(folder, "r")[0].reason
+
+
+def test_as_long_as_slurm_cannot_be_asked_nothing_is_settled(tmp_path, monkeypatch):
+    folder = slurm_says(
+        tmp_path, monkeypatch, "echo Unable to contact slurm controller >&2; exit 1"
+    )
+    _open_attempt(folder, 1, 0.0, host="elsewhere:boot", slurm_job="17")
+    assert settle(folder, "r")[0].ended_utc is None
+
+
+def test_what_an_attempt_says_of_itself_counts_more_than_what_others_took_it_for(tmp_path):
+    _open_attempt(tmp_path, 1, 0.0)
+    assert settle(tmp_path, "r")[0].reason is not None
+    with open(tmp_path / "r.jsonl", "a") as journal:
+        journal.write('{"id": "a1", "ended_utc": "2026-01-01T00:01:00+00:00"}\n')
+        journal.write('{"id": "a1", "ended_utc": "x", "reason": "killed?", "settled": true}\n')
+    (attempt,) = settle(tmp_path, "r")
+    assert attempt.reason is None and attempt.ended_utc == "2026-01-01T00:01:00+00:00"
+
+
 def test_a_job_that_slurm_started_again_does_not_wait_for_itself(tmp_path, monkeypatch):
+    again = slurm_says(tmp_path, monkeypatch, 'echo "JobId=17 Restarts=1 JobState=RUNNING"')
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    _open_attempt(tmp_path, 1, 0.0, host="elsewhere:boot", slurm_job="17")
-    assert "started its job 17 again" in settle(tmp_path, "r")[0].reason
+    _open_attempt(again, 1, 0.0, host="elsewhere:boot", slurm_job="17")
+    assert "started its job 17 again" in settle(again, "r")[0].reason
 
 
 def test_a_line_that_was_cut_short_is_passed_over(tmp_path):
@@ -99,12 +137,33 @@ def test_a_line_that_was_cut_short_is_passed_over(tmp_path):
     assert attempt.ended_utc and attempt.reason is None
 
 
-def test_an_attempt_that_outlived_its_starter_is_waited_for(tmp_path, monkeypatch):
+def test_a_record_that_was_removed_for_a_job_comes_back_if_it_is_new(tmp_path):
+    record = tmp_path / "records/r"
+    record.mkdir(parents=True)
+    (record / "run.json").write_text("{}")
+    done_s = (record / "run.json").stat().st_mtime
+    keep_record(tmp_path, "r", record)
+    shutil.rmtree(record)
+    bring_back(tmp_path, "r", record, done_s + 300)
+    assert not record.exists(), "it was removed to be measured again"
+    for _ in range(2):  # also for a second job that was lost sight of
+        bring_back(tmp_path, "r", record, done_s - 5)
+        assert (record / "run.json").read_text() == "{}"
+        shutil.rmtree(record)
+    bring_back(tmp_path, "other", tmp_path / "records/other", 0)
+    assert not list((tmp_path / "records").iterdir())
+
+
+def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr("joulecast.attempts._POLL_S", 0.1)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     _open_attempt(tmp_path, child.pid, psutil.Process(child.pid).create_time())
+    (tmp_path / ".r-left").mkdir()
     said = io.StringIO()
     threading.Thread(target=child.wait).start()
-    wait_for_others(tmp_path, "r", said)
+    with attempt_noted(tmp_path, "r", tmp_path / "log") as own:
+        _open_attempt(tmp_path, os.getpid(), psutil.Process().create_time(), id="a2")
+        wait_for_earlier(tmp_path, own, said)
     assert child.poll() == 0, "it came back before the other had ended"
     assert said.getvalue().count("an earlier attempt goes on on") == 1
+    assert not (tmp_path / ".r-left").exists()

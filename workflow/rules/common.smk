@@ -1,11 +1,14 @@
 # What the rules share: the checked configuration, the runs it asks for, and where results lie.
+import os
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
+from time import time
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
+from joulecast.attempts import ASKED_S
 from joulecast.campaign import campaign_runs, recorded_folder, run_table
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
@@ -50,6 +53,9 @@ TRACES = [
 # A training that is tuned live is a measurement, and has a history of its own for everything it depends on.
 LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
 LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
+# When this campaign was started, for its jobs wherever they run.
+if workflow.is_main_process:
+    os.environ[ASKED_S] = str(time())
 # Minutes that a scheduler gives a run: it ends itself before, and says why.
 WALLTIME_MIN = ceil(CONFIG.run_timeout_s / 60) + 5
 # Runs that need a launcher are told from those of a single rank by their node count.

@@ -1,10 +1,12 @@
 """Measure one run and leave its record."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecast.attempts import ASKED_S
 from joulecast.errors import JoulecastError
 from joulecast.spec import RunSpec
 from joulecast.training.launch import measure
@@ -30,5 +32,7 @@ if __name__ == "__main__":
         log=Path(snakemake.log[0]),
         launcher=snakemake.resources.get("mpi"),
         nodes=snakemake.resources.get("nodes"),
+        python=snakemake.resources.get("rank_python"),
         timeout_s=snakemake.config["run_timeout_s"],
+        asked_s=float(os.environ.get(ASKED_S, "inf")),
     )

@@ -9,17 +9,18 @@ an overrun, and its share is kept in the record.
 import time
 
 from joulecast.errors import JoulecastError
-from joulecast.provenance import usable_cores
 from joulecast.spec import RunSpec
 
 
-def check_cores(spec: RunSpec, ranks_here: int) -> bool:
+def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
     """Check that the ranks of this host have cores enough; return whether they share cores.
+
+    Args:
+        cores: that the ranks of this host may use together.
 
     Raises:
         JoulecastError: more ranks than cores without emulation, or more than the emulation holds.
     """
-    cores = usable_cores()
     if ranks_here <= cores:
         return False
     if spec.emulation is None:

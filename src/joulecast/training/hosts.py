@@ -6,6 +6,7 @@ that ping-pong measures before and after the run, the round trip with the least 
 witness.
 """
 
+import os
 import time
 from dataclasses import dataclass
 from typing import cast
@@ -55,6 +56,11 @@ class Hosts:
         name, _, boot = self.own.partition(":")
         alike = sum(other.partition(":")[0] == name for other in self.names)
         return name if alike == 1 else f"{name}~{boot[:8]}"
+
+    def usable_cores(self) -> int:
+        """Cores that the ranks of this host may use together; they all ask. A scheduler may bind each rank
+        to cores of its own."""
+        return len(set().union(*self.local.allgather(os.sched_getaffinity(0))))
 
     @property
     def is_leader(self) -> bool:

@@ -6,6 +6,7 @@ specification is not measured again, so an orphan that finished after all is not
 """
 
 import fcntl
+import math
 import os
 import shlex
 import shutil
@@ -19,19 +20,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from joulecast.attempts import attempt_noted, wait_for_others
+from joulecast.attempts import attempt_noted, bring_back, keep_record, wait_for_earlier
 from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors
 from joulecast.records import answers, read_info
 from joulecast.spec import RunSpec
-from joulecast.training.ranks import said_reason
+from joulecast.training.ranks import own_mpi_environment, said_reason
 
 
 @contextmanager
 def machine_lock(log: TextIO) -> Iterator[int]:
     """Hold this host for one measurement; gives the lock's descriptor for children to inherit."""
     path = Path(tempfile.gettempdir()) / f"joulecast-measuring-{os.getuid()}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise JoulecastError(
+            f"{path}: cannot be the lock of this machine's measurements ({error.strerror}); is it "
+            "somebody else's, or a link? Remove it, or set TMPDIR to a folder of your own"
+        ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,48 +51,61 @@ def machine_lock(log: TextIO) -> Iterator[int]:
 
 
 def command_line(
-    spec: RunSpec, spec_file: Path, out: Path, launcher: str | None, nodes: int | None = None
+    spec: RunSpec,
+    spec_file: Path,
+    out: Path,
+    launcher: str | None,
+    nodes: int | None = None,
+    python: str | None = None,
 ) -> list[str]:
     """The argument list that starts a run; no shell ever sees it.
 
     Args:
         launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
         nodes: nodes of the scheduler's to spread the ranks over; one for each host if ``None``.
+        python: the command that is Python for the ranks, as ``apptainer exec joulecast.sif python``;
+            this one if ``None``.
 
     Raises:
         JoulecastError: the launcher is not there, or several ranks have none.
     """
-    rank = [sys.executable, "-m", "joulecast.training", "--spec", str(spec_file), "--out", str(out)]
+    interpreter = _words(spec, python, "rank_python") if python else [sys.executable]
+    rank = [*interpreter, "-m", "joulecast.training", "--spec", str(spec_file), "--out", str(out)]
     if launcher is None:
         if spec.ranks > 1:
             raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
         return rank
-    words = shlex.split(launcher)
-    if not words or shutil.which(words[0]) is None:
-        raise JoulecastError(
-            f"run {spec.run}: no `{words[0] if words else launcher}` on the PATH; install an MPI "
-            "(the lock has one: `./run` puts it there), load the site's module, or name another "
-            "launcher with --set-resources train:mpi=..."
-        )
+    words = _words(spec, launcher, "mpi")
     if Path(words[0]).name == "srun":
-        # It would fill the first node before it gives more than one rank to the others, and let
-        # ranks wait for one that was killed.
+        # It would fill the first node before it gives more than one rank to the others, bind a rank
+        # and its sampler to one core, and let ranks wait for one that was killed.
         words += [
-            f"--ntasks-per-node={spec.ranks // (nodes or spec.hosts)}",
-            f"--cpus-per-task={spec.threads_per_rank}",
+            f"--ntasks-per-node={-(-spec.ranks // (nodes or spec.hosts))}",
+            "--cpu-bind=none",
             "--kill-on-bad-exit=1",
         ]
     return [*words, "-n", str(spec.ranks), *rank]
 
 
+def _words(spec: RunSpec, command: str, resource: str) -> list[str]:
+    words = shlex.split(command)
+    if not words or shutil.which(words[0]) is None:
+        raise JoulecastError(
+            f"run {spec.run}: no `{words[0] if words else command}` on the PATH; load the site's "
+            "module, install it (an MPI is in the lock: `./run` puts it there), or name another with "
+            f"--set-resources train:{resource}=..."
+        )
+    return words
+
+
 def _environment(spec: RunSpec, launcher: str | None) -> dict[str, str]:
     threads = str(spec.threads_per_rank)
     # A single rank in a job step of SLURM's would take its parent's place in MPI.
-    alone = ("PMI_", "PMI2_", "PMIX_") if launcher is None else ()
+    inherited = own_mpi_environment() if launcher is None else dict(os.environ)
     return {
         # Huge pages for what glibc allocates (others ignore it): first touches cost a rank seconds.
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-        **{key: value for key, value in os.environ.items() if not key.startswith(alone)},
+        **inherited,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
     }
@@ -149,7 +169,9 @@ def _run(
     if code != 0:
         killed = f" (killed by signal {-code})" if code < 0 else ""
         ended = f"ended with exit code {code}{killed}"
-        printed = Path(log.name).read_bytes()[begin_of_this_try:].decode(errors="replace")
+        # Not by its name: who starts the run anew meanwhile removes the log.
+        size = os.fstat(log.fileno()).st_size - begin_of_this_try
+        printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")
         reason = said_reason(spec_file, printed)
         raise JoulecastError(f"{reason} ({ended})" if reason else f"run {spec.run}: {ended}")
 
@@ -161,17 +183,21 @@ def measure(
     *,
     launcher: str | None = "mpiexec",
     nodes: int | None = None,
+    python: str | None = None,
     attempts: Path | None = None,
     timeout_s: float = 3600.0,
+    asked_s: float = math.inf,
 ) -> None:
     """Run ``spec`` and leave a validated record in ``out``; if it is there already, do nothing.
 
     Args:
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything the ranks print.
-        launcher, nodes: as in :func:`command_line`.
+        launcher, nodes, python: as in :func:`command_line`.
         attempts: folder of the journal of attempts (:mod:`joulecast.attempts`); beside ``out`` if
             ``None``.
+        asked_s: when the run was asked for (seconds of the epoch): a record that another attempt has
+            finished since counts, even if it was removed to make room for this one.
 
     Raises:
         JoulecastError: the run failed; the message says how, the log says why.
@@ -179,22 +205,25 @@ def measure(
     attempts = out.parent / "attempts" if attempts is None else attempts
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
-    with log, ended_by_signals():
-        wait_for_others(attempts, spec.run, log)
-        with attempt_noted(attempts, spec.run, log_file), machine_lock(log) as lock:
+        log = open(log_file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
+    with log, ended_by_signals(), attempt_noted(attempts, spec.run, log_file) as attempt:
+        # Before the lock, which an earlier attempt on this host may be waiting for.
+        wait_for_earlier(attempts, attempt, log)
+        with machine_lock(log) as lock:
+            bring_back(attempts, spec.run, out, asked_s)
             if answers(out, spec):
                 print(f"{out} already answers this specification", file=log)
-                return
-            # Ranks on other hosts read it, so it lies where the records do.
-            with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
-                spec_file = Path(scratch) / "spec.json"
-                spec_file.write_text(spec.model_dump_json())
-                begin = time.monotonic()
-                command = command_line(spec, spec_file, out, launcher, nodes)
-                environment = _environment(spec, launcher)
-                _run(command, environment, spec, spec_file, log, lock, timeout_s)
-            print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
-            # Rank 0 validated the record before it renamed it.
-            if read_info(out).spec_sha256 != spec.digest():
-                raise JoulecastError(f"run {spec.run}: {out} answers another specification")
+            else:
+                # Ranks on other hosts read it, so it lies where the records do.
+                with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
+                    spec_file = Path(scratch) / "spec.json"
+                    spec_file.write_text(spec.model_dump_json())
+                    begin = time.monotonic()
+                    command = command_line(spec, spec_file, out, launcher, nodes, python)
+                    environment = _environment(spec, launcher)
+                    _run(command, environment, spec, spec_file, log, lock, timeout_s)
+                print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
+                # Rank 0 validated the record before it renamed it.
+                if read_info(out).spec_sha256 != spec.digest():
+                    raise JoulecastError(f"run {spec.run}: {out} answers another specification")
+            keep_record(attempts, spec.run, out)

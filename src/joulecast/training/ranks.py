@@ -28,10 +28,19 @@ def _launcher() -> str:
     return found
 
 
+def own_mpi_environment() -> dict[str, str]:
+    """The environment without what would make an MPI program part of the job that started it.
+
+    In a job of SLURM's MPICH would ask `srun` for its ranks, and wait forever in a job of one task.
+    """
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
+    return {**inherited, "HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"}
+
+
 def one_thread_environment() -> dict[str, str]:
-    """The environment that runs of training have, with one thread a rank."""
+    """The environment that runs of training on this machine have, with one thread a rank."""
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **os.environ, **one}
+    return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **own_mpi_environment(), **one}
 
 
 def _reason_file(job: Path) -> Path:

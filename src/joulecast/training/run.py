@@ -109,7 +109,8 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     arrive_slowly(comm)
     hosts = Hosts.of(comm)
     _verify_ranks(spec, hosts)
-    yields = check_cores(spec, hosts.local.size)
+    cores = hosts.usable_cores()
+    yields = check_cores(spec, hosts.local.size, cores)
     started_utc = datetime.now(UTC).isoformat(timespec="seconds")
     origin: float = comm.bcast(time.monotonic())
     before = clock_offsets(hosts)
@@ -140,7 +141,7 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
         stop_s=run_clock(measured.stop),
         stages=clock.rows(comm.rank, run_clock),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        oversubscribed=hosts.local.size * spec.threads_per_rank > provenance.usable_cores(),
+        oversubscribed=hosts.local.size * spec.threads_per_rank > cores,
         sampled=sampled,
         fingerprint=provenance.host_fingerprint(),
         scheduler_node=os.environ.get("SLURMD_NODENAME"),
