@@ -1,6 +1,7 @@
 """A campaign on the emulated cluster: a private copy of the workflow, started as its user does."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,9 @@ class Campaign:
         copy_workflow(folder)
         file = folder / "profiles" / PROFILE / "config.yaml"
         profile = yaml.safe_load(file.read_text())
+        for asked in profile["set-resources"].values():
+            if "cpus_per_task" in asked:
+                asked["cpus_per_task"] = os.cpu_count()
         for rule in ("train", "calibrate"):
             profile["set-resources"][rule] = {
                 **profile["set-resources"][rule],

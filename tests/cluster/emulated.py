@@ -80,7 +80,7 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
-NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17004] CPUs={cpus} State=UNKNOWN
+NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17004] CPUs={cpus} RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -136,7 +136,7 @@ class EmulatedSlurm:
         _asked("scancel", "--state=RUNNING,PENDING,SUSPENDED", "-u", "root")
         time.sleep(0.5)
         for pid_file in self._pid_files():
-            self._end(pid_file)
+            self._end(pid_file, signal.SIGKILL)  # nothing of it is kept
         if self._started_munge:
             subprocess.run(["su", "-s", "/bin/sh", "munge", "-c", "/usr/sbin/munged --stop"])
         for name in ("slurm.conf", "cgroup.conf"):
