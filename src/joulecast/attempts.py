@@ -115,8 +115,9 @@ class _Job:
 
 
 def _slurm_job(job: str) -> _Job | None:
-    """What SLURM says of a job; ``None`` when it cannot be asked now."""
-    answered = False
+    """What SLURM says of a job; ``None`` when it cannot be asked now. Where there is no SLURM at all (results
+    that were carried elsewhere) its jobs are forgotten."""
+    answered = not (shutil.which("scontrol") or shutil.which("sacct"))
     for program, *arguments in (
         ("scontrol", "show", "job", "-o", job),
         ("sacct", "-X", "-n", "-P", "-o", "State", "-j", job),
@@ -184,13 +185,12 @@ def _why_it_ended(attempt: Attempt) -> str:
 def settle(folder: Path, run: str) -> list[Attempt]:
     """The attempts at a run, after writing down how those ended that could not do it themselves."""
     attempts = attempts_at(folder, run)
-    for attempt in attempts:
-        if attempt.ended_utc is None and not goes_on(attempt):
-            attempt.ended_utc, attempt.reason = _now(), _why_it_ended(attempt)
-            ended = {"id": attempt.id, "ended_utc": attempt.ended_utc, "reason": attempt.reason}
-            _append(folder, run, ended | {"settled": True})
+    over = [a for a in attempts if a.ended_utc is None and not goes_on(a)]
+    for attempt in over:
+        ended = {"id": attempt.id, "ended_utc": _now(), "reason": _why_it_ended(attempt)}
+        _append(folder, run, ended | {"settled": True})
     # Read again: it may have written its end meanwhile.
-    return attempts_at(folder, run)
+    return attempts_at(folder, run) if over else attempts
 
 
 def wait_for_earlier(folder: Path, own: Attempt, log: TextIO) -> None:

@@ -80,8 +80,8 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
-NodeName=DEFAULT NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=4000
-NodeName=n[1-4] Port=[17001-17004] State=UNKNOWN
+NodeName=DEFAULT CPUs={cpus} RealMemory=4000 State=UNKNOWN
+NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17001-17004]
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
