@@ -158,7 +158,7 @@ def test_snakemake_works_in_a_folder_of_any_name_that_is_allowed(tmp_path):
     results = "../out put,=+@é~:x/y-1"
     done = snakemake(
         *(tmp_path / "clone", "--config", "platform=lab", f"results={results}"),
-        *("--", f"{results}/records/r"),
+        *("--", f"{results}/records"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "out put,=+@é~:x/y-1/records/r/run.json").is_file()
