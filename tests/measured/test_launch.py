@@ -187,8 +187,8 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
 
 
 def test_a_run_that_hangs_is_ended(tmp_path):
-    with pytest.raises(JoulecastError, match=r"not finished after 8 s.*run_timeout_s"):
-        run(make_spec("hangs", training={"steps": 1_000_000}), tmp_path, timeout_s=8, launcher=None)
+    with pytest.raises(JoulecastError, match=r"not finished after 5 s.*run_timeout_s"):
+        run(make_spec("hangs", training={"steps": 1_000_000}), tmp_path, timeout_s=5, launcher=None)
     assert not _ranks(tmp_path)
 
 
@@ -234,11 +234,3 @@ def test_srun_is_told_how_to_spread_the_ranks(tmp_path, monkeypatch):
         "python",
     ]
     assert set(words[2:5]) == {"--ntasks-per-node=4", "--cpu-bind=none", "--kill-on-bad-exit=1"}
-
-
-def test_ranks_may_have_a_python_of_their_own(tmp_path):
-    """As in a container: what starts Python for the ranks is not what starts it here."""
-    spec = make_spec("boxed", training={"steps": 1})
-    run(spec, tmp_path, launcher=None, python=f"env JOULECAST_BOX=1 {sys.executable}")
-    with pytest.raises(JoulecastError, match=r"no `apptainer-none` on the PATH.*rank_python"):
-        run(spec.model_copy(update={"seed": 3}), tmp_path, launcher=None, python="apptainer-none x")

@@ -29,6 +29,7 @@ IN_ALL = {"fit", "tables", "figures", "check", "simulator_report", "partition_re
         (["all"], MEASURED | IN_ALL | {"tuning_live_report"}, {"fetch_traces"}),
         (["measure"], MEASURED | {"measure"}, {"fit", "tables"}),
         (TARGETS[2:], IN_ALL | {"tuning_report", "fetch_traces"}, {"all"}),
+        (["partition_tables"], {"run_pipeline", "partition_network"}, MEASURED | {"fit"}),
     ],
 )
 def test_dry_run_of_every_target(workflow_copy, targets, there, not_there):
@@ -39,26 +40,10 @@ def test_dry_run_of_every_target(workflow_copy, targets, there, not_there):
     assert there <= jobs and not jobs & not_there, jobs
 
 
-def test_partitioning_needs_no_campaign(workflow_copy):
-    done = snakemake(workflow_copy, "-n", "partition_tables")
-    text = done.stdout + done.stderr
-    assert done.returncode == 0, text
-    jobs = set(re.findall(r"^(\w+) +\d+$", text, re.M))
-    assert jobs == {
-        "partition_network",
-        "run_pipeline",
-        "partition_report",
-        "partition_tables",
-        "total",
-    }
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ("scal={a: 1}", "did you mean `scale`"),
-        ("scale={nodes: [0]}", "node count 0 is below 1"),
-        ("workload={networks: [vgg]}", "unknown network `vgg`"),
         ("platform=nowhere", "no such platform file"),
     ],
 )

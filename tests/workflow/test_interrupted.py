@@ -1,4 +1,4 @@
-"""Campaigns that are killed, and runs that fail, in a private copy of the checkout."""
+"""Campaigns that are interrupted, in a private copy of the checkout, and a disk that is full."""
 
 import os
 import signal
@@ -7,7 +7,17 @@ import time
 
 import pandas as pd
 import pytest
-from conftest import MINIMAL, copy_workflow, snakemake
+from conftest import MINIMAL, copy_workflow, make_spec, snakemake
+
+from joulecast.errors import JoulecastError
+from joulecast.records import read_record
+from joulecast.spec import Calibration
+from joulecast.tables.failed_runs import failed_runs
+from joulecast.training.launch import measure
+
+# Runs that load no torch, and last long enough to be killed in.
+LONG = ("--config", "calibration={idle_s: 6, sleeping_rank_s: 6}")
+RUNS = ("idle-n1", "allreduce-n2", "sleeping_rank-n2")
 
 
 def _records(folder):
@@ -17,96 +27,49 @@ def _records(folder):
     }
 
 
-def test_killed_interrupted_and_started_again_it_continues(tmp_path):
-    folder = tmp_path / "k"
-    folder.mkdir()
-    copy_workflow(folder)
-    fewer = ["--config", "workload={networks: [vit_ti]}", "calibration={batch_sizes: [4]}"]
-    command = ["snakemake", "--cores", "all", *MINIMAL, *fewer, "--", "measure"]
-
-    def stopped_after(records, how):
-        with open(folder / "out", "w") as out:
-            process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out)
-            deadline = time.monotonic() + 240
-            while len(_records(folder)) < records and time.monotonic() < deadline:
-                time.sleep(0.2)
-            second = snakemake(folder, *MINIMAL, *fewer, "--", "measure")
-            process.send_signal(how)
-            process.wait(60)
-        return second
-
-    second = stopped_after(1, signal.SIGKILL)
-    assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
-    before = _records(folder)
-    assert 1 <= len(before) < 5
-    unlock = snakemake(folder, *MINIMAL, *fewer, "--unlock")
-    assert unlock.returncode == 0, unlock.stderr
-    stopped_after(len(before) + 1, signal.SIGINT)
-    assert len(_records(folder)) > len(before)
-    before |= _records(folder)
-    done = snakemake(folder, *MINIMAL, *fewer, "--", "measure")
+def test_interrupted_and_started_again_it_continues(tmp_path):
+    """What SIGKILL does is tested on the cluster."""
+    copy_workflow(tmp_path)
+    asked = (*MINIMAL, *LONG, "--", *(f"results/minimal/records/{run}" for run in RUNS))
+    with open(tmp_path / "out", "w") as out:
+        first = subprocess.Popen(
+            ["snakemake", "--cores", "all", *asked], cwd=tmp_path, stdout=out, stderr=out
+        )
+        deadline = time.monotonic() + 120
+        while not (tmp_path / "results/minimal/attempts").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        second = snakemake(tmp_path, *asked)
+        assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
+        while not _records(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        first.send_signal(signal.SIGINT)
+        assert first.wait(90) != 0
+    before = _records(tmp_path)
+    assert 1 <= len(before) < 3
+    done = snakemake(tmp_path, *asked)
     assert done.returncode == 0, done.stdout + done.stderr
-    after = _records(folder)
-    assert len(after) == 5, sorted(after)
-    assert {run: after[run] for run in before} == before, "a finished run was repeated"
-    failed = pd.read_csv(folder / "results/minimal/tables/failed_runs.csv")
-    assert set(failed["now"]) <= {"measured"}
-    said = set(failed["reason"])
-    assert all("ended without a word" in why or why == "interrupted" for why in said), said
+    after = _records(tmp_path)
+    assert set(after) == set(RUNS)
+    assert before.items() <= after.items(), "a finished run was repeated"
+    failed = pd.read_csv(tmp_path / "results/minimal/tables/failed_runs.csv")
+    assert set(failed["now"]) <= {"measured"} and set(failed["reason"]) <= {"interrupted"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")
 def test_a_full_disk_loses_nothing(tmp_path):
-    copy_workflow(tmp_path)
-    disk, run = tmp_path / "results", "results/minimal/records/idle-n1"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
+    idle = {"kind": "idle", "calibration": Calibration(seconds=0.3)}
+    spec = make_spec("idle").model_copy(update={**idle, "workload": None, "training": None})
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], check=True)
+    record, attempts = tmp_path / "records/idle", tmp_path / "attempts"
     try:
-        with open(disk / "filler", "wb") as filler:
-            filler.write(b"x" * (2 * 1024 * 1024 - 28 * 1024))
-        full = snakemake(tmp_path, *MINIMAL, "--", run)
-        said = full.stdout + full.stderr
-        assert full.returncode != 0 and "the disk is full" in said and "Traceback" not in said
-        assert not _records(tmp_path), "nothing half-written"
-        (disk / "filler").unlink()
-        done = snakemake(tmp_path, *MINIMAL, "--", run)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert set(_records(tmp_path)) == {"idle-n1"}
-        (row,) = pd.read_csv(disk / "minimal/tables/failed_runs.csv").itertuples()
+        (tmp_path / "filler").write_bytes(b"x" * (2 * 1024 * 1024 - 28 * 1024))
+        with pytest.raises(JoulecastError, match="the disk is full"):
+            measure(spec, record, tmp_path / "log", launcher=None, attempts=attempts)
+        assert not record.exists(), "nothing half-written"
+        (tmp_path / "filler").unlink()
+        measure(spec, record, tmp_path / "log", launcher=None, attempts=attempts)
+        assert read_record(record).info.spec == spec
+        (row,) = failed_runs(tmp_path).itertuples()
         assert "the disk is full" in row.reason and row.now == "measured"
     finally:
-        subprocess.run(["umount", "-l", disk], check=True)
-
-
-def test_a_failed_run_leaves_its_reason_and_the_others_go_on(tmp_path):
-    copy_workflow(tmp_path)
-    (tmp_path / "bin").mkdir()
-    # A launcher that fails: everything that needs several ranks does, the rest is measured.
-    broken = tmp_path / "bin/brokenmpi"
-    broken.write_text("#!/bin/sh\necho 'error: the fabric is down' >&2\nexit 7\n")
-    broken.chmod(0o755)
-    changes = ["--config", "workload={networks: [vit_ti]}", "calibration={batch_sizes: [4]}"]
-    done = subprocess.run(
-        [
-            "snakemake",
-            "--cores",
-            "all",
-            *MINIMAL,
-            *changes,
-            "--set-resources",
-            "train:mpi=brokenmpi",
-            "--",
-            *(f"results/minimal/records/{run}" for run in ("vit_ti-n2-b8-r1", "idle-n1")),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
-    )
-    assert done.returncode != 0
-    (row,) = pd.read_csv(tmp_path / "results/minimal/tables/failed_runs.csv").itertuples()
-    assert row.run == "vit_ti-n2-b8-r1" and row.now == "missing"
-    assert row.reason == "the fabric is down (ended with exit code 7)"
-    records = {path.name for path in (tmp_path / "results/minimal/records").iterdir()}
-    assert records == {"idle-n1"}
+        subprocess.run(["umount", "-l", tmp_path], check=True)
