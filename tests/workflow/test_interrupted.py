@@ -39,6 +39,7 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
             cwd=tmp_path,
             stdout=out,
             stderr=out,
+            start_new_session=True,
         )
         deadline = time.monotonic() + 200
         last = "results/minimal/attempts/.sleeping_rank-n2-*/spec.json"
@@ -46,7 +47,7 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
             time.sleep(0.2)
         second = snakemake(tmp_path, *MINIMAL, *LONG, *asked)
         assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
-        first.send_signal(signal.SIGINT)
+        os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C does: Snakemake and its jobs
         assert first.wait(90) != 0
     before = _records(tmp_path)
     assert set(before) == {"idle-n1", "allreduce-n2"}
