@@ -206,8 +206,6 @@ def wait_for_earlier(folder: Path, own: Attempt, log: TextIO) -> None:
             print(f"an earlier attempt goes on on {where}; waiting for it", file=log, flush=True)
             told = True
         time.sleep(_POLL_S)
-    for left in folder.glob(f".{own.run}-*"):  # what killed attempts left of their scratch folders
-        shutil.rmtree(left, ignore_errors=True)
 
 
 def _link(source: Path, target: Path) -> None:

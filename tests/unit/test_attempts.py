@@ -158,7 +158,6 @@ def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkey
     monkeypatch.setattr("joulecast.attempts._POLL_S", 0.1)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     _open_attempt(tmp_path, child.pid, psutil.Process(child.pid).create_time())
-    (tmp_path / ".r-left").mkdir()
     said = io.StringIO()
     threading.Thread(target=child.wait).start()
     with attempt_noted(tmp_path, "r", tmp_path / "log") as own:
@@ -166,4 +165,3 @@ def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkey
         wait_for_earlier(tmp_path, own, said)
     assert child.poll() == 0, "it came back before the other had ended"
     assert said.getvalue().count("an earlier attempt goes on on") == 1
-    assert not (tmp_path / ".r-left").exists()

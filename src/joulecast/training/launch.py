@@ -214,6 +214,9 @@ def measure(
             if answers(out, spec):
                 print(f"{out} already answers this specification", file=log)
             else:
+                # What killed attempts left; their ranks, which read it, are gone with the lock.
+                for left in attempts.glob(f".{spec.run}-*"):
+                    shutil.rmtree(left, ignore_errors=True)
                 # Ranks on other hosts read it, so it lies where the records do.
                 with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
                     spec_file = Path(scratch) / "spec.json"
