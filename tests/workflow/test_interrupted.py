@@ -40,6 +40,8 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
             stdout=out,
             stderr=out,
             start_new_session=True,
+            # Who started the tests may ignore it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         deadline = time.monotonic() + 200
         last = "results/minimal/attempts/.sleeping_rank-n2-*/spec.json"
