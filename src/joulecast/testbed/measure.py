@@ -12,8 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,7 +27,7 @@ from joulecast.testbed.jobs import Job, calibration_jobs, step_job
 from joulecast.testbed.load import awake_cores, is_polluted
 from joulecast.testbed.namespaces import Link, commands, node_name, nodes, require_means
 from joulecast.testbed.results import write_results
-from joulecast.training.launch import machine_lock
+from joulecast.training.launch import ended_by_signals, machine_lock
 
 CLEAN_ITERATIONS = 5
 _ATTEMPTS = 3
@@ -184,18 +183,6 @@ def _session(launcher: str, link: Link) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    def interrupted(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def measure(
     out: Path, tell: Callable[[str], object] = print, only: Sequence[str] | None = None
 ) -> None:
@@ -218,7 +205,7 @@ def measure(
     with explained_disk_errors(work):
         work.mkdir(parents=True, exist_ok=True)
         log = open(work / "log.txt", "a", encoding="utf-8")  # noqa: SIM115 (closed below)
-    with log, _terminable(), machine_lock(log) as lock:
+    with log, ended_by_signals(), machine_lock(log) as lock:
         session = resumed_session(
             work, _session(launcher, link), ("host", "versions", "link", "mpi_settings")
         )
