@@ -141,7 +141,14 @@ def _figures(folder: Path) -> None:
     results, published = _results(folder), ROOT / "config/published/mc2.yaml"
     (results / "figures").mkdir(exist_ok=True)
     record = next(r for r in _records(folder) if "-n8-" in r.name and r.name.endswith("-r1"))
-    _script("figures")(str(results / "fits"), str(record), [], str(published), results / "figures")
+    _script("figures")(
+        fits=str(results / "fits"),
+        record=str(record),
+        traced_run=record.name,
+        imported=[],
+        published=str(published),
+        folder=results / "figures",
+    )
 
 
 def _check(folder: Path) -> None:

@@ -132,6 +132,21 @@ class Bench:
         self.work(0.1 * (1 + (400 - self.limit_w) / 400), self.limit_w)
 
 
+def test_a_job_of_the_scheduler_s_can_train():
+    """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
+    train = (
+        "from joulecast.spec import Workload; from joulecast.tuning.live import LiveJob, LiveTraining;"
+        "from joulecast.tuning.trial import Proposal;"
+        "job = LiveJob(Workload(network='lenet5', image_size=8), (64,), 64, 0.01, max_epochs=1);"
+        "print(LiveTraining(job).run(Proposal(64), 1).epochs)"
+    )
+    step = {**os.environ, "PMI_FD": "11", "PMI_RANK": "0", "PMI_SIZE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", train], env=step, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout.strip() == "1", done.stderr
+
+
 @pytest.mark.parametrize("steps_per_epoch", [1, 13, 49, 50, 51, 500])
 def test_windows_go_on_over_the_ends_of_epochs(steps_per_epoch):
     bench = Bench()

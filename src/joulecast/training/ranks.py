@@ -37,6 +37,17 @@ def own_mpi_environment() -> dict[str, str]:
     return {**inherited, "HYDRA_LAUNCHER": "fork", "HYDRA_RMK": "user"}
 
 
+def leave_mpi_job() -> None:
+    """Let MPI begin alone in this process, which is nobody's rank: call it before MPI is imported.
+
+    A batch job of SLURM's leaves its step's addresses in the environment of what it starts, and there MPI
+    would abort the process.
+    """
+    alone = own_mpi_environment()
+    for name in set(os.environ) - set(alone):
+        del os.environ[name]
+
+
 def one_thread_environment() -> dict[str, str]:
     """The environment that runs of training on this machine have, with one thread a rank."""
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

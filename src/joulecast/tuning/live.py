@@ -26,6 +26,7 @@ from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_ener
 from joulecast.power.limits import PowerLimits, Preflight, preflight
 from joulecast.power.nvml import uuid_of
 from joulecast.training.launch import machine_lock
+from joulecast.training.ranks import leave_mpi_job
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
 from joulecast.tuning.limit_profile import LimitProfile
 from joulecast.tuning.live_job import DEFAULT_ETA, LiveJob, Training, live_provenance, stopped_by
@@ -39,6 +40,7 @@ __all__ = ["LiveJob", "LiveTraining", "tune_live"]
 
 
 def _open_training(job: LiveJob) -> Training:
+    leave_mpi_job()
     # torch and MPI are loaded when something is trained, and not before.
     from joulecast.training.to_target import TrainingToTarget
 
