@@ -89,6 +89,7 @@ def test_scaling_forecast_says_what_it_lacks() -> None:
     settings = [
         Setting(known, None, 16),
         Setting(unknown, Roofline(1e12, 1e11), 16),
+        Setting(read_platform(ROOT / "config/platforms/two-core-vm.yaml"), None, 16, "no cluster"),
     ]
     rows = scaling_forecast([load("alexnet")], settings, [1, 4], {})
     by = rows.set_index(["platform", "nodes"])
@@ -98,6 +99,7 @@ def test_scaling_forecast_says_what_it_lacks() -> None:
     # One node needs no link; four need the one that nobody knows.
     assert by.loc[("tianhe3-mt", 1), "step_s"] > 0
     assert "cluster.links.0.bytes_per_s" in by.loc[("tianhe3-mt", 4), "why_none"]
+    assert by.loc[("two-core-vm", 4), "why_none"] == "no cluster"
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "halving_doubling"])

@@ -78,13 +78,13 @@ class Setting:
 
 
 def _row(graph: OpGraph, setting: Setting, nodes: int) -> dict[str, Any]:
-    cluster = setting.platform.require_cluster()
-    devices = nodes * cluster.devices_per_node
+    cluster = setting.platform.cluster
+    devices = nodes * (cluster.devices_per_node if cluster else 1)
     row: dict[str, Any] = {
         "network": graph.name,
         "platform": setting.platform.name,
         "nodes": nodes,
-        "devices": devices,
+        "devices": devices if cluster else None,
         "batch_per_device": setting.batch,
     }
     if setting.why_not:
