@@ -26,6 +26,7 @@ from joulecast.names import NAME, plain_path, relative_name, simple_name, withou
 from joulecast.power.meters import METER_NAMES
 from joulecast.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
+from joulecast.yaml_files import read_yaml
 
 
 class WorkloadSection(Section):
@@ -297,13 +298,7 @@ def read_config(path: Path) -> Config:
     Raises:
         JoulecastError: missing, no YAML, or wrong keys.
     """
-    try:
-        content = yaml.safe_load(path.read_text()) or {}
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such configuration") from None
-    except yaml.YAMLError as error:
-        raise JoulecastError(f"{path}: is not YAML: {error}") from None
-    return parse_config(content, str(path))
+    return parse_config(read_yaml(path, "configuration") or {}, str(path))
 
 
 def json_schema() -> str:

@@ -5,12 +5,12 @@ watts carry the source they come from, because an estimate is only as good as th
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
+from joulecast.yaml_files import read_yaml, validated
 
 
 class Link(BaseModel):
@@ -157,18 +157,6 @@ def read_platform(path: Path) -> Platform:
     Raises:
         JoulecastError: the file is missing, is no YAML mapping, or has wrong keys.
     """
-    try:
-        content: Any = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
-        raise JoulecastError(
-            f"{path}: no such platform file (configuration key `platform`; known: {known})"
-        ) from None
-    except yaml.YAMLError as error:
-        raise JoulecastError(f"{path}: is not YAML: {error}") from error
-    try:
-        return Platform.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
+    what = f"platform file (configuration key `platform`; known: {known})"
+    return validated(TypeAdapter(Platform), read_yaml(path, what), str(path))

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
+from joulecast.yaml_files import read_yaml, validated
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
@@ -207,12 +207,7 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def _validated(content: object, origin: str) -> Strategy:
-    try:
-        return Strategy.model_validate(content).check()
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the strategy"
-        raise JoulecastError(f"{origin}: {key}: {first['msg']}") from None
+    return validated(TypeAdapter(Strategy), content, origin).check()
 
 
 def read_strategy(path: Path) -> Strategy:
@@ -221,13 +216,7 @@ def read_strategy(path: Path) -> Strategy:
     Raises:
         JoulecastError: missing, no YAML, or wrong keys.
     """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such strategy file") from None
-    except yaml.YAMLError as error:
-        raise JoulecastError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    return _validated(content, str(path))
+    return _validated(read_yaml(path, "strategy file"), str(path))
 
 
 def text_of(strategy: Strategy) -> str:

@@ -215,18 +215,24 @@ def _notes(observations: pd.DataFrame) -> list[str]:
     return notes
 
 
+def _repeats(training: pd.DataFrame) -> str:
+    cv = run_to_run_cv(training, "total_s")
+    if np.isnan(cv):
+        return "No setting was repeated, so nobody knows how much repeats vary."
+    return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
+
+
 def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:
     """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement``,
     ``energy_ablation`` and ``scaling`` to ``folder``, each as CSV and Markdown."""
     training = _trained(fit.observations)
     notes = _notes(fit.observations)
-    cv = run_to_run_cv(training, "total_s")
     write_table(
         folder / "time_error",
         "Time: predicted against measured",
         [
             *notes,
-            f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less. "
+            _repeats(training),
             "`in-sample` was fitted to the runs it predicts; the other splits were not.",
         ],
         time_error(fit.times),
