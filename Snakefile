@@ -7,12 +7,17 @@ min_version("9.10")
 configfile: "config/config.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/energy.smk"
 include: "workflow/rules/simulator.smk"
 include: "workflow/rules/partition.smk"
 include: "workflow/rules/tuning.smk"
+include: "workflow/rules/papers.smk"
+include: "workflow/rules/pages.smk"
 
 
 onstart:
@@ -42,8 +47,14 @@ localrules:
     partition_report,
     tuning_report,
     tuning_live_report,
+    paper_tables,
+    metered_tables,
+    papers,
+    overview,
     # Nodes of a cluster often have no way out.
+    find_external_data,
     fetch_traces,
+    fetch_profiles,
     import_mlperf,
 
 
@@ -56,6 +67,7 @@ rule all:
         rules.simulator_report.output,
         rules.partition_report.output,
         rules.tuning_live_report.output if RECORDED is None else [],
+        rules.overview.output,
 
 
 rule measure:
@@ -82,3 +94,11 @@ rule tuning_tables:
     input:
         rules.tuning_report.output,
         rules.tuning_live_report.output if RECORDED is None else [],
+
+
+rule paper_tables:
+    input:
+        rules.tables.output,
+        rules.simulator_report.output,
+        rules.partition_report.output,
+        rules.papers.output,

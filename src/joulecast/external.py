@@ -7,16 +7,23 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter
 
 from joulecast.config import Config
 from joulecast.config_experiments import Download
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of, written_aside
 from joulecast.names import relative_name, without_secrets
+from joulecast.yaml_files import read_yaml, validated
 
 _FileName = Annotated[str, AfterValidator(relative_name)]
+
+
+_PROBED_S = 20
+
+
+def _reason(error: Exception) -> str:
+    return without_secrets(str(getattr(error, "reason", None) or repr(error)))
 
 
 def _fetch(name: str, download: Download, target: Path) -> None:
@@ -35,9 +42,8 @@ def _fetch(name: str, download: Download, target: Path) -> None:
                     f"says {download.sha256}; nothing was kept"
                 )
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        reason = without_secrets(str(getattr(error, "reason", None) or repr(error)))
         raise JoulecastError(
-            f"external_data {name}: {address} cannot be fetched ({reason}); set "
+            f"external_data {name}: {address} cannot be fetched ({_reason(error)}); set "
             "`external_data` to a folder that holds the file"
         ) from None
 
@@ -102,17 +108,8 @@ def listed_downloads(path: Path) -> dict[str, Download]:
     Raises:
         JoulecastError: missing, or no such list.
     """
-    try:
-        listed = TypeAdapter(dict[_FileName, Download])
-        return listed.validate_python(yaml.safe_load(path.read_text()))
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such list of downloads") from None
-    except yaml.YAMLError as error:
-        raise JoulecastError(f"{path}: is not YAML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    listed = TypeAdapter(dict[_FileName, Download])
+    return validated(listed, read_yaml(path, "list of downloads"), str(path))
 
 
 def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -> None:
@@ -137,3 +134,42 @@ def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -
             )
         with written_aside(folder / name) as aside:
             shutil.copyfile(local, aside)
+
+
+def why_unavailable(config: Config, folder: str, listed: dict[str, Download]) -> str:
+    """Why external data cannot be had now, and what to do; empty if it can.
+
+    Local files are looked for; of what is fetched the first address is asked for, and nothing is kept.
+
+    Args:
+        config: whose ``external_data`` says where to look.
+        folder: of the data, below it.
+        listed: its files with addresses, where the project knows them (``config/external``).
+    """
+    source = config.external_data
+    named = source if isinstance(source, dict) else {}
+    try:
+        if isinstance(source, str):
+            for name in [f"{folder}/{file}" for file in listed] or [folder]:
+                locate(config, name)
+            return ""
+        downloads = {f"{folder}/{file}": download for file, download in listed.items()}
+        downloads |= {name: d for name, d in named.items() if name.startswith(f"{folder}/")}
+        if not downloads:
+            locate(config, folder)
+        name, download = next(iter(downloads.items()))
+        _probe(name, download)
+    except JoulecastError as error:
+        return str(error)
+    return ""
+
+
+def _probe(name: str, download: Download) -> None:
+    try:
+        with urllib.request.urlopen(download.url, timeout=_PROBED_S):
+            pass
+    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+        raise JoulecastError(
+            f"external data {name}: {without_secrets(download.url)} cannot be fetched ({_reason(error)}); "
+            "set `external_data` to a folder that holds the file"
+        ) from None

@@ -1,4 +1,5 @@
 # What the rules share: the checked configuration, the runs it asks for, and where results lie.
+import json
 import os
 from hashlib import sha256
 from math import ceil
@@ -110,6 +111,35 @@ def rank_count(wildcards):
 def host_count(wildcards):
     """Physical hosts of a run, which are the nodes that a scheduler gives it."""
     return SPECS[wildcards.run].hosts
+
+
+def in_report(path, category, caption=None):
+    """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
+    name = Path(path).stem
+    return report(
+        path,
+        caption=f"../report/{caption or name}.rst",
+        category=category,
+        labels={"shows": name.replace("_", " ")},
+    )
+
+
+def tables(category, names):
+    """Tables as CSV, which the report shows, and as Markdown."""
+    stems = [f"{RESULTS}/tables/{name}" for name in names]
+    return [
+        *(in_report(f"{stem}.csv", category) for stem in stems),
+        *(f"{stem}.md" for stem in stems),
+    ]
+
+
+def figures(category, names, caption=None):
+    """Figures as SVG, which the report shows, and as PDF."""
+    stems = [f"{RESULTS}/figures/{name}" for name in names]
+    return [
+        *(in_report(f"{stem}.svg", category, caption) for stem in stems),
+        *(f"{stem}.pdf" for stem in stems),
+    ]
 
 
 def kept_or_measured(kept, name):

@@ -36,9 +36,9 @@ rule tables:
         # A clone makes this file newer than restored results: its content counts, not its age.
         published=ancient(str(PUBLISHED / "mc2.yaml")),
     output:
-        expand(
-            f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[
+        tables(
+            "Energy and time",
+            [
                 "time_error",
                 "energy_error",
                 "energy_summary",
@@ -46,7 +46,6 @@ rule tables:
                 "energy_ablation",
                 "scaling",
             ],
-            suffix=["csv", "md"],
         ),
     log:
         f"{RESULTS}/logs/tables.log",
@@ -64,16 +63,17 @@ rule figures:
         imported=rules.fit.input.imported,
         published=ancient(str(PUBLISHED / "mc2.yaml")),
     output:
-        expand(
-            f"{RESULTS}/figures/{{figure}}.{{suffix}}",
-            figure=[
-                "stage_times",
-                "stage_energies",
+        figures(
+            "Energy and time",
+            ["stage_times", "stage_energies", "predicted_against_measured"],
+        ),
+        figures(
+            "Energy and time",
+            [
                 "power_trace",
-                "predicted_against_measured",
                 *(f"power_trace_{name}" for name in CONFIG.evaluation.imports),
             ],
-            suffix=["svg", "pdf"],
+            caption="power_trace",
         ),
     log:
         f"{RESULTS}/logs/figures.log",
@@ -92,7 +92,7 @@ rule check:
         # whole list of records once for every record.
         fits=f"{RESULTS}/fits",
     output:
-        checks=f"{RESULTS}/checks.csv",
+        checks=in_report(f"{RESULTS}/checks.csv", "Records"),
     log:
         f"{RESULTS}/logs/check.log",
     threads: 1

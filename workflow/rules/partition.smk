@@ -56,15 +56,14 @@ rule partition_report:
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
         published=ancient(str(PUBLISHED / "antichain.yaml")),
     output:
-        expand(
-            f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=["partition_time", "partition_quality", "partition_pipeline"],
-            suffix=["csv", "md"],
+        tables(
+            "Partitioning",
+            ["partition_time", "partition_quality", "partition_pipeline"],
         ),
-        expand(
-            f"{RESULTS}/figures/partition_{{network}}.{{suffix}}",
-            network=CONFIG.partition.networks,
-            suffix=["svg", "pdf"],
+        figures(
+            "Partitioning",
+            [f"partition_{network}" for network in CONFIG.partition.networks],
+            caption="partition",
         ),
     log:
         f"{RESULTS}/logs/partition.log",

@@ -128,21 +128,19 @@ rule simulator_report:
         published=ancient(str(PUBLISHED / "proteus.yaml")),
         platform=ancient(str(PLATFORMS / "hc2.yaml")),
     output:
-        expand(
-            f"{RESULTS}/tables/{{table}}.{{suffix}}",
-            table=[
+        tables(
+            "Simulator",
+            [
                 "simulator_error",
                 "simulator_order",
                 "simulator_ablation",
                 "simulator_speed",
                 "scaling_forecast",
             ],
-            suffix=["csv", "md"],
         ),
-        expand(
-            f"{RESULTS}/figures/{{figure}}.{{suffix}}",
-            figure=["simulator_predicted_against_measured", "step_by_node_count"],
-            suffix=["svg", "pdf"],
+        figures(
+            "Simulator",
+            ["simulator_predicted_against_measured", "step_by_node_count"],
         ),
     log:
         f"{RESULTS}/logs/simulator.log",

@@ -3,7 +3,7 @@
 
 rule fetch_traces:
     output:
-        traces=TRACES,
+        files=TRACES,
     log:
         f"{RESULTS}/logs/fetch-traces.log",
     threads: 1
@@ -12,7 +12,7 @@ rule fetch_traces:
         listed=str(EXTERNAL / "zeus_trace.yaml"),
         listed_sha256=sha256_of(EXTERNAL / "zeus_trace.yaml"),
     script:
-        "../scripts/fetch_traces.py"
+        "../scripts/fetch_listed.py"
 
 
 rule replay_policy:
@@ -69,16 +69,17 @@ rule tuning_report:
         published_replays=rules.replay_published.output,
         published=ancient(str(PUBLISHED / "zeus.yaml")),
     output:
-        expand(
-            f"{RESULTS}/tables/tuning_{{table}}.{{suffix}}",
-            table=["potential", "savings", "reproduction", "break_even", "comparison"],
-            suffix=["csv", "md"],
+        tables(
+            "Tuning",
+            [
+                "tuning_potential",
+                "tuning_savings",
+                "tuning_reproduction",
+                "tuning_break_even",
+                "tuning_comparison",
+            ],
         ),
-        expand(
-            f"{RESULTS}/figures/tuning_{{figure}}.{{suffix}}",
-            figure=["cumulative_cost", "maps"],
-            suffix=["svg", "pdf"],
-        ),
+        figures("Tuning", ["tuning_cumulative_cost", "tuning_maps"]),
     log:
         f"{RESULTS}/logs/tuning.log",
     threads: 1
@@ -109,8 +110,8 @@ rule tuning_live_report:
     input:
         record=rules.tune_live.output.record,
     output:
-        multiext(f"{RESULTS}/tables/tuning_live", ".csv", ".md"),
-        multiext(f"{RESULTS}/figures/tuning_live", ".svg", ".pdf"),
+        tables("Tuning", ["tuning_live"]),
+        figures("Tuning", ["tuning_live"]),
     log:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1

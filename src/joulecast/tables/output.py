@@ -22,7 +22,7 @@ def write_table(
     """
     rounded = table.copy()
     for column in rounded.select_dtypes("number").columns:
-        rounded[column] = rounded[column].map(_significant, na_action="ignore")
+        rounded[column] = rounded[column].map(significant, na_action="ignore")
     with written_aside(stem.with_suffix(".csv")) as partial:
         rounded.to_csv(partial, index=False)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
@@ -39,10 +39,10 @@ def write_table(
     if rounded.empty:
         text.append("No rows.")
     elif sections is None:
-        text.append(_markdown(rounded))
+        text.append(markdown(rounded))
     else:
         for value, section in rounded.groupby(sections, sort=False):
-            text += [f"## {value}", "", _markdown(section.drop(columns=sections)), ""]
+            text += [f"## {value}", "", markdown(section.drop(columns=sections)), ""]
     with written_aside(stem.with_suffix(".md")) as partial:
         partial.write_text("\n".join(text) + "\n")
 
@@ -55,12 +55,14 @@ def _shown(value: object) -> object:
     return "—" if pd.isna(value) else value
 
 
-def _markdown(table: pd.DataFrame) -> str:
+def markdown(table: pd.DataFrame) -> str:
+    """A Markdown table; what is not there is a dash."""
     shown = table.astype(object).where(table.notna(), "—")
     return str(shown.to_markdown(index=False, disable_numparse=True))
 
 
-def _significant(value: float) -> float:
+def significant(value: float) -> float:
+    """Rounded to four digits; whole numbers stay."""
     if isinstance(value, int) or float(value).is_integer():
         return value
     if abs(value) < _NOISE:

@@ -3,14 +3,35 @@
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from joulecast.errors import JoulecastError
+from joulecast.yaml_files import read_yaml, validated
+
+
+class Tolerance(BaseModel):
+    """How far a number may be from a published one and still reproduce it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    absolute: float = Field(0.0, ge=0)
+    relative_percent: float = Field(0.0, ge=0)
+    because: str
+
+    def around(self, published: float) -> float:
+        """The larger of the two, in the unit of the published number."""
+        return max(self.absolute, self.relative_percent / 100 * abs(published))
+
+    def __str__(self) -> str:
+        parts = [f"{self.absolute:g}"] if self.absolute or not self.relative_percent else []
+        parts += [f"{self.relative_percent:g} %"] if self.relative_percent else []
+        return f"{' or '.join(parts)}: {self.because}"
 
 
 class FromPaper(BaseModel):
-    """What every file of published numbers says: whose they are, and whether our setting is the same."""
+    """What every file of published numbers says: whose they are, and whether our setting is the same.
+
+    ``tolerances``: by kind of number, what still counts as reproduced.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -19,6 +40,7 @@ class FromPaper(BaseModel):
     setting: str
     comparable: bool
     not_comparable_because: str = ""
+    tolerances: dict[str, Tolerance]
 
 
 class PublishedErrors(FromPaper):
@@ -38,14 +60,8 @@ def read_published_file(kind: type[Published], path: Path) -> Published:
     Raises:
         JoulecastError: missing, or with wrong keys.
     """
-    try:
-        return kind.model_validate(yaml.safe_load(path.read_text()))
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such file of published numbers") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    content = read_yaml(path, "file of published numbers")
+    return validated(TypeAdapter(kind), content, str(path))
 
 
 def read_published(path: Path) -> PublishedErrors:

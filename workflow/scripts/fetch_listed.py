@@ -1,4 +1,4 @@
-"""Bring the traces that the tuning experiments replay, and check them."""
+"""Bring the files of a list, and check them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,5 +16,5 @@ if __name__ == "__main__":
         bring_listed(
             parse_config(snakemake.config, "configuration"),
             listed_downloads(Path(snakemake.params.listed)),
-            Path(snakemake.output.traces[0]).parent,
+            Path(snakemake.output.files[0]).parent,
         )

@@ -1,0 +1,1 @@
+"""The four papers' numbers, each beside ours, with a verdict: ``tables/papers``."""

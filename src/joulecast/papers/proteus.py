@@ -1,0 +1,131 @@
+"""Proteus: error of the simulator, order of strategies, ablation, speed."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.papers.rows import Row
+from joulecast.tables.simulator import PublishedSimulators
+
+_PAPER = "Proteus"
+_SAME_RANKS = 1.0  # Kendall's tau
+
+
+def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
+    """Rows of the simulator's tables.
+
+    Args:
+        tables: folder of ``simulator_error.csv``, ``simulator_order.csv``, ``simulator_ablation.csv`` and
+            ``simulator_speed.csv``.
+        published: the paper's numbers.
+    """
+    errors, order, ablation, speed = (
+        pd.read_csv(tables / f"simulator_{name}.csv")
+        for name in ("error", "order", "ablation", "speed")
+    )
+    # All three judge the simulator on the same steps.
+    sources = dict(zip(errors["experiment"], errors["source"], strict=True))
+    return [
+        *_errors(errors, published),
+        *_order(order.assign(source=order["experiment"].map(sources)), published),
+        *_ablation(ablation.assign(source=ablation["experiment"].map(sources)), published),
+        *_speed(speed, published),
+    ]
+
+
+def _unlike(published: PublishedSimulators) -> str:
+    return "" if published.comparable else published.not_comparable_because
+
+
+def _errors(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    averages = table[table["published_percent"].notna()]
+    rows = [
+        Row(
+            _PAPER,
+            "error",
+            f"{row.experiment}, {row.configuration.strip('()')}",
+            f"{'largest' if row.configuration.startswith('(maximum') else 'mean'} error of a step's time",
+            "%",
+            row.published_percent,
+            row.predicted_error_percent,
+            row.source,
+            published.tolerances["error"],
+            "down",
+            _unlike(published),
+        )
+        for row in averages.itertuples()
+    ]
+    others = {n: e for n, e in published.error_percent.items() if not n.startswith(_PAPER)}
+    return rows + [
+        Row(
+            _PAPER,
+            "error",
+            "the paper's",
+            f"{name} error of a step's time",
+            "%",
+            error,
+            None,
+            None,
+            published.tolerances["error"],
+            "down",
+            "that simulator is not ours, and was not run",
+        )
+        for name, error in others.items()
+    ]
+
+
+def _order(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    return [
+        Row(
+            _PAPER,
+            "order",
+            f"{row['experiment']}, {row['count']} strategies",
+            "Kendall's tau of measured and predicted times",
+            "",
+            _SAME_RANKS,
+            row["kendall_tau"],
+            row["source"],
+            published.tolerances["order"],
+            "up",
+            f"{_unlike(published)}; there: {published.order}",
+        )
+        for row in table[table["strategies"] == "all"].to_dict("records")
+    ]
+
+
+def _ablation(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    return [
+        Row(
+            _PAPER,
+            "ablation",
+            row.experiment,
+            f"mean error, {'full model' if row.model == 'full' else row.model}",
+            "%",
+            row.published_percent,
+            row.mape_percent,
+            row.source,
+            published.tolerances["error"],
+            "down",
+            _unlike(published),
+        )
+        for row in table[table["published_percent"].notna()].itertuples()
+    ]
+
+
+def _speed(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    how = {True: "equal devices simulated once", False: "every device simulated"}
+    return [
+        Row(
+            _PAPER,
+            "speed",
+            f"ResNet-50, {row.devices} devices, {how[bool(row.folded)]}",
+            "compile and run",
+            "s",
+            row.original_s,
+            row.seconds,
+            "measured",
+            published.tolerances["speed"],
+            "down",
+        )
+        for row in table[table["original_s"].notna()].itertuples()
+    ]

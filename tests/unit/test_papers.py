@@ -1,0 +1,226 @@
+"""The papers' numbers beside ours: verdicts by stated tolerances, and what is missing is said."""
+
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.papers.antichain import antichain_rows
+from joulecast.papers.mc2 import mc2_rows
+from joulecast.papers.proteus import proteus_rows
+from joulecast.papers.rows import COLUMNS, Row, Verdict, paper_table, verdict_counts
+from joulecast.papers.write import write_papers
+from joulecast.papers.zeus import zeus_rows
+from joulecast.tables.partition import read_published_partitioning
+from joulecast.tables.published import Tolerance, read_published
+from joulecast.tables.simulator import read_published_simulators
+from joulecast.tables.tuning import PAPER_ZEUS
+from joulecast.tables.tuning_published import read_published_tuning
+
+PUBLISHED = ROOT / "config/published"
+ROW = Row("P", "t", "s", "q", "%", 10.0, 10.4, "measured", Tolerance(absolute=0.5, because="b"))
+NUMBERS = st.floats(-1e6, 1e6)
+
+
+@given(
+    published=NUMBERS,
+    ours=NUMBERS,
+    absolute=st.floats(0, 10),
+    relative=st.floats(0, 100),
+    improves=st.sampled_from(["down", "up", "neither"]),
+)
+def test_a_comparable_number_is_reproduced_better_or_worse(
+    published, ours, absolute, relative, improves
+):
+    tolerance = Tolerance(absolute=absolute, relative_percent=relative, because="b")
+    row = replace(ROW, published=published, ours=ours, tolerance=tolerance, improves=improves)
+    off, allowed = abs(ours - published), max(absolute, relative / 100 * abs(published))
+    if off > allowed * 1.001:
+        better = {"down": ours < published, "up": ours > published, "neither": False}[improves]
+        assert row.verdict == (Verdict.BETTER if better else Verdict.WORSE)
+    elif off < allowed * 0.999:
+        assert row.verdict == Verdict.REPRODUCED
+    # Whatever the numbers are, another setting allows no verdict on them.
+    assert replace(row, why_not_comparable="other").verdict == Verdict.NOT_COMPARABLE
+    assert replace(row, missing="gone").verdict == Verdict.MISSING
+
+
+def test_without_a_number_on_one_side_there_is_nothing_to_judge():
+    assert replace(ROW, published=">60").verdict == Verdict.NOT_COMPARABLE
+    assert replace(ROW, ours=None).verdict == Verdict.NOT_COMPARABLE
+    assert replace(ROW, ours=None).difference is None
+
+
+def test_every_published_number_has_a_row_though_all_data_is_missing():
+    mc2 = read_published(PUBLISHED / "mc2.yaml")
+    antichain = read_published_partitioning(PUBLISHED / "antichain.yaml")
+    zeus = read_published_tuning(PUBLISHED / "zeus.yaml")
+    rows = [
+        *mc2_rows(None, mc2, "no meters: do this"),
+        *antichain_rows([], [], antichain, "no profiles: do that"),
+        *zeus_rows(None, zeus, "no traces: do so"),
+    ]
+    table = paper_table(rows)
+    assert set(table["verdict"]) == {"missing", "not comparable"}
+    left = table[table["verdict"] == "missing"]
+    assert left["ours"].isna().all() and left["source"].isna().all()
+    assert {why.split(":")[0] for why in left["why_not_comparable"]} == {
+        "no meters",
+        "no profiles",
+        "no traces",
+        "no network was cut into 4 stages",
+        "no network was cut into 8 stages",
+    }
+    printed = set(table["published"])
+    assert {2.84, 71.96, 69.12} <= printed, "MC2's errors and gains"
+    assert {6.76, 12.25, 3.73, "30", ">60", 3.4, 3.76} <= printed, "Table 1 and speedups"
+    assert {0.572, 15.3, 75.8, 60.1, 0.793, 32, 100} <= printed, "figure 1, savings, reproduction"
+    assert len(table[table["paper"] == "antichain"]) == 20 * 5 + 2 * 2 * 3
+    assert len(table[table["paper"] == "Zeus"]) == 6 * 5 + 3 + 4 * 3 * 2
+
+
+def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
+    published = read_published(PUBLISHED / "mc2.yaml")
+    head = {"time": "given", "model": "MC2", "settings": 4, "published_percent": 2.84}
+    summary = [
+        head
+        | {"source": "imported", "split": "extrapolation", "mape_percent": 1.5, "judges": "models"},
+        head
+        | {"source": "imported", "split": "in-sample", "mape_percent": 0.1, "judges": "models"},
+        head
+        | {
+            "source": "estimated",
+            "split": "extrapolation",
+            "mape_percent": 9,
+            "judges": "the pipeline only",
+        },
+    ]
+    gain = {"source": "imported", "split": "extrapolation", "time": "given", "rival": "LP1"}
+    gain |= {"settings": 4, "better_by_points": 60.0, "published_points": 69.12, "judges": "models"}
+    pd.DataFrame(summary).to_csv(tmp_path / "energy_summary.csv")
+    pd.DataFrame([gain]).to_csv(tmp_path / "energy_improvement.csv")
+    error, over = mc2_rows(tmp_path, published)
+    assert (error.ours, error.published, error.source) == (1.5, 2.84, "imported")
+    assert error.verdict == over.verdict == Verdict.NOT_COMPARABLE, "another platform"
+    assert replace(error, why_not_comparable="").verdict == Verdict.BETTER
+    assert replace(over, why_not_comparable="").verdict == Verdict.WORSE
+
+
+def test_zeus_savings_go_from_the_workload_that_saves_least_to_the_one_that_saves_most(tmp_path):
+    published = read_published_tuning(PUBLISHED / "zeus.yaml")
+    row = {"policy": PAPER_ZEUS, "gpu": "v100", "stretch": "steady", "time_saving_percent": -2.0}
+    other = row | {"gpu": "p100", "energy_saving_percent": 99.0, "time_saving_percent": 99.0}
+    savings = [row | {"energy_saving_percent": saved} for saved in (17.0, 30.0, 90.0)]
+    pd.DataFrame([*savings, other]).to_csv(tmp_path / "tuning_savings.csv")
+    cells = [
+        {"workload": w, "gpu": "v100", "tuned": t.replace("_", " "), "ours": getattr(p, t)}
+        | {"configuration": f"{p.batch_size}, {p.power_limit_w + 25} W" if t == "both" else None}
+        for w, p in published.potential.items()
+        for t in ("batch_size_only", "power_limit_only", "both")
+    ]
+    pd.DataFrame(cells).to_csv(tmp_path / "tuning_potential.csv")
+    names = {
+        "power_limit_only": ("power-limit-only", "last five"),
+        "last_five": ("zeus", "last five"),
+    }
+    names |= {"all": ("zeus", "all")}
+    ratios = [
+        {
+            "gpu": gpu,
+            "policy": names[e][0],
+            "recurrences": names[e][1],
+            "energy_ratio": r[0] + 0.015,
+        }
+        | {"time_ratio": r[1] + 0.03}
+        for gpu, of_gpu in published.reproduction.simulator.items()
+        for e, r in of_gpu.items()
+    ]
+    pd.DataFrame(ratios).to_csv(tmp_path / "tuning_reproduction.csv")
+    rows = zeus_rows(tmp_path, published)
+    saved = [row for row in rows if row.table.startswith("abstract")]
+    assert [row.ours for row in saved] == [17.0, 90.0, -2.0]
+    assert [row.verdict for row in saved] == [Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE]
+    figure = [row for row in rows if row.table == "figure 1"]
+    assert {r.verdict for r in figure if r.unit != "W"} == {Verdict.REPRODUCED}
+    assert {r.verdict for r in figure if r.unit == "W"} == {Verdict.WORSE}, "another power limit"
+    reproduced = [row for row in rows if row.table == "reproduction"]
+    assert {r.verdict for r in reproduced if r.quantity == "energy"} == {Verdict.REPRODUCED}
+    assert {r.verdict for r in reproduced if r.quantity == "time"} == {Verdict.WORSE}
+
+
+def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
+    published = read_published_simulators(PUBLISHED / "proteus.yaml")
+    tables = {
+        "error": [
+            {"experiment": "e", "configuration": "(mean of 3: all)", "source": "recorded"}
+            | {"predicted_error_percent": 0.8, "published_percent": 3.0},
+            {"experiment": "e", "configuration": "dp=2", "source": "recorded"}
+            | {"predicted_error_percent": 0.1, "published_percent": None},
+        ],
+        "order": [
+            {"experiment": "e", "strategies": "all", "count": 3, "kendall_tau": 0.9},
+            {"experiment": "e", "strategies": "ranks: 2", "count": 2, "kendall_tau": 1.0},
+        ],
+        "ablation": [
+            {"experiment": "e", "model": "full", "mape_percent": 0.8, "published_percent": 2.4},
+            {
+                "experiment": "e",
+                "model": "no sharing",
+                "mape_percent": 4,
+                "published_percent": None,
+            },
+        ],
+        "speed": [{"devices": 8, "folded": False, "seconds": 0.01, "original_s": 1.0}],
+    }
+    for name, rows in tables.items():
+        pd.DataFrame(rows).to_csv(tmp_path / f"simulator_{name}.csv")
+    table = paper_table(proteus_rows(tmp_path, published)).set_index("table")
+    assert table.loc["speed", "verdict"] == "better"
+    others = table.drop(index="speed")
+    assert set(others["verdict"]) == {"not comparable"} and others["why_not_comparable"].all()
+    assert list(table.loc["order", ["published", "ours"]]) == [1.0, 0.9]
+    assert len(table.loc[["error"]]) == 1 + 2, "one average, and two simulators that are not ours"
+
+
+@pytest.fixture
+def written(tmp_path):
+    rows = [
+        ROW,
+        replace(ROW, published=">60", unit="min", setting="a_b & 50 %", ours=None, source=None),
+        replace(ROW, paper="Q", ours=0.123456789),
+    ]
+    write_papers(tmp_path / "papers", paper_table(rows))
+    return tmp_path
+
+
+def test_the_table_is_written_three_times(written):
+    table = pd.read_csv(written / "papers.csv")
+    assert tuple(table.columns) == COLUMNS
+    assert list(table["verdict"]) == ["reproduced", "not comparable", "worse"]
+    assert table["ours"].iloc[2] == 0.1235
+    text = (written / "papers.md").read_text()
+    assert "## P" in text and "## Q" in text and "| 10.4 " in text and "| — " in text
+    assert text.count("0.5: b") == 2, "a reason is spelled out once a paper"
+    latex = (written / "papers.tex").read_text()
+    assert r"a\_b \& 50 \%" in latex and "$>$60" in latex
+    assert latex.count(r"\begin{longtable}") == latex.count(r"\end{longtable}") == 2
+    for line in latex.splitlines():
+        if line.endswith(r"\\") and not line.startswith("\\"):
+            assert len(re.findall(r"(?<!\\)&", line)) == 8, line
+
+
+def test_verdicts_are_counted_by_paper():
+    table = paper_table([ROW, replace(ROW, ours=11.0), replace(ROW, paper="Q", missing="x")])
+    counts = verdict_counts(table)
+    assert counts.loc["P"].to_dict() == {
+        "reproduced": 1,
+        "better": 0,
+        "worse": 1,
+        "not comparable": 0,
+        "missing": 0,
+    }
+    assert counts.loc["Q", "missing"] == 1

@@ -1,0 +1,118 @@
+# The papers' tables, all four: external data that may be missing, and one table with a verdict on every number.
+
+LISTED = {
+    "mlperf_power": None,
+    "pipedream_profiles": str(EXTERNAL / "pipedream_profiles.yaml"),
+    "zeus_trace": str(EXTERNAL / "zeus_trace.yaml"),
+}
+PROFILED = [
+    Path(name).stem for name in listed_downloads(Path(LISTED["pipedream_profiles"]))
+]
+METERED = f"{RESULTS}/papers/metered"
+
+
+checkpoint find_external_data:
+    output:
+        found=f"{RESULTS}/external/found.json",
+    log:
+        f"{RESULTS}/logs/find-external-data.log",
+    threads: 1
+    params:
+        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        lists=LISTED,
+    script:
+        "../scripts/find_external_data.py"
+
+
+use rule fetch_traces as fetch_profiles with:
+    output:
+        files=expand(
+            f"{RESULTS}/external/pipedream_profiles/{{network}}.txt", network=PROFILED
+        ),
+    log:
+        f"{RESULTS}/logs/fetch-profiles.log",
+    params:
+        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        listed=LISTED["pipedream_profiles"],
+        listed_sha256=sha256_of(Path(LISTED["pipedream_profiles"])),
+
+
+use rule partition_network as partition_profile with:
+    input:
+        graph=f"{RESULTS}/external/pipedream_profiles/{{network}}.txt",
+    output:
+        experiment=f"{RESULTS}/papers/partition/{{network}}.json",
+    log:
+        f"{RESULTS}/logs/partition-profile-{{network}}.log",
+    params:
+        devices=[4, 8],  # the paper's
+        micro_batches=CONFIG.partition.micro_batches,
+        source="imported",
+
+
+use rule fit as fit_metered with:
+    input:
+        records=[f"{RESULTS}/imported/mlperf_power"],
+        imported=[],
+    output:
+        fits=directory(f"{METERED}/fits"),
+    log:
+        f"{RESULTS}/logs/fit-metered.log",
+
+
+use rule tables as metered_tables with:
+    input:
+        fits=rules.fit_metered.output.fits,
+        published=ancient(str(PUBLISHED / "mc2.yaml")),
+    output:
+        [f"{METERED}/tables/{Path(path).name}" for path in rules.tables.output],
+    log:
+        f"{RESULTS}/logs/metered-tables.log",
+
+
+def tables_of_external_data(wildcards):
+    """Tables that need data from outside, as far as it can be had."""
+    found = checkpoints.find_external_data.get().output.found
+    missing = json.loads(Path(found).read_text())
+    tables = {
+        "mlperf_power": {"metered_tables": rules.metered_tables.output},
+        "pipedream_profiles": {
+            "profile_experiments": expand(
+                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
+            )
+        },
+        "zeus_trace": {"replays": rules.tuning_report.output},
+    }
+    return {
+        key: files
+        for name, needed in tables.items()
+        if not missing[name]
+        for key, files in needed.items()
+    }
+
+
+rule papers:
+    input:
+        unpack(tables_of_external_data),
+        external=rules.find_external_data.output.found,
+        simulator=rules.simulator_report.output,
+        own_experiments=rules.partition_report.input.experiments,
+        published=ancient(
+            [
+                str(PUBLISHED / f"{p}.yaml")
+                for p in ("mc2", "proteus", "antichain", "zeus")
+            ]
+        ),
+    output:
+        tables("Papers", ["papers"]),
+        f"{RESULTS}/tables/papers.tex",
+    log:
+        f"{RESULTS}/logs/papers.log",
+    threads: 1
+    params:
+        published_sha256=[
+            sha256_of(PUBLISHED / f"{p}.yaml")
+            for p in ("mc2", "proteus", "antichain", "zeus")
+        ],
+    script:
+        "../scripts/papers.py"

@@ -1,0 +1,16 @@
+"""Write the overview page of the results."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from joulecast.logs import logged
+from joulecast.pages.overview import write_overview
+
+if TYPE_CHECKING:
+    from snakemake.iocontainers import snakemake
+
+
+if __name__ == "__main__":
+    with logged(Path(snakemake.log[0])):
+        page = Path(snakemake.output.page)
+        write_overview(page.parent, page, snakemake.params.configfile)
