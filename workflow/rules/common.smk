@@ -125,11 +125,11 @@ def in_report(path, category, caption=None):
 
 
 def tables(category, names):
-    """Tables as CSV, which the report shows, and as Markdown."""
+    """Tables as CSV, as Markdown, and as pages that the report shows."""
     stems = [f"{RESULTS}/tables/{name}" for name in names]
     return [
-        *(in_report(f"{stem}.csv", category) for stem in stems),
-        *(f"{stem}.md" for stem in stems),
+        *(in_report(f"{stem}.html", category) for stem in stems),
+        *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Writing the papers' table as CSV, Markdown and LaTeX."""
+"""Writing the papers' table as CSV, Markdown, HTML and LaTeX."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from joulecast.files import written_aside
 from joulecast.papers.rows import COLUMNS, verdict_counts
-from joulecast.tables.output import markdown, significant
+from joulecast.tables.output import markdown, significant, write_text
 
 _TITLE = "The papers' numbers, and ours"
 _SAID = """\
@@ -21,7 +21,7 @@ _IN_LATEX = [
 
 
 def write_papers(stem: Path, table: pd.DataFrame) -> None:
-    """Write ``stem.csv``, ``stem.md`` and ``stem.tex``: one section a paper, each reason once in Markdown.
+    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: one section a paper, each reason once but in CSV.
 
     Args:
         stem: path without its suffix.
@@ -32,8 +32,7 @@ def write_papers(stem: Path, table: pd.DataFrame) -> None:
         rounded[column] = rounded[column].astype(float).map(significant, na_action="ignore")
     with written_aside(stem.with_suffix(".csv")) as partial:
         rounded.to_csv(partial, index=False)
-    with written_aside(stem.with_suffix(".md")) as partial:
-        partial.write_text(_as_markdown(rounded), encoding="utf-8")
+    write_text(stem, _TITLE, _as_markdown(rounded))
     with written_aside(stem.with_suffix(".tex")) as partial:
         partial.write_text(_as_latex(rounded), encoding="utf-8")
 

@@ -75,7 +75,7 @@ def failed_runs(results: Path, check_records: bool = False) -> pd.DataFrame:
 
 
 def write_failed_runs(results: Path, check_records: bool = False) -> pd.DataFrame:
-    """Write ``tables/failed_runs.csv`` and ``.md`` below ``results``; returns the table."""
+    """Write ``tables/failed_runs.csv``, ``.md`` and ``.html`` below ``results``; returns the table."""
     table = failed_runs(results, check_records)
     unmeasured = table.loc[table["now"] != "measured", "run"].nunique()
     notes = [

@@ -1,11 +1,41 @@
-"""Writing one table as CSV for programs and as Markdown for people."""
+"""Writing one table as CSV for programs, and as Markdown and a page of HTML for people."""
 
+from html import escape
 from pathlib import Path
+from string import Template
 
 import pandas as pd
+from markdown_it import MarkdownIt
 
 from joulecast.files import written_aside
 
+_PAGE = Template(
+    """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; }
+main { margin: 1.5rem auto; max-width: 75rem; padding: 0 1rem; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
+th, td { border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top; }
+td { font-variant-numeric: tabular-nums; }
+th { background: #f2f2f2; }
+code { background: #f2f2f2; padding: 0 .2em; }
+@media print { .table { overflow: visible; } table { font-size: 7pt; } th, td { overflow-wrap: anywhere; } }
+</style>
+</head>
+<body>
+<main>
+$body</main>
+</body>
+</html>
+"""
+)
 _NOISE = 1e-12
 """What is smaller is left over from rounding."""
 
@@ -13,7 +43,7 @@ _NOISE = 1e-12
 def write_table(
     stem: Path, title: str, notes: list[str], table: pd.DataFrame, sections: str | None = None
 ) -> None:
-    """Write ``stem.csv`` and ``stem.md``, numbers rounded to what they can carry.
+    """Write ``stem.csv``, ``stem.md`` and ``stem.html``, numbers rounded to what they can carry.
 
     Args:
         stem: path without its suffix.
@@ -43,8 +73,19 @@ def write_table(
     else:
         for value, section in rounded.groupby(sections, sort=False):
             text += [f"## {value}", "", markdown(section.drop(columns=sections)), ""]
+    write_text(stem, title, "\n".join(text) + "\n")
+
+
+def write_text(stem: Path, title: str, text: str) -> None:
+    """Write a text in Markdown as ``stem.md`` and, for a browser without network, as ``stem.html``."""
     with written_aside(stem.with_suffix(".md")) as partial:
-        partial.write_text("\n".join(text) + "\n")
+        partial.write_text(text, encoding="utf-8")
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    # A wide table is scrolled, by keyboard too.
+    scrolled = '<div class="table" role="region" tabindex="0" aria-label="table">\n<table>'
+    body = body.replace("<table>", scrolled).replace("</table>", "</table>\n</div>")
+    with written_aside(stem.with_suffix(".html")) as partial:
+        partial.write_text(_PAGE.substitute(title=escape(title), body=body), encoding="utf-8")
 
 
 def _is_constant(column: pd.Series) -> bool:
