@@ -166,7 +166,7 @@ def _tune_live(
     return _json(report) if as_json else live_report_text(report)
 
 
-def advise(
+def advise_recurring(
     history: Annotated[Path, typer.Argument(help="File that `tune --history` wrote.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:

@@ -1,0 +1,118 @@
+"""The command that says how far a campaign is."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.cli_errors import failed
+from joulecast.errors import JoulecastError
+from joulecast.progress import Progress, Seen, progress_line, progress_of, progress_text
+from joulecast.spec import RunSpec
+
+
+def status(
+    results: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
+    ] = None,
+    configuration: Annotated[
+        Path | None,
+        typer.Option("--config", "--configfile", help="Says which runs were asked for."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on until all that was asked for is done, or Ctrl-C.")
+    ] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
+    platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
+        "config/platforms"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say how far a campaign is: runs done, running, failed, waiting, and the time left.
+
+    Reads the records and the journal of attempts, and writes nothing. Ends with 0 when all is done, else 1.
+    """
+    try:
+        folder, specs = _asked(results, configuration, platforms)
+        seen: Seen = {}
+
+        def look() -> Progress:
+            return progress_of(folder, specs, seen)
+
+        progress = look()
+        if watch:
+            progress = _watch(look, progress, interval, as_json, ends=specs is not None)
+    except JoulecastError as error:
+        raise failed(error) from None
+    if not watch:
+        told = json.dumps(progress.as_json(), indent=1) if as_json else progress_text(progress)
+        typer.echo(told)
+    raise typer.Exit(0 if progress.finished else 1)
+
+
+def _asked(
+    results: Path | None, configuration: Path | None, platforms: Path
+) -> tuple[Path, list[RunSpec] | None]:
+    """The folder to look at, and the runs that should be there; ``None`` where nobody says."""
+    if configuration is None:
+        return Path("results") if results is None else results, None
+    # Loads pandas and torchvision's data sets' names, which a look at a folder does not need.
+    from joulecast.campaign import campaign_runs
+    from joulecast.config import read_config
+
+    config = read_config(configuration)
+    return results or Path(config.results), campaign_runs(config, platforms)
+
+
+def _watch(
+    look: Callable[[], Progress],
+    progress: Progress,
+    interval_s: float,
+    as_json: bool,
+    *,
+    ends: bool,
+) -> Progress:
+    """Show the progress every so often; a bar on a terminal, else one line each time."""
+    if sys.stdout.isatty() and not as_json:
+        return _watch_on_terminal(look, progress, interval_s, ends=ends)
+    with suppress(KeyboardInterrupt):
+        while True:
+            if as_json:
+                typer.echo(json.dumps(progress.as_json()))
+            else:
+                now = datetime.now().isoformat(" ", timespec="seconds")
+                typer.echo(f"{now}  {progress_line(progress)}")
+            sys.stdout.flush()
+            if ends and progress.finished:
+                break
+            time.sleep(interval_s)
+            progress = look()
+    return progress
+
+
+def _watch_on_terminal(
+    look: Callable[[], Progress], progress: Progress, interval_s: float, *, ends: bool
+) -> Progress:
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    text = TextColumn("{task.description}", markup=False)
+    with Bar(BarColumn(20), text) as bar, suppress(KeyboardInterrupt):
+        task = bar.add_task("", total=progress.total)
+        while True:
+            done = len(progress.of("done"))
+            told = progress_line(progress, brief=True)
+            bar.update(task, completed=done, description=told)
+            if ends and progress.finished:
+                break
+            time.sleep(interval_s)
+            progress = look()
+    typer.echo(progress_text(progress))
+    return progress

@@ -1,0 +1,302 @@
+"""Which setting to train a network in, within a limit, and what that choice rests on.
+
+Settings that were run, those that MC2 forecasts from them, and for a platform that nothing was run on those
+that the simulator times, are candidates alike; each says which of the three it is.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.planning.candidate import Candidate, dominates
+from joulecast.planning.limits import Choice, Limit, choose
+from joulecast.planning.next_steps import measure_next
+from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
+from joulecast.platforms import read_platform
+from joulecast.records import read_info
+
+_LONG = 10.0
+"""Times the work of the longest recorded run from which that is worth a warning."""
+
+_BATCHES = (
+    "candidates differ in batch size: training to an accuracy may need more samples with a larger batch of "
+    "all nodes, which is not known without a tuning history; hold the batch with --batch"
+)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What there is to choose from, and where it comes from."""
+
+    platform: str
+    nodes_are: str
+    samples: float
+    unit: str
+    why_samples: str
+    candidates: list[Candidate]
+    refused: list[dict[str, str]]
+    rests_on: list[str]
+    warnings: list[str]
+    left_out: list[dict[str, str]]
+    most_nodes: int | None
+
+
+def advise(
+    records: Sequence[Path],
+    network: str,
+    limit: Limit | None = None,
+    *,
+    platform: str | None = None,
+    samples: float | None = None,
+    nodes: Sequence[int] | None = None,
+    batches: Sequence[int] | None = None,
+    history: Path | None = None,
+    platforms: Path = Path("config/platforms"),
+    fits: Path | None = None,
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """Choose node count, batch size and strategy of a training.
+
+    Args:
+        records: folders of run records; may be empty where ``platform`` can be simulated.
+        network: as the records name it.
+        limit: a deadline, an energy budget, or a weight between energy and time.
+        platform: as the records name it, or a platform file's name; by default the one of the records.
+        samples: work in the records' unit; by default that of a recorded run.
+        nodes: node counts; by default those that were run and the powers of two between them.
+        batches: batches of all nodes; by default those that were run.
+        history: of ``joulecast tune``, for the power limit.
+        platforms: folder of the platform files.
+        fits: of a campaign on a simulated platform, for its joules.
+        precision: peak rate of a simulated platform.
+
+    Returns:
+        plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``work``, ``best`` (``None`` with
+        ``why_none``), ``candidates`` (the best first, with ``within_limit`` and ``on_front``), ``refused``,
+        ``rests_on``, ``warnings``, ``measure_next``, ``left_out``. Times in s and energies in J, for the
+        whole work.
+
+    Raises:
+        JoulecastError: an unknown network or platform, no records, a node count or batch below 1, or a
+            history of another network.
+    """
+    asked = limit or Limit()
+    for option, values in (("--nodes", nodes), ("--batch", batches)):
+        if values is not None and (not values or min(values) < 1):
+            raise JoulecastError(f"{option}: give numbers of at least 1, as 1,2,4")
+    if samples is not None and not (math.isfinite(samples) and samples > 0):
+        raise JoulecastError(f"--samples {samples:g}: give a number above 0")
+    found = _from_records(records, network, platform, samples, nodes, batches)
+    if found is None:
+        found = _from_simulator(
+            network, str(platform), samples, nodes, batches, platforms, fits, precision
+        )
+    powers = NO_HISTORY if history is None else power_limit_of(history, network)
+    candidates = [powers.applied(candidate) for candidate in found.candidates]
+    choice = choose(candidates, asked)
+    return _told(network, asked, found, candidates, choice, powers)
+
+
+def _from_records(
+    records: Sequence[Path],
+    network: str,
+    platform: str | None,
+    samples: float | None,
+    nodes: Sequence[int] | None,
+    batches: Sequence[int] | None,
+) -> _Found | None:
+    """Candidates of the records; ``None`` where the platform has none of the network."""
+    # Loads pandas and the models, which a simulated platform does not need.
+    from joulecast.planning import campaign as recorded
+
+    if platform is not None and not _recorded_on(records, network, platform):
+        return None
+    campaign = recorded.read_campaign(records, network, platform)
+    usual, why = recorded.usual_work(campaign)
+    work = usual if samples is None else samples
+    candidates, refused = recorded.campaign_candidates(
+        campaign, work, nodes or recorded.usual_nodes(campaign), batches
+    )
+    runs, fitted = campaign.runs, campaign.evidence.training
+    most = int(runs["nodes"].max())
+    # What one node is does not tell what several are.
+    several = runs[runs["nodes"] == most]
+    rests = [
+        f"measured: {len(runs)} runs of {network} on {campaign.platform}, on up to {most} nodes",
+        f"fitted: MC2 on {len(fitted)} runs of {fitted['workload'].nunique()} workloads, on up to "
+        f"{int(fitted['nodes'].max())} nodes",
+    ]
+    warnings = _settings_differ(records, network, campaign.platform)
+    if work > _LONG * float(runs["samples"].max()):
+        times = work / float(runs["samples"].max())
+        warnings.append(
+            f"the work is {times:.3g} times that of the longest recorded run; a step is taken to last as "
+            "long as it did there"
+        )
+    if fitted["nodes"].nunique() == 1 and not campaign.imported:
+        warnings.append(
+            "all runs have one node count: how far forecasts of others may be off is assumed (5 %), "
+            "not measured"
+        )
+    if (runs["energy_source"] == "estimated").any():
+        warnings.append("energies are estimated from utilisation and assumed watts, not measured")
+    return _Found(
+        campaign.platform,
+        ", ".join(sorted(several["nodes_are"].unique())),
+        work,
+        campaign.unit,
+        why if samples is None else "as asked",
+        candidates,
+        refused,
+        rests,
+        warnings,
+        campaign.left_out,
+        most,
+    )
+
+
+def _recorded_on(records: Sequence[Path], network: str, platform: str) -> bool:
+    """Whether any record may be of this network on this platform; foreign systems change their names
+    when they are read, so that they always may."""
+    for folder in records:
+        spec = read_info(folder).spec
+        if spec.foreign is not None and spec.foreign.benchmark == network:
+            return True
+        named = spec.workload is not None and spec.workload.network == network
+        if named and spec.platform.name == platform:
+            return True
+    return False
+
+
+def _settings_differ(records: Sequence[Path], network: str, platform: str) -> list[str]:
+    """A warning where runs that count as repeats were not of the same training."""
+    seen: dict[str, set[str]] = {}
+    for folder in records:
+        spec = read_info(folder).spec
+        if spec.workload is None or spec.training is None or spec.workload.network != network:
+            continue
+        if spec.platform.name != platform:
+            continue
+        told = {
+            "image_size": spec.workload.image_size,
+            "dataset": spec.workload.dataset,
+            "precision": spec.training.precision,
+            "threads_per_rank": spec.threads_per_rank,
+            "emulation": spec.emulation,
+        }
+        for key, value in told.items():
+            seen.setdefault(key, set()).add(str(value))
+    mixed = [key for key, values in seen.items() if len(values) > 1]
+    if not mixed:
+        return []
+    return [f"the runs differ in {', '.join(mixed)}, which the candidates do not tell apart"]
+
+
+def _from_simulator(
+    network: str,
+    platform: str,
+    samples: float | None,
+    nodes: Sequence[int] | None,
+    batches: Sequence[int] | None,
+    platforms: Path,
+    fits: Path | None,
+    precision: str,
+) -> _Found:
+    # Loads scipy and the simulator, which records do not need.
+    from joulecast.planning import simulated
+
+    facts = read_platform(platforms / f"{platform}.yaml")
+    facts.require_cluster()
+    if samples is None:
+        raise JoulecastError(
+            f"--samples: nothing of {network} was run on {platform}, so say how many samples to train on"
+        )
+    candidates, refused = simulated.simulated_candidates(
+        network,
+        facts,
+        samples,
+        nodes or simulated.usual_nodes(facts),
+        batches,
+        precision=precision,
+        fits=fits,
+    )
+    rests = [f"simulated: {len(candidates)} strategies on {platform}, by its file's rates"]
+    return _Found(
+        platform,
+        "simulated",
+        samples,
+        "samples",
+        "as asked",
+        candidates,
+        refused,
+        rests,
+        ["nothing was run on this platform: times are simulated and have no interval"],
+        [],
+        None,
+    )
+
+
+def _told(
+    network: str,
+    limit: Limit,
+    found: _Found,
+    candidates: list[Candidate],
+    choice: Choice,
+    powers: PowerLimit,
+) -> dict[str, Any]:
+    best = None if choice.best is None else candidates[choice.best]
+    batches = {candidate.batch_size for candidate in candidates}
+    warnings = [*found.warnings, *powers.notes]
+    if len(batches) > 1:
+        warnings.append(_BATCHES)
+    rows = [
+        candidate.as_json()
+        | {
+            "within_limit": within,
+            "on_front": candidate.energy_j is not None
+            and not any(dominates(other, candidate) for other in candidates),
+        }
+        for candidate, within in zip(candidates, choice.within, strict=True)
+    ]
+    chosen = None if choice.best is None else rows[choice.best]
+    order = sorted(rows, key=lambda row: (row is not chosen, not row["within_limit"], *_cost(row)))
+    return {
+        "network": network,
+        "platform": found.platform,
+        "nodes_are": found.nodes_are,
+        "limit": choice.as_json(limit),
+        "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
+        "best": chosen,
+        "why_none": choice.why_none,
+        "candidates": order,
+        "refused": found.refused,
+        "rests_on": "; ".join([_choice_rests_on(best), *found.rests_on]),
+        "warnings": warnings,
+        "measure_next": measure_next(
+            candidates,
+            best,
+            most_nodes=found.most_nodes,
+            knows_batches=powers.knows_batches,
+        ),
+        "left_out": found.left_out,
+    }
+
+
+def _cost(row: dict[str, Any]) -> tuple[float, float]:
+    joules = row["energy_j"]
+    return (math.inf if joules is None else joules), row["time_s"]
+
+
+def _choice_rests_on(best: Candidate | None) -> str:
+    if best is None:
+        return "there is no choice"
+    if best.rests_on == "measured":
+        runs = f"the mean of {best.runs} runs" if best.runs > 1 else "one run"
+        return f"the choice is {runs} of exactly this setting"
+    if best.rests_on == "fitted":
+        where = f", outside of what was run ({'; '.join(best.extrapolation)})"
+        return f"the choice is a forecast of MC2{where if best.extrapolation else ''}"
+    return "the choice is simulated"

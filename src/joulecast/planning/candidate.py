@@ -1,0 +1,70 @@
+"""A setting that could be run, with what it is expected to take and what that expectation rests on."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+RestsOn = Literal["measured", "fitted", "simulated"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting of a training; times in s, energies in J, both for the whole of the work.
+
+    Attributes:
+        batch_size: samples of a step of all nodes; ``None`` where a log does not tell it.
+        time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
+            ``why_no_interval``.
+        energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
+        runs: recorded runs of exactly this setting.
+        extrapolation: in what the setting lies outside of what was measured.
+    """
+
+    nodes: int
+    batch_size: int | None
+    batch_per_rank: float | None
+    strategy: str
+    rests_on: RestsOn
+    time_s: float
+    time_low_s: float | None = None
+    time_high_s: float | None = None
+    energy_j: float | None = None
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    energy_source: str | None = None
+    why_no_energy: str | None = None
+    why_no_interval: str | None = None
+    runs: int = 0
+    extrapolation: tuple[str, ...] = ()
+    power_limit_w: int | None = None
+    why_no_power_limit: str | None = None
+
+    @property
+    def time_bound_s(self) -> float:
+        """What a deadline is held against: the interval's upper end, where there is an interval."""
+        return self.time_s if self.time_high_s is None else self.time_high_s
+
+    @property
+    def energy_bound_j(self) -> float | None:
+        """What an energy budget is held against."""
+        return self.energy_j if self.energy_high_j is None else self.energy_high_j
+
+    @property
+    def setting(self) -> str:
+        """The setting in words."""
+        nodes = f"{self.nodes} node" + ("s" if self.nodes != 1 else "")
+        batch = "" if self.batch_size is None else f", batch {self.batch_size}"
+        # "one node" and "8 nodes" say nothing beside the node count.
+        strategy = "" if "node" in self.strategy else f", {self.strategy}"
+        return f"{nodes}{batch}{strategy}"
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return asdict(self) | {"extrapolation": list(self.extrapolation), "setting": self.setting}
+
+
+def dominates(one: Candidate, other: Candidate) -> bool:
+    """Whether ``one`` is expected to take no more time and no more energy, and less of either."""
+    if one.energy_j is None or other.energy_j is None:
+        return False
+    no_worse = one.time_s <= other.time_s and one.energy_j <= other.energy_j
+    return no_worse and (one.time_s < other.time_s or one.energy_j < other.energy_j)

@@ -1,0 +1,95 @@
+"""What to measure next, so that the choice is surer."""
+
+from collections.abc import Sequence
+
+from joulecast.planning.candidate import Candidate
+
+_MOST = 5
+
+
+def _overlaps(rival: Candidate, best: Candidate) -> bool:
+    """Whether a rival's interval reaches below the upper end of the best's."""
+    if best.energy_j is not None and rival.energy_j is not None:
+        ends = rival.energy_low_j, best.energy_high_j
+    else:
+        ends = rival.time_low_s, best.time_high_s
+    return ends[0] is not None and ends[1] is not None and ends[0] <= ends[1]
+
+
+def _width(candidate: Candidate) -> float:
+    """Relative width of the interval that the choice hangs on."""
+    pairs = (
+        (candidate.energy_low_j, candidate.energy_high_j, candidate.energy_j),
+        (candidate.time_low_s, candidate.time_high_s, candidate.time_s),
+    )
+    for low, high, value in pairs:
+        if low is not None and high is not None and value:
+            return (high - low) / value
+    return 0.0
+
+
+def measure_next(
+    candidates: Sequence[Candidate],
+    best: Candidate | None,
+    *,
+    most_nodes: int | None,
+    knows_batches: bool,
+) -> list[dict[str, str]]:
+    """What to measure, the most telling first, each with ``what`` and ``why``.
+
+    Args:
+        candidates: all of them.
+        best: the choice; without one, what to do about that.
+        most_nodes: that were run; ``None`` where nothing was.
+        knows_batches: whether a tuning history tells what a batch size does to the accuracy.
+    """
+    if not candidates:
+        return []
+    leading = best or min(candidates, key=lambda c: c.time_bound_s)
+    name = "the fastest, which misses the limit," if best is None else "the choice"
+    steps: list[tuple[str, str]] = []
+    if leading.rests_on == "simulated":
+        steps.append(
+            (
+                "a small campaign on this platform: 1 and 2 nodes, and the calibrations",
+                "nothing was run there: times are simulated and have no interval",
+            )
+        )
+    elif leading.rests_on == "fitted":
+        steps.append((leading.setting, f"{name} is a forecast; nobody ran it"))
+        if leading.extrapolation:
+            steps[-1] = (
+                leading.setting,
+                f"it lies outside of what was run ({'; '.join(leading.extrapolation)})",
+            )
+    elif leading.runs == 1:
+        steps.append(
+            (f"a repeat of {leading.setting}", "it was run once: how runs differ is not known")
+        )
+    if leading.energy_j is None or "estimated" in (leading.energy_source or ""):
+        why = "energy is estimated from utilisation and assumed watts, and judges no setting"
+        if leading.energy_j is None:
+            why = f"no energy is known: {leading.why_no_energy}"
+        what = "the same on a machine with a meter (NVML, RAPL, a wattmeter); `joulecast meters`"
+        steps.append((what, why))
+    rivals = [c for c in candidates if c is not leading and _overlaps(c, leading)]
+    if rivals:
+        widest = max(rivals, key=_width)
+        again = "again " if widest.rests_on == "measured" else ""
+        steps.append(
+            (
+                f"{again}{widest.setting}",
+                f"its interval is the widest (+-{50 * _width(widest):.0f} %) of {len(rivals)} that overlap "
+                "the choice's",
+            )
+        )
+    if most_nodes is not None and leading.nodes == most_nodes:
+        steps.append((f"{2 * most_nodes} nodes", f"{name} has the largest node count that was run"))
+    if not knows_batches and len({c.batch_size for c in candidates}) > 1:
+        steps.append(
+            (
+                "samples to the accuracy by batch size: `joulecast tune --live --history FILE`",
+                "a larger batch may need more samples, which these figures do not know",
+            )
+        )
+    return [{"what": what, "why": why} for what, why in steps[:_MOST]]

@@ -1,0 +1,108 @@
+"""An advice for people: the choice first, then the candidates that come next, then what it rests on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_TOP = 8
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value < 1e5 else f"{value:.3e}"
+
+
+def _range(row: Mapping[str, Any], quantity: str, unit: str) -> str:
+    value = row[f"{quantity}_{unit}"]
+    if value is None:
+        return "-"
+    low, high = row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"]
+    told = _number(value)
+    return told if low is None else f"{told} ({_number(low)} to {_number(high)})"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[k]) for line in [header, *rows]) for k in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [header, *rows]
+    ]
+
+
+def _asked(limit: Mapping[str, Any]) -> str:
+    if limit["kind"] == "deadline":
+        return f"within {limit['deadline_s']:g} s"
+    if limit["kind"] == "energy budget":
+        return f"within {limit['energy_budget_j']:g} J"
+    if limit["kind"] == "weight":
+        return f"energy weighs {limit['energy_weight']:g}, time {1 - limit['energy_weight']:g}"
+    return "no limit given"
+
+
+def _choice(advice: Mapping[str, Any]) -> list[str]:
+    best = advice["best"]
+    if best is None:
+        return [f"choose nothing: {advice['why_none']}"]
+    lines = [f"choose {best['setting']}"]
+    lines.append(f"  time    {_range(best, 'time', 's')} s")
+    joules = f"  energy  {_range(best, 'energy', 'j')} J, {best['energy_source']}"
+    lines.append(
+        joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
+    )
+    watts, why = best["power_limit_w"], best["why_no_power_limit"]
+    lines.append(
+        f"  power limit  {watts} W" if watts is not None else f"  power limit  none: {why}"
+    )
+    return lines
+
+
+def advice_text(advice: Mapping[str, Any]) -> str:
+    """The advice of :func:`joulecast.planning.advise.advise` as text, without an end of line."""
+    work, best = advice["work"], advice["best"]
+    lines = [
+        f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
+        f"{_number(work['samples'])} {work['unit']} ({work['why']}); {_asked(advice['limit'])}",
+        "",
+        *_choice(advice),
+    ]
+    if any(row["time_low_s"] is not None for row in advice["candidates"]):
+        lines.append("  in brackets: 90 % intervals of one run")
+    lines.append(f"  judged by {advice['limit']['judged_by']}")
+    lines.append(f"  rests on: {advice['rests_on']}")
+    shown = advice["candidates"][:_TOP]
+    if shown:
+        header = (
+            "",
+            "nodes",
+            "batch",
+            "strategy",
+            "time, s",
+            "energy, J",
+            "energy is",
+            "rests on",
+            "",
+        )
+        rows = [
+            (
+                "*" if row is best else " " if row["within_limit"] else "x",
+                str(row["nodes"]),
+                "-" if row["batch_size"] is None else str(row["batch_size"]),
+                row["strategy"],
+                _range(row, "time", "s"),
+                _range(row, "energy", "j"),
+                row["energy_source"] or "-",
+                row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
+                "extrapolated" if row["extrapolation"] else "",
+            )
+            for row in shown
+        ]
+        hidden = len(advice["candidates"]) - len(shown)
+        lines += ["", *_table(header, rows)]
+        legend = "* the choice; x not within the limit"
+        lines.append(f"{legend}; {hidden} more with --json" if hidden else legend)
+    lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in advice["refused"][:_TOP]]
+    if advice["measure_next"]:
+        lines += ["", "to be surer, measure:"]
+        lines += [f"  {step['what']}: {step['why']}" for step in advice["measure_next"]]
+    if advice["warnings"]:
+        lines += ["", *(f"note: {warning}" for warning in advice["warnings"])]
+    lines += [f"left out: {run['run']}: {run['kind']}" for run in advice["left_out"]]
+    return "\n".join(lines)

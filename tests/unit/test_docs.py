@@ -1,0 +1,266 @@
+"""The documentation: every example is run, the record's page is complete, the site builds."""
+
+import contextlib
+import io
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.metering import MeterInfo
+from joulecast.power import meters
+from joulecast.power.meters import METER_NAMES
+from joulecast.records import FRAMES, PHASES, STAGES, Checks, Outcome, RunInfo
+from joulecast.spec import Foreign, RunSpec, Training, Workload
+from joulecast.tuning.registry import POLICIES
+from joulecast.workloads.networks import NETWORKS, NetworkInfo
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its title, its text."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r'^```(\w+)(?: title="([^"]*)")?\n(.*?)^```$', page.read_text(), re.M | re.S)
+    return [Block(*parts) for parts in found]
+
+
+def the(page: str, title: str) -> str:
+    (block,) = [b for b in blocks(DOCS / "how-to" / page) if b.title == title]
+    return block.text
+
+
+def add_module(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make the module that a page shows, as if its file were there."""
+    text = the(page, f"src/{name.replace('.', '/')}.py")
+    module = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(text, f"{page}: {name}", "exec"), module.__dict__)
+    return module
+
+
+def row_of(page: str, title: str, **names: Any) -> dict[str, Any]:
+    """The row of a dictionary that a page shows."""
+    return eval("{" + the(page, title) + "}", names)
+
+
+def try_it(page: str) -> None:
+    """Run what the page says to try, and compare with what it says is printed."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(the(page, "try it"), f"{page}: try it", "exec"), {"__name__": "tried"})
+    assert said.getvalue() == the(page, "prints")
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The joulecast commands of a page, as lists of arguments."""
+    lines = [line for b in blocks(page) if b.language == "sh" for line in b.text.splitlines()]
+    return [
+        shlex.split(line, comments=True)[2:]
+        for line in lines
+        if line.startswith("./run joulecast ")
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run examples in, with the project's configuration."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_adding_a_network(folder, monkeypatch):
+    page = "add-a-network.md"
+    for name, info in row_of(page, "a row of NETWORKS", NetworkInfo=NetworkInfo).items():
+        monkeypatch.setitem(NETWORKS, name, info)
+    try_it(page)
+    (folder / "mine.yaml").write_text(the(page, "mine.yaml"))
+    (command,) = commands(DOCS / "how-to" / page)
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0 and "all right" in said.output
+
+
+def test_adding_a_meter(folder, monkeypatch):
+    page = "add-a-meter.md"
+    acpi = add_module(page, "joulecast.power.acpi", monkeypatch)
+    try_it(page)
+    (name,) = row_of(page, "a row of openers()", acpi=acpi)
+    assert set(eval(the(page, "METER_NAMES").split("=")[1])) == {*METER_NAMES, name}
+    known = meters.openers()
+    row = row_of(page, "a row of openers()", acpi=acpi)
+    monkeypatch.setattr("joulecast.cli.openers", lambda: {**known, **row})
+    said = CliRunner().invoke(app, ["meters"])
+    assert re.search(r"^acpi +(missing +acpi:|measured)", said.output, re.M), said.output
+
+
+def test_adding_a_platform(folder):
+    page = "add-a-platform.md"
+    file = "config/platforms/our-cluster.yaml"
+    (folder / file).write_text(the(page, file))
+    simulate, advise = commands(DOCS / "how-to" / page)
+    said = CliRunner().invoke(app, simulate)
+    assert said.exit_code == 0 and "(simulated)" in said.output, said.output
+    said = CliRunner().invoke(app, advise)
+    assert said.exit_code == 0 and "nothing was run on this platform" in said.output, said.output
+    assert CliRunner().invoke(app, ["meters", "--platform", file]).exit_code == 0
+
+
+def test_adding_an_importer(folder, monkeypatch):
+    page = "add-an-importer.md"
+    add_module(page, "joulecast.importers.wattlog", monkeypatch)
+    try_it(page)
+    said = CliRunner().invoke(app, ["advise", "--network", "net", "--records", "records"])
+    assert said.exit_code == 0 and "imported" in said.output, said.output
+
+
+def test_adding_a_policy(folder, monkeypatch):
+    page = "add-a-policy.md"
+    module = add_module(page, "joulecast.tuning.shuffled", monkeypatch)
+    for name, policy in row_of(page, "a row of POLICIES", Shuffled=module.Shuffled).items():
+        monkeypatch.setitem(POLICIES, name, policy)
+    try_it(page)
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=lambda page: page.stem)
+def test_files_that_pages_show_pass_the_linter(page):
+    shown = [b for b in blocks(page) if b.title.startswith("src/")]
+    for block in shown:
+        for command in (["check"], ["format", "--check"]):
+            # From standard input it is judged as the file that it would be.
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "ruff",
+                    *command,
+                    "--no-cache",
+                    "--stdin-filename",
+                    block.title,
+                    "-",
+                ],
+                cwd=ROOT,
+                input=block.text,
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    assert shown or page.stem in ("add-a-network", "add-a-platform")
+
+
+@pytest.mark.parametrize("command", ["forecast", "advise"])
+def test_the_tutorial_prints_what_the_commands_do(folder, command):
+    tutorial = DOCS / "tutorial.md"
+    (shown,) = [b.text for b in blocks(tutorial) if b.title == command]
+    (asked,) = [c for c in commands(tutorial) if c[0] == command]
+    said = CliRunner().invoke(
+        app, ["replay", str(ROOT / "recorded/two-core-vm"), asked[asked.index("--records") + 1]]
+    )
+    assert said.exit_code == 0
+    said = CliRunner().invoke(app, asked)
+    assert said.exit_code == 0 and said.output == shown
+
+
+def test_every_command_of_the_pages_has_these_options():
+    for page in [*PAGES, ROOT / "README.md"]:
+        for arguments in commands(page):
+            # What a command is given may not be there; that it takes these options must be so.
+            asked = [a for a in arguments if a.startswith("--")]
+            name = arguments[:2] if arguments[0] in ("config", "import") else arguments[:1]
+            said = CliRunner().invoke(app, [*name, "--help"], env={"COLUMNS": "300"})
+            assert said.exit_code == 0, f"{page.name}: {' '.join(arguments)}"
+            for option in asked:
+                assert option.split("=")[0] in said.output, f"{page.name}: {' '.join(arguments)}"
+
+
+# --- the run record -----------------------------------------------------------------------------------------
+
+
+def documented(heading: str) -> set[str]:
+    """Names in the first column of the tables below a heading of records.md."""
+    text = (DOCS / "records.md").read_text()
+    section = re.split(r"^## ", text, flags=re.M)
+    (found,) = [part for part in section if part.splitlines()[0].strip("` ") == heading]
+    cells = re.findall(r"^\| (.+?) \|", found, re.M)
+    return {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+
+
+@pytest.mark.parametrize("frame", sorted(FRAMES))
+def test_every_column_of_a_record_is_documented(frame):
+    assert documented(f"{frame}.parquet") == set(FRAMES[frame])
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("run.json", RunInfo),
+        ("run.json: outcome", Outcome),
+        ("run.json: checks", Checks),
+        ("run.json: meters", MeterInfo),
+        ("run.json: spec", RunSpec),
+        ("run.json: spec.workload", Workload),
+        ("run.json: spec.training", Training),
+        ("run.json: spec.foreign", Foreign),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_field_of_run_json_is_documented(heading, model):
+    assert documented(heading) == set(model.model_fields)
+
+
+def test_stages_and_phases_are_documented():
+    text = (DOCS / "records.md").read_text()
+    for name in (*STAGES, *PHASES):
+        assert f"`{name}`" in text
+
+
+# --- the site -----------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_in_the_navigation_and_nothing_comes_from_elsewhere():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    listed = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(site["nav"])))
+    assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
+    assert site["theme"]["font"] is False and "extra_javascript" not in site
+    assert "analytics" not in yaml.safe_dump(site)
+
+
+def test_the_site_builds_strictly(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            tmp_path / "site",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site/tutorial/index.html").is_file()
+    pages = "".join(file.read_text() for file in (tmp_path / "site").rglob("*.html"))
+    assert not re.search(r'(src|href)="https?://[^"]*\.(js|css|woff2?)', pages)

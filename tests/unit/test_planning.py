@@ -1,0 +1,422 @@
+"""Which setting to run: chosen within a limit, from records whose truth is known."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, make_imported, make_record, make_spec
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.errors import JoulecastError
+from joulecast.planning.advise import advise
+from joulecast.planning.candidate import Candidate, dominates
+from joulecast.planning.limits import Limit, choose
+from joulecast.planning.text import advice_text
+from joulecast.records import RunRecord, record_folders, write_record
+from joulecast.tuning.history import add_to_history_file, begin_history_file
+from joulecast.tuning.trial import CostModel, Proposal, Trial
+
+PLATFORMS = ROOT / "config/platforms"
+
+
+def step_s(nodes: int, batch: int, slower: float = 1.0) -> dict[str, float]:
+    """A step of ``batch`` samples on each node: computing grows with it, communicating with the nodes."""
+    parts = {"materials": 0.001 * batch, "computing": 0.05 + 0.01 * batch, "update": 0.02}
+    if nodes > 1:
+        parts["communicating_copy"] = 0.02 * (nodes - 1) / nodes
+    return {stage: slower * seconds for stage, seconds in parts.items()}
+
+
+def a_run(
+    nodes: int, batch: int, repeat: int = 1, slower: float = 1.0, source: str = "measured"
+) -> RunRecord:
+    spec = make_spec(
+        f"vit_ti-n{nodes}-b{batch * nodes}-r{repeat}",
+        nodes,
+        repeat=repeat,
+        training={"global_batch_size": batch * nodes, "steps": 4},
+    )
+    record = make_record(spec, step_s(nodes, batch, slower))
+    meters = [meter.model_copy(update={"source": source}) for meter in record.info.meters]
+    return replace(record, info=record.info.model_copy(update={"meters": meters}))
+
+
+def keep(folder: Path, *records: RunRecord) -> list[Path]:
+    for record in records:
+        write_record(folder / record.info.spec.run, record)
+    return record_folders(folder)
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """1, 2 and 8 nodes, three times each with 8 samples a node, and a smaller batch on one node."""
+    runs = [
+        a_run(nodes, 8, repeat, slower)
+        for nodes in (1, 2, 8)
+        for repeat, slower in ((1, 0.99), (2, 1.0), (3, 1.01))
+    ]
+    return keep(tmp_path_factory.mktemp("records"), *runs, a_run(1, 4))
+
+
+def row_of(advice: dict, nodes: int, batch: int) -> dict:
+    return next(c for c in advice["candidates"] if (c["nodes"], c["batch_size"]) == (nodes, batch))
+
+
+# --- limits -------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def candidates(draw) -> list[Candidate]:
+    many = []
+    for number in range(draw(st.integers(1, 12))):
+        seconds, joules = (draw(st.floats(0.1, 1e4)) for _ in range(2))
+        wider, known = draw(st.floats(1, 2)), draw(st.booleans())
+        many.append(
+            Candidate(
+                nodes=number + 1,
+                batch_size=8,
+                batch_per_rank=8.0,
+                strategy="dp",
+                rests_on="fitted",
+                time_s=seconds,
+                time_low_s=seconds / wider,
+                time_high_s=seconds * wider,
+                energy_j=joules if known else None,
+                energy_low_j=joules / wider if known else None,
+                energy_high_j=joules * wider if known else None,
+                energy_source="measured" if known else None,
+            )
+        )
+    return many
+
+
+def chosen(many: list[Candidate], limit: Limit) -> Candidate | None:
+    best = choose(many, limit).best
+    return None if best is None else many[best]
+
+
+@given(candidates(), st.floats(0.1, 2e4), st.floats(0.1, 1.0))
+def test_a_tighter_deadline_never_costs_less(many, deadline_s, tighter):
+    loose = chosen(many, Limit(deadline_s=deadline_s))
+    tight = chosen(many, Limit(deadline_s=deadline_s * tighter))
+    if loose is None:
+        assert tight is None
+    elif tight is not None and tight.energy_j is not None:
+        assert loose.energy_j is not None and loose.energy_j <= tight.energy_j
+
+
+@given(candidates(), st.floats(0.1, 2e4), st.floats(0.1, 1.0))
+def test_a_smaller_energy_budget_is_never_faster(many, budget_j, smaller):
+    large = chosen(many, Limit(energy_budget_j=budget_j))
+    small = chosen(many, Limit(energy_budget_j=budget_j * smaller))
+    if small is not None:
+        assert large is not None and large.time_s <= small.time_s
+
+
+limits = st.one_of(
+    st.just(Limit()),
+    st.floats(0.1, 2e4).map(lambda s: Limit(deadline_s=s)),
+    st.floats(0.1, 2e4).map(lambda j: Limit(energy_budget_j=j)),
+    st.floats(0, 1).map(lambda w: Limit(energy_weight=w)),
+)
+
+
+@given(candidates(), limits)
+def test_the_best_is_within_the_limit_and_nothing_there_is_better_in_both(many, limit):
+    choice = choose(many, limit)
+    inside = [c for c, fits in zip(many, choice.within, strict=True) if fits]
+    for candidate, fits in zip(many, choice.within, strict=True):
+        if limit.deadline_s is not None:
+            assert fits == (candidate.time_high_s <= limit.deadline_s)
+        if limit.energy_budget_j is not None:
+            known = candidate.energy_high_j is not None
+            assert fits == (known and candidate.energy_high_j <= limit.energy_budget_j)
+    if choice.best is None:
+        assert choice.why_none
+        assert not inside or (limit.energy_weight and all(c.energy_j is None for c in many))
+        return
+    best = many[choice.best]
+    assert best in inside
+    assert not any(dominates(other, best) for other in inside)
+
+
+@given(candidates())
+def test_weights_of_one_and_zero_are_energy_and_time_alone(many):
+    assert chosen(many, Limit(energy_weight=0)).time_s == min(c.time_s for c in many)
+    joules = [c.energy_j for c in many if c.energy_j is not None]
+    best = chosen(many, Limit(energy_weight=1))
+    assert (best is None and not joules) or best.energy_j == min(joules)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"deadline_s": 5, "energy_weight": 0.5}, "--deadline and --energy-weight contradict"),
+        ({"deadline_s": 0}, "--deadline 0: give a number above 0"),
+        ({"energy_budget_j": float("nan")}, "--energy-budget nan: give a number"),
+        ({"energy_weight": 1.5}, "--energy-weight 1.5: give 0 "),
+    ],
+)
+def test_limits_that_nothing_can_meet_are_refused(given, said):
+    with pytest.raises(JoulecastError, match=said):
+        Limit(**given)
+
+
+# --- from records -------------------------------------------------------------------------------------------
+
+
+def test_a_setting_that_was_run_is_the_mean_of_its_runs(campaign):
+    advice = advise(campaign, "vit_ti", samples=320)
+    row = row_of(advice, 2, 16)
+    assert (row["rests_on"], row["runs"], row["strategy"]) == ("measured", 3, "dp=2")
+    seconds = 320 / 16 * sum(step_s(2, 8).values())
+    assert row["time_s"] == pytest.approx(seconds)
+    # make_record's nodes draw 20 W each.
+    assert row["energy_j"] == pytest.approx(2 * 20 * seconds, rel=1e-3)
+    assert row["energy_source"] == "measured" and row["why_no_energy"] is None
+    # Repeats differ by 1 %; of three settings, so the interval is about 1.94 * 0.01 * sqrt(4/3).
+    assert row["time_high_s"] / seconds == pytest.approx(1.0227, abs=0.001)
+
+
+def test_node_counts_between_are_forecast_with_the_truth_in_the_interval(campaign):
+    advice = advise(campaign, "vit_ti", samples=320)
+    row = row_of(advice, 4, 32)
+    truth_s = 320 / 32 * sum(step_s(4, 8).values())
+    assert row["rests_on"] == "fitted" and row["extrapolation"] == []
+    assert row["time_low_s"] <= truth_s <= row["time_high_s"]
+    assert row["energy_low_j"] <= 4 * 20 * truth_s <= row["energy_high_j"]
+
+
+def test_what_was_run_once_has_the_models_interval(campaign):
+    row = row_of(advise(campaign, "vit_ti"), 1, 4)
+    assert row["runs"] == 1 and row["rests_on"] == "measured"
+    assert row["time_low_s"] < row["time_s"] < row["time_high_s"]
+    assert row["energy_low_j"] < row["energy_j"] < row["energy_high_j"]
+
+
+def test_what_lies_outside_is_marked_and_less_sure(campaign):
+    advice = advise(campaign, "vit_ti", nodes=[8, 32], batches=[64, 256, 2048])
+    inside, more_nodes = row_of(advice, 8, 64), row_of(advice, 32, 256)
+    larger_batch = row_of(advice, 8, 2048)
+    assert inside["extrapolation"] == []
+    assert more_nodes["extrapolation"] == ["32 nodes: run on 1 to 8"]
+    assert larger_batch["extrapolation"] == ["batch 256 of a rank: run with 4 to 8"]
+    assert "extrapolated" in advice_text(advice)
+
+    def width(row: dict) -> float:
+        return row["time_high_s"] / row["time_low_s"]
+
+    assert width(more_nodes) > width(inside) and width(larger_batch) > width(more_nodes)
+
+
+def test_nothing_is_chosen_from_nothing(campaign):
+    for limit in (Limit(), Limit(deadline_s=1), Limit(energy_budget_j=1), Limit(energy_weight=0.0)):
+        advice = advise(campaign, "vit_ti", limit, nodes=[8], batches=[1])
+        assert advice["best"] is None and advice["why_none"] == "there are no candidates"
+        assert "smaller than the 8 ranks" in advice_text(advice)
+
+
+def test_a_batch_is_not_forecast_from_one_batch(tmp_path):
+    folders = keep(tmp_path, a_run(1, 8), a_run(2, 8))
+    advice = advise(folders, "vit_ti", batches=[8, 16])
+    settings = {(c["nodes"], c["batch_size"]) for c in advice["candidates"]}
+    assert settings == {(1, 8), (2, 16)}
+    assert all("second batch" in refused["why"] for refused in advice["refused"])
+
+
+def test_communication_is_not_forecast_from_one_rank(tmp_path):
+    folders = keep(tmp_path, a_run(1, 4), a_run(1, 8))
+    advice = advise(folders, "vit_ti", nodes=[1, 2])
+    assert {c["nodes"] for c in advice["candidates"]} == {1}
+    assert any("one node count" in warning for warning in advice["warnings"])
+    assert "communication is not known" in advice["refused"][0]["why"]
+
+
+def test_a_deadline_is_held_against_the_upper_end(campaign):
+    everything = advise(campaign, "vit_ti", samples=320)
+    row = row_of(everything, 2, 16)
+    between = (row["time_s"] + row["time_high_s"]) / 2
+    advice = advise(campaign, "vit_ti", Limit(deadline_s=between), samples=320)
+    assert not row_of(advice, 2, 16)["within_limit"]
+    assert advice["best"]["within_limit"] and advice["best"]["time_high_s"] <= between
+    assert "upper end" in advice["limit"]["judged_by"]
+    assert advice["candidates"][0] == advice["best"]
+
+
+def test_when_nothing_meets_the_limit_the_closest_is_named(campaign):
+    advice = advise(campaign, "vit_ti", Limit(deadline_s=1e-3))
+    assert advice["best"] is None
+    fastest = min(advice["candidates"], key=lambda c: c["time_high_s"])
+    assert f"the closest is {fastest['setting']}" in advice["why_none"]
+    assert "choose nothing" in advice_text(advice)
+
+
+def test_energies_that_are_estimated_are_called_that_everywhere(tmp_path):
+    folders = keep(tmp_path, *(a_run(n, 8, source="estimated") for n in (1, 2)))
+    advice = advise(folders, "vit_ti")
+    assert {c["energy_source"] for c in advice["candidates"]} == {"estimated"}
+    assert any("estimated" in warning for warning in advice["warnings"])
+    assert any("meter" in step["what"] for step in advice["measure_next"])
+    table = [line for line in advice_text(advice).splitlines() if "measured" in line[50:]]
+    assert table and all("estimated" in line or "rests on" in line for line in table)
+
+
+def test_estimates_are_not_mixed_with_measurements(tmp_path):
+    measured = [a_run(n, 8, r) for n in (1, 2) for r in (1, 2)]
+    folders = keep(tmp_path, *measured, a_run(4, 8, source="estimated"))
+    advice = advise(folders, "vit_ti")
+    row = row_of(advice, 4, 32)
+    assert row["energy_j"] is None and "not mixed" in row["why_no_energy"]
+    assert row["time_s"] > 0
+    assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
+
+
+def test_the_work_is_that_of_a_recorded_run_unless_asked(campaign):
+    advice = advise(campaign, "vit_ti")
+    assert advice["work"]["samples"] == 4 * 64 and "recorded" in advice["work"]["why"]
+    asked = advise(campaign, "vit_ti", samples=1e6)
+    assert asked["work"] == {"samples": 1e6, "unit": "samples", "why": "as asked"}
+    assert any("times that of the longest recorded run" in w for w in asked["warnings"])
+    assert any("batch size" in warning for warning in asked["warnings"])
+
+
+def test_imported_runs_are_forecast_by_their_work(tmp_path):
+    runs = [
+        make_imported(f"net-n{n}-{r}", nodes=n, stop_s=20 + 100 / n, platform=f"{n}xbox")
+        for n in (1, 4)
+        for r in (1, 2)
+    ]
+    advice = advise(keep(tmp_path, *runs), "net", nodes=[1, 2, 4])
+    rows = {c["nodes"]: c for c in advice["candidates"]}
+    assert rows[1]["time_s"] == pytest.approx(100) and rows[1]["rests_on"] == "measured"
+    assert 25 < rows[2]["time_s"] < 100 and rows[2]["rests_on"] == "fitted"
+    assert rows[2]["energy_source"] == "imported"
+    assert advice["best"]["energy_j"] == min(c["energy_j"] for c in rows.values())
+
+
+def test_what_to_measure_next_follows_from_the_choice(campaign, tmp_path):
+    best_alone = advise(keep(tmp_path, a_run(1, 4), a_run(1, 8)), "vit_ti")
+    assert any("a repeat of" in step["what"] for step in best_alone["measure_next"])
+    forecast = advise(campaign, "vit_ti", nodes=[4], batches=[32])
+    first = forecast["measure_next"][0]
+    assert first["what"].startswith("4 nodes, batch 32") and "forecast" in first["why"]
+    largest = advise(campaign, "vit_ti", nodes=[8], batches=[64])
+    assert any(step["what"] == "16 nodes" for step in largest["measure_next"])
+
+
+def test_everything_is_plain_data(campaign):
+    advice = advise(campaign, "vit_ti", Limit(energy_weight=0.5))
+    assert json.loads(json.dumps(advice, allow_nan=False)) == advice
+    front = [c for c in advice["candidates"] if c["on_front"]]
+    assert advice["best"] in front
+
+
+def test_wrong_questions_are_answered_with_what_there_is(campaign, tmp_path):
+    with pytest.raises(JoulecastError, match=r"network vgg \(there are: vit_ti\)"):
+        advise(campaign, "vgg")
+    with pytest.raises(JoulecastError, match="there are no records"):
+        advise([], "vit_ti")
+    with pytest.raises(JoulecastError, match="--nodes: give numbers of at least 1"):
+        advise(campaign, "vit_ti", nodes=[0])
+    with pytest.raises(JoulecastError, match="--samples -1: give a number above 0"):
+        advise(campaign, "vit_ti", samples=-1)
+    with pytest.raises(JoulecastError, match=r"nowhere\.yaml: no such platform file"):
+        advise(campaign, "vit_ti", platform="nowhere", platforms=PLATFORMS)
+    with pytest.raises(JoulecastError, match="say how many samples"):
+        advise([], "resnet50", platform="hc2", platforms=PLATFORMS)
+
+
+# --- simulated, and with a power limit ----------------------------------------------------------------------
+
+
+def test_a_platform_without_records_is_simulated_and_says_so():
+    advice = advise([], "alexnet", platform="hc2", samples=1e5, nodes=[1, 2], platforms=PLATFORMS)
+    assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
+    assert all(c["time_low_s"] is None and c["why_no_interval"] for c in advice["candidates"])
+    assert all(c["energy_j"] is None and c["why_no_energy"] for c in advice["candidates"])
+    assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
+    assert "not known: no fits" in advice_text(advice)
+    budget = advise(
+        [],
+        "alexnet",
+        Limit(energy_budget_j=1e6),
+        platform="hc2",
+        samples=1e5,
+        nodes=[1],
+        platforms=PLATFORMS,
+    )
+    assert budget["best"] is None and "no energy is known" in budget["why_none"]
+
+
+def a_history(file: Path) -> Path:
+    header = {
+        "environment": "replay",
+        "workload": "cifar100",
+        "gpu": "v100",
+        "batch_sizes": [8, 16],
+        "default_batch_size": 16,
+        "power_limits_w": {"8": [250, 200], "16": [250, 200]},
+        "cost": {"eta": 0.5, "max_power_w": 250},
+    }
+    begin_history_file(file, header)
+    cost = CostModel(0.5, 250)
+    for number, batch in enumerate((16, 8, 8)):
+        joules = 200.0 * (10 if batch == 16 else 5)
+        trial = Trial(
+            recurrence=number,
+            proposal=Proposal(batch, (250,)),
+            reached=True,
+            stopped_by="target",
+            epochs=1.0,
+            time_s=joules / 200,
+            energy_j=joules,
+            energy_source="recorded",
+            cost=cost.of(joules / 200, joules),
+            power_limit_w=250,
+        )
+        add_to_history_file(file, trial)
+    return file
+
+
+def test_a_power_limit_is_told_where_a_history_tuned_one(campaign, tmp_path):
+    advice = advise(campaign, "vit_ti", history=a_history(tmp_path / "h.jsonl"))
+    assert row_of(advice, 1, 8)["power_limit_w"] == 250
+    other = row_of(advice, 2, 16)
+    assert other["power_limit_w"] is None and "batch size 8 only" in other["why_no_power_limit"]
+    assert any("cifar100" in warning for warning in advice["warnings"])
+    without = advise(campaign, "vit_ti")
+    assert all(c["power_limit_w"] is None for c in without["candidates"])
+    assert all("no GPU whose limit" in c["why_no_power_limit"] for c in without["candidates"])
+
+
+# --- the command --------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_choice_first(campaign):
+    folder = str(campaign[0].parent)
+    said = CliRunner().invoke(
+        app, ["advise", "--network", "vit_ti", "--records", folder, "--deadline", "100"]
+    )
+    assert said.exit_code == 0, said.output
+    lines = said.output.splitlines()
+    assert lines[2].startswith("choose 1 node, batch 8")
+    assert any(line.startswith("*") for line in lines)
+
+
+def test_the_command_prints_json_and_plain_errors(campaign):
+    folder = str(campaign[0].parent)
+    asked = ["advise", "--network", "vit_ti", "--records", folder]
+    told = json.loads(CliRunner().invoke(app, [*asked, "--json", "--nodes", "1,2"]).output)
+    assert {c["nodes"] for c in told["candidates"]} == {1, 2}
+    for wrong, message in (
+        ([*asked, "--nodes", "one"], "--nodes one: give numbers"),
+        ([*asked, "--deadline", "5", "--energy-budget", "5"], "contradict"),
+        (["advise", "--network", "vit_ti"], "give --records FOLDER"),
+    ):
+        said = CliRunner().invoke(app, wrong)
+        assert said.exit_code == 2 and message in said.output
+        assert "Traceback" not in said.output
