@@ -9,9 +9,12 @@ import typer
 
 from joulecast import config as configuration
 from joulecast.cli_errors import failed
+from joulecast.cli_pages import overview
 from joulecast.cli_partition import partition, profile
+from joulecast.cli_planning import advise
+from joulecast.cli_progress import status
 from joulecast.cli_simulator import search, simulate
-from joulecast.cli_tuning import advise, tune
+from joulecast.cli_tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
 from joulecast.external import locate
 from joulecast.platforms import read_platform
@@ -31,7 +34,10 @@ app.command()(search)
 app.command()(partition)
 app.command()(profile)
 app.command()(tune)
+app.command("advise-recurring")(advise_recurring)
 app.command()(advise)
+app.command()(status)
+app.command()(overview)
 
 
 @config_app.command("default")

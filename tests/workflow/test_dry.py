@@ -16,6 +16,8 @@ TARGETS = [
     "simulator_tables",
     "partition_tables",
     "tuning_tables",
+    "paper_tables",
+    "overview",
 ]
 
 
@@ -28,7 +30,7 @@ IN_ALL = {"fit", "tables", "figures", "check", "simulator_report", "partition_re
     [
         (["all"], MEASURED | IN_ALL | {"tuning_live_report"}, {"fetch_traces"}),
         (["measure"], MEASURED | {"measure"}, {"fit", "tables"}),
-        (TARGETS[2:], IN_ALL | {"tuning_report", "fetch_traces"}, {"all"}),
+        (TARGETS[2:], IN_ALL | {"tuning_report", "fetch_traces", "papers", "overview"}, {"all"}),
         (["partition_tables"], {"run_pipeline", "partition_network"}, MEASURED | {"fit"}),
     ],
 )

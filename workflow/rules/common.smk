@@ -142,6 +142,19 @@ def figures(category, names, caption=None):
     ]
 
 
+def content_of_result(name):
+    """What names the content of a result that only some campaigns have, for the page that shows it."""
+    path = Path(RESULTS) / name
+    return sha256_of(path) if path.exists() else None
+
+
+def own_configfiles():
+    """Configuration files beside the default, as the page's commands name them."""
+    default = PROJECT / "config" / "config.yaml"
+    files = map(os.path.abspath, workflow.configfiles)
+    return [os.path.relpath(file) for file in files if Path(file) != default]
+
+
 def kept_or_measured(kept, name):
     """Folder of measurements the simulator is judged on, as input of a rule."""
     return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
@@ -170,6 +183,27 @@ def content_of_graph(wildcards):
     """What names the content of a kept task graph: a change of it cuts the network again."""
     file = None if TASK_GRAPHS is None else kept_task_graph(wildcards.network)
     return sha256_of(file) if file and file.exists() else None
+
+
+def tables_of_external_data(wildcards):
+    """Tables that need data from outside, as far as it can be had."""
+    found = checkpoints.find_external_data.get().output.found
+    missing = json.loads(Path(found).read_text())
+    tables = {
+        "mlperf_power": {"metered_tables": rules.metered_tables.output},
+        "pipedream_profiles": {
+            "profile_experiments": expand(
+                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
+            )
+        },
+        "zeus_trace": {"replays": rules.tuning_report.output},
+    }
+    return {
+        key: files
+        for name, needed in tables.items()
+        if not missing[name]
+        for key, files in needed.items()
+    }
 
 
 def tell_failed_runs(check_records=False):

@@ -1,19 +1,6 @@
 # Pages for people: the overview of everything, one file that stands alone.
 
 
-def content_of_result(name):
-    """What names the content of a result that only some campaigns have, for the page that shows it."""
-    path = Path(RESULTS) / name
-    return sha256_of(path) if path.exists() else None
-
-
-def own_configfiles():
-    """Configuration files beside the default, as the page's commands name them."""
-    default = PROJECT / "config" / "config.yaml"
-    files = map(os.path.abspath, workflow.configfiles)
-    return [os.path.relpath(file) for file in files if Path(file) != default]
-
-
 rule overview:
     input:
         # By path: beside an input that names a rule, Snakemake hashes all records once for every record.

@@ -70,27 +70,6 @@ use rule tables as metered_tables with:
         f"{RESULTS}/logs/metered-tables.log",
 
 
-def tables_of_external_data(wildcards):
-    """Tables that need data from outside, as far as it can be had."""
-    found = checkpoints.find_external_data.get().output.found
-    missing = json.loads(Path(found).read_text())
-    tables = {
-        "mlperf_power": {"metered_tables": rules.metered_tables.output},
-        "pipedream_profiles": {
-            "profile_experiments": expand(
-                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
-            )
-        },
-        "zeus_trace": {"replays": rules.tuning_report.output},
-    }
-    return {
-        key: files
-        for name, needed in tables.items()
-        if not missing[name]
-        for key, files in needed.items()
-    }
-
-
 rule papers:
     input:
         unpack(tables_of_external_data),

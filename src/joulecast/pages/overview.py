@@ -1,0 +1,193 @@
+"""The overview page: one file with the question, the answers, five figures and a table, and how to repeat it.
+
+It works from a folder (``file://``), without a network: the chart libraries stand in it, once. Whatever is
+missing in the results is said in its place, with the command that makes it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import altair
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from joulecast.errors import JoulecastError
+from joulecast.files import written_aside
+from joulecast.pages import advice, answers, measured
+from joulecast.pages.charts import PAGE_CONFIG, Figure, embedded, save_static
+from joulecast.pages.energy_figures import predicted_against_measured, stage_shares
+from joulecast.pages.front_figure import energy_time_front
+from joulecast.pages.papers import papers_section
+from joulecast.pages.plan_figures import pipeline_timelines, policy_costs
+from joulecast.pages.results import NothingToShow, Results, read_results
+from joulecast.pages.words import counted, listed
+
+T = TypeVar("T")
+
+_EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading results of another form ends in: the page then says so in that place and goes on."""
+
+FIGURES = {
+    "predicted": "How good is the forecast?",
+    "stages": "Where does the time go?",
+    "front": "Which setting costs least?",
+    "policies": "Does tuning the batch size pay?",
+    "pipelines": "What does a pipeline wait for?",
+}
+"""The five figures by name, with their titles."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page: what it shows, or why it shows nothing and the command that changes that."""
+
+    content: Any
+    why_none: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes parts; knows how this campaign's Snakemake is called."""
+
+    snakemake: str
+
+    def command(self, target: str | None) -> str | None:
+        return None if target is None else f"{self.snakemake} -- {target}"
+
+    def part(self, make: Callable[[], T]) -> Part:
+        try:
+            return Part(make())
+        except NothingToShow as nothing:
+            return Part(None, str(nothing), self.command(nothing.target))
+        except JoulecastError as error:
+            return Part(None, str(error), self.command("all"))
+        except _EARLIER_DATA as error:
+            why = f"the results are not of the form that this joulecast reads ({error!r})"
+            return Part(None, why, self.command("all"))
+
+    def figure(self, name: str, make: Callable[[], Figure]) -> Figure:
+        part = self.part(make)
+        if part.content is not None:
+            found: Figure = part.content
+            return found
+        return Figure(name, FIGURES[name], why_none=part.why_none, target=part.command)
+
+
+def write_overview(results: Path, out: Path | None = None, configfile: str | None = None) -> None:
+    """Write the overview page of a results folder, and its figures as SVG and PDF to ``figures/`` beside it.
+
+    Args:
+        results: the folder; nothing in it has to be there.
+        out: the page; by default ``index.html`` in the folder.
+        configfile: of the campaign, for the commands that the page shows.
+
+    Raises:
+        JoulecastError: no such folder, or the page cannot be written.
+    """
+    page = out or results / "index.html"
+    context = page_context(results, configfile)
+    for figure in context["figures"]:
+        save_static(figure, page.parent / "figures")
+    with written_aside(page) as partial:
+        partial.write_text(rendered(context), encoding="utf-8")
+
+
+def page_context(results: Path, configfile: str | None = None) -> dict[str, Any]:
+    """What the page shows, part by part; arguments as of :func:`write_overview`.
+
+    Raises:
+        JoulecastError: no such folder.
+    """
+    flags = f" --configfile {configfile}" if configfile else ""
+    maker = _Maker(f"./run snakemake --cores all{flags}")
+    return _context(read_results(results), maker, results)
+
+
+def rendered(context: Mapping[str, Any]) -> str:
+    """The page as HTML."""
+    return _environment().get_template("overview.html.j2").render(context)
+
+
+def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
+    advised = maker.part(lambda: advice.advices(found))
+    forecasts = [point for one in advised.content or [] for point in one.points]
+    makers: Mapping[str, Callable[[], Figure]] = {
+        "predicted": lambda: predicted_against_measured(found),
+        "stages": lambda: stage_shares(found),
+        "front": lambda: energy_time_front(found, forecasts),
+        "policies": lambda: policy_costs(found),
+        "pipelines": lambda: pipeline_timelines(found),
+    }
+    campaigns = sorted({info.spec.campaign for info in found.infos})
+    return {
+        "campaign": listed(campaigns, 3) or folder.resolve().name,
+        "is_empty": found.is_empty,
+        "folder": str(folder),
+        "costs": maker.part(lambda: answers.cost_sentences(found)),
+        "errors": maker.part(lambda: answers.error_sentences(found)),
+        "sources": maker.part(lambda: answers.source_sentences(found)),
+        "advice": advised,
+        "warnings": advice.shared_warnings(advised.content or []),
+        "table": maker.part(lambda: answers.settings_table(found)),
+        "figures": [maker.figure(name, make) for name, make in makers.items()],
+        "facts_part": maker.part(lambda: measured.what_was_measured(found.infos)),
+        "left_out": maker.part(lambda: measured.left_out_table(found)),
+        "failed": maker.part(lambda: measured.failed_table(found)),
+        "papers": maker.part(lambda: papers_section(found)),
+        "provenance": maker.part(lambda: measured.provenance(found.infos)),
+        "unreadable": found.unreadable,
+        "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
+        "commands": _commands(maker, folder),
+        "advise_command": f"./run joulecast advise --records {folder} --network NAME --energy-weight 1",
+        "config": embedded(PAGE_CONFIG),
+        "bundle": _bundle(),
+        "style": _asset("overview.css"),
+        "script": _asset("overview.js"),
+    }
+
+
+def _commands(maker: _Maker, folder: Path) -> list[tuple[str, str]]:
+    return [
+        ("Everything that is missing, measured and drawn", maker.snakemake),
+        ("This page alone, from what is in the folder", f"./run joulecast overview {folder}"),
+        ("Which settings there are to change", "./run joulecast config default"),
+        ("What this machine can measure", "./run joulecast meters"),
+    ]
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("joulecast.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["coded"] = _coded
+    return environment
+
+
+def _coded(text: str) -> Markup:
+    """Text in which what stands between backquotes is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _asset(name: str) -> str:
+    return (files("joulecast.pages") / "templates" / name).read_text()
+
+
+@cache
+def _bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed of the version that the charts are written for."""
+    major, minor, *_ = altair.SCHEMA_VERSION.removeprefix("v").split(".")
+    bundle = vl_convert.javascript_bundle(
+        "window.vegaEmbed = vegaEmbed;", vl_version=f"{major}.{minor}"
+    )
+    return str(bundle).replace("</script", "<\\/script")

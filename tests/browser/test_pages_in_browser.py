@@ -1,0 +1,219 @@
+"""The overview page in headless Chromium, offline: drawn, readable, printable, accessible."""
+
+import itertools
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import chromium
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from conftest import make_record, make_spec
+from pages_fixtures import write_campaign
+from playwright.sync_api import sync_playwright
+
+from joulecast.pages.charts import PALETTES
+from joulecast.pages.overview import FIGURES, write_overview
+from joulecast.records import write_record
+
+MARKS = ".mark-symbol path, .mark-rect path"
+PRINTED_WIDTH = 688
+"""Pixels of an A4 page between its margins of 14 mm."""
+PAGES = ("whole", "one-run", "empty", "failed")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    above = tmp_path_factory.mktemp("pages")
+    for name in PAGES:
+        (above / name).mkdir()
+    write_campaign(above / "whole")
+    write_record(above / "one-run/records/only", make_record(make_spec("only")))
+    (above / "failed/tables").mkdir()
+    table = "run,now,reason\nvgg16-n4-b8-r1,missing," + "out of memory " * 20 + "/a" * 200 + "\n"
+    (above / "failed/tables/failed_runs.csv").write_text(table)
+    for name in PAGES:
+        write_overview(above / name)
+    return above
+
+
+@pytest.fixture(scope="module")
+def browser():
+    reason = chromium.why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium.executable(), args=["--no-sandbox"]
+        )
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A page that is open, with what it complained of and asked for."""
+
+    def __init__(self, browser, file, width):
+        self.complaints, self.requests = [], []
+        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
+        self.page = context.new_page()
+        self.page.on("console", lambda m: self.complaints.append(f"{m.type}: {m.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector("html[data-drawn=yes]", timeout=30_000)
+
+    def close(self):
+        self.page.context.close()
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def opened(request, browser, pages):
+    found = Opened(browser, pages / request.param / "index.html", 1280)
+    found.name = request.param
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def whole(browser, pages):
+    found = Opened(browser, pages / "whole/index.html", 1280)
+    yield found.page
+    found.close()
+
+
+def overflow(page):
+    """Pixels that the page is wider than its window, and what sticks out."""
+    return page.evaluate(
+        """() => {
+        const width = document.documentElement.clientWidth;
+        const inBox = (e) => e.closest('.scroll, pre, .skip, svg') !== null;
+        const out = [...document.querySelectorAll('body *')].filter(
+            (e) => !inBox(e) && e.getBoundingClientRect().right > width + 1);
+        return [document.documentElement.scrollWidth - width, out.map((e) => e.outerHTML.slice(0, 99))];
+        }"""
+    )
+
+
+def test_nothing_is_complained_of_and_nothing_is_fetched(opened):
+    assert opened.complaints == []
+    assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_axe_finds_no_violation(opened):
+    opened.page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    found = Axe().run(opened.page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_page_is_wider_than_its_window(browser, pages, name, width):
+    found = Opened(browser, pages / name / "index.html", width)
+    assert overflow(found.page) == [0, []]
+    found.page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    assert overflow(found.page) == [0, []]
+    # What a chart draws lies inside it: a legend that is cut off cannot be read.
+    cut = found.page.evaluate(
+        """() => [...document.querySelectorAll('.chart svg')].filter((svg) => {
+        const box = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll('text')].some(
+            (t) => t.textContent && t.getBoundingClientRect().right > box.right + 2);
+        }).length"""
+    )
+    assert cut == 0
+    found.close()
+
+
+def test_headings_are_in_order(opened):
+    levels = opened.page.evaluate(
+        "[...document.querySelectorAll('h1, h2, h3, h4')].map((h) => Number(h.tagName[1]))"
+    )
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_every_link_leads_somewhere(opened, pages):
+    hrefs = opened.page.eval_on_selector_all("a", "all => all.map((a) => a.getAttribute('href'))")
+    assert hrefs
+    for href in hrefs:
+        if href.startswith("#"):
+            assert opened.page.locator(f"[id='{href[1:]}']").count() == 1, href
+        else:
+            assert (pages / opened.name / Path(unquote(href))).stat().st_size > 1000, href
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn(whole, name):
+    charts = whole.locator(f"#figure-{name} .chart")
+    assert charts.count() >= 1
+    for k in range(charts.count()):
+        chart = charts.nth(k)
+        assert chart.locator(MARKS).count() >= 2
+        box = chart.locator("svg").first.bounding_box()
+        assert box["width"] > 250 and box["height"] > 60
+        assert len(chart.get_attribute("aria-label")) > 40
+    assert whole.locator(f"#figure-{name} figcaption").inner_text().strip()
+    assert whole.locator(f"#figure-{name} tbody tr").count() >= 1
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_tooltips_show_numbers(whole, name):
+    tooltip = whole.locator("#vg-tooltip-element.visible")
+    marks = whole.locator(f"#figure-{name} .chart").first.locator(MARKS)
+    # The first marks of a chart are its data; those of its legend come last.
+    marks.nth(0).scroll_into_view_if_needed()
+    marks.nth(0).hover(force=True)
+    tooltip.wait_for(timeout=5_000)
+    assert re.search(r"\d", tooltip.inner_text())
+    whole.mouse.move(1, 1)
+    tooltip.wait_for(state="detached", timeout=5_000)
+
+
+def test_only_colours_that_were_judged_are_drawn(whole):
+    fills = whole.eval_on_selector_all(
+        ".chart .role-mark.mark-symbol path, .chart .role-mark.mark-rect path",
+        "all => [...new Set(all.map((e) => e.getAttribute('fill')))]",
+    )
+    judged = {colour.lower() for palette in PALETTES.values() for colour in palette}
+    assert len(fills) > 5 and {fill.lower() for fill in fills} <= judged
+
+
+def test_a_new_person_finds_the_four_answers(whole):
+    short = whole.locator("#short").inner_text()
+    for asked in ("What does it cost?", "How wrong is the model?", "Measured or estimated?"):
+        assert asked in short
+    assert "What should I change to save energy?" in short
+    assert re.search(r"on 4 nodes [\d.]+ kJ \(estimated\)", short)
+    assert re.search(r"Time: [\d.]+ % off on average", short) and "no meter measured it" in short
+    assert re.search(r"Least energy: train on \d nodes?, batch \d+", short)
+    rows = whole.locator("#costs tbody tr")
+    assert rows.count() == 6 and "estimated" in rows.first.inner_text()
+
+
+def test_print_cuts_nothing(browser, pages):
+    found = Opened(browser, pages / "whole/index.html", PRINTED_WIDTH)
+    page = found.page
+    assert page.locator("details:not([open])").count() > 5
+    page.emulate_media(media="print")
+    page.wait_for_function("document.querySelectorAll('details:not([open])').length === 0")
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('table, pre, svg, figure, .scroll')].filter((e) =>
+            e.getBoundingClientRect().right > document.documentElement.clientWidth + 1
+            || (e.scrollWidth > e.clientWidth + 1 && e.tagName !== 'svg'))
+            .map((e) => e.outerHTML.slice(0, 80))"""
+    )
+    assert wide == []
+    printed = page.pdf(format="A4", prefer_css_page_size=True)
+    assert printed.startswith(b"%PDF") and len(re.findall(rb"/Type\s*/Page\b", printed)) > 2
+    page.emulate_media(media="screen")
+    page.wait_for_function("document.querySelectorAll('details:not([open])').length > 5")
+    found.close()
+
+
+def test_the_page_is_small_and_alone(pages):
+    page = pages / "whole/index.html"
+    assert page.stat().st_size < 5_000_000
+    html = re.sub(r"<script>.*?</script>", "", page.read_text(), flags=re.S)
+    assert page.read_text().count("window.vegaEmbed") == 1
+    assert not re.findall(r"<(?:script|img|iframe)[^>]+src=|<link[^>]+stylesheet|@import", html)

@@ -1,0 +1,97 @@
+"""Small results folders that pages are made from."""
+
+import json
+from pathlib import Path
+
+from conftest import ROOT, make_record, make_spec
+
+from joulecast.energy.fitting import fit_campaign
+from joulecast.partition.experiment import partition_experiment
+from joulecast.records import write_record
+
+STEP = {"materials": 0.1, "computing": 0.6, "update": 0.3}
+NETWORKS = {"vit_ti": 1.0, "resnet18": 1.5}
+"""Networks by what their computing takes, relative to the step above."""
+
+
+def write_records(
+    results: Path, nodes: tuple[int, ...] = (1, 2, 4), repeats: int = 2
+) -> list[Path]:
+    """Records of two networks; more nodes exchange and wait longer."""
+    folders = []
+    for network, factor in NETWORKS.items():
+        for count in nodes:
+            for repeat in range(1, repeats + 1):
+                run = f"{network}-n{count}-r{repeat}"
+                spec = make_spec(run, count, repeat=repeat, workload={"network": network})
+                step = dict(STEP, computing=factor * 0.6 + 0.002 * repeat)
+                if count > 1:
+                    step |= {"communicating_wait": 0.02 * count, "communicating_copy": 0.05 * count}
+                write_record(results / "records" / run, make_record(spec, step))
+                folders.append(results / "records" / run)
+    return folders
+
+
+def write_fits(results: Path, folders: list[Path]) -> None:
+    """Fits of the records."""
+    fit = fit_campaign(folders, bootstrap=5, series_splits=2, series_period_s=0.5)
+    fit.save(results / "fits")
+
+
+def live_record() -> dict[str, object]:
+    """Four trainings that were tuned live, the second one the cheapest."""
+    trainings = [
+        {
+            "number": k,
+            "tries": 1,
+            "reached": True,
+            "cost": cost,
+            "time_s": cost,
+            "energy_j": None,
+            "energy_source": None,
+            "why_no_energy": "no meter",
+            "batch_size": batch,
+            "power_limit_w": None,
+            "phase": "prune",
+        }
+        for k, (cost, batch) in enumerate([(0.4, 256), (0.2, 128), (0.5, 64), (0.3, 128)])
+    ]
+    about = {"network": "lenet5", "policy": "zeus", "cost_unit": "s", "energy_source": None}
+    return about | {"why_no_energy": "no meter", "recurrences": trainings}
+
+
+def pipeline_record() -> dict[str, object]:
+    """A pipeline of two stages that was run."""
+    summary = {"forward_s": [0.01, 0.02], "backward_s": [0.02, 0.04], "step_s": 0.3, "speedup": 1.2}
+    return {
+        "network": "resnet18",
+        "stages": [["conv1"], ["fc"]],
+        "micro_batches": 4,
+        "schedule": "1f1b",
+        "summary": summary,
+    }
+
+
+def papers_csv() -> str:
+    """A table of the papers with two verdicts."""
+    head = "paper,table,setting,quantity,unit,published,ours,difference,source,comparable,"
+    head += "why_not_comparable,tolerance,verdict\n"
+    rows = "MC2,error,all,MAPE,%,2.84,3.1,0.26,measured,no,another machine,,not comparable\n"
+    return head + rows + "Zeus,fig 1,bert,saving,%,24.8,24.8,0,replayed,yes,,0.5,reproduced\n"
+
+
+def write_campaign(results: Path) -> None:
+    """Everything that the page shows, of a small synthetic campaign."""
+    write_fits(results, write_records(results))
+    for name in ("tables", "tuning", "pipelines"):
+        (results / name).mkdir()
+    (results / "tables/failed_runs.csv").write_text(
+        "run,now,reason,started_utc,ended_utc,host,slurm_job\n"
+        "vit_ti-n4-r1,measured,killed by signal 9,2026-01-01T00:00:00,2026-01-01T00:01:00,vm,\n"
+    )
+    (results / "tables/papers.csv").write_text(papers_csv())
+    (results / "tuning/live.json").write_text(json.dumps(live_record()))
+    (results / "pipelines/resnet18.json").write_text(json.dumps(pipeline_record()))
+    (results / "partition").mkdir()
+    graph = ROOT / "recorded/task-graphs/resnet18.json"
+    partition_experiment(graph, [4], 8, "recorded", results / "partition/resnet18.json")

@@ -1,0 +1,369 @@
+"""The overview page: numbers in words, figures' data, and what it says of results that lack something."""
+
+import itertools
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import ROOT, make_imported, make_record, make_spec
+from pages_fixtures import write_campaign, write_records
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.errors import JoulecastError
+from joulecast.pages import answers
+from joulecast.pages.advice import told_of
+from joulecast.pages.charts import PALETTES, embedded
+from joulecast.pages.front_figure import energy_time_front, on_front
+from joulecast.pages.overview import FIGURES, page_context, rendered, write_overview
+from joulecast.pages.plan_figures import pipeline_timelines, policy_costs, relative_costs
+from joulecast.pages.results import NothingToShow, read_results
+from joulecast.pages.words import NONE, digits, joules, listed, percent, seconds
+from joulecast.records import write_record
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results") / "small"
+    write_campaign(folder)
+    return folder
+
+
+@pytest.fixture
+def results(campaign):
+    return read_results(campaign)
+
+
+def text_of(folder):
+    """The page without its libraries, tags and line breaks."""
+    return plain(rendered(page_context(folder) | {"bundle": ""}))
+
+
+def plain(html):
+    return re.sub(r"\s+", " ", re.sub(r"<(script|style)>.*?</\1>|<[^>]+>", " ", html, flags=re.S))
+
+
+def test_numbers_in_words():
+    assert [digits(v) for v in (0.01234, 1.0, 12.345, 1234.5, 64.0, 1e9)] == [
+        *("0.0123", "1", "12.3", "1,230", "64", "1.00e+09")
+    ]
+    assert (
+        joules(1234.6) == "1.23 kJ" and joules(0.0456) == "45.6 mJ" and joules(3.2e7) == "32.0 MJ"
+    )
+    assert (
+        seconds(90.5) == "90.5 s" and seconds(1234) == "20.6 min" and seconds(0.0123) == "12.3 ms"
+    )
+    assert percent(12.4, signed=True) == "+12 %" and percent(-0.456, signed=True) == "-0.46 %"
+    assert listed(["a", "b", "c"]) == "a, b and c" and listed([1, 2, 3], 2) == "1, 2 and 1 more"
+
+
+@pytest.mark.parametrize("told", [digits, joules, seconds, percent])
+def test_no_number_is_never_zero(told):
+    assert told(None) == told(float("nan")) == told(float("inf")) == NONE
+
+
+def test_front_by_hand():
+    time = pd.Series([1.0, 2.0, 2.0, 3.0, 1.0], index=[5, 6, 7, 8, 9])
+    energy = pd.Series([9.0, 4.0, 5.0, 4.0, 9.0], index=time.index)
+    assert on_front(time, energy).to_dict() == {5: True, 6: True, 7: False, 8: False, 9: True}
+
+
+def test_costs_by_hand(results):
+    """Four samples a node and step, 20 W a node: the energy of a sample grows with the step alone."""
+    costs = answers.costs(results).set_index(["network", "nodes"])
+    row = costs.loc[("vit_ti", 2)]
+    step_s = 0.1 + 0.6 + 0.003 + 0.3 + 0.04 + 0.1
+    assert row["time_s"] == pytest.approx(1000 * step_s / 8)
+    assert row["energy_j"] == pytest.approx(1000 * step_s * 20 / 4, rel=1e-3)
+    assert row["energy_source"] == "estimated" and row["runs"] == 2
+
+
+def test_error_of_the_unseen_is_that_of_the_fits(results):
+    times = results.fit.times
+    unseen = times[(times["model"] == "MC2") & (times["split"] == "leave-one-node-count-out")]
+    means = unseen.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
+    expected = 100 * (means["predicted"] / means["measured"] - 1)
+    told = answers.unseen_times(results).set_index(["network", "nodes", "batch"])
+    assert told["difference_percent"].sort_index().to_numpy() == pytest.approx(
+        expected.sort_index().to_numpy()
+    )
+    sentence = answers.error_sentences(results)[0]
+    assert percent(expected.abs().mean()) in sentence and "6 settings it had not seen" in sentence
+
+
+def test_an_estimate_is_no_error_of_the_model(results):
+    said = " ".join(answers.error_sentences(results))
+    assert "no error of the model" in said and "Energy (estimated)" not in said
+    energies = results.fit.energies.assign(energy_source="measured")
+    fit = replace(results.fit, energies=energies)
+    assert "Energy (measured)" in " ".join(answers.error_sentences(replace(results, fit=fit)))
+
+
+def test_sources_of_energy_are_never_in_one_chart(results):
+    runs = results.observations
+    meter = np.where(runs["nodes"] == 4, "measured", "estimated")
+    figure = energy_time_front(replace(results, observations=runs.assign(energy_source=meter)), [])
+    assert len(figure.charts) == 4
+    for chart in figure.charts:
+        spec = chart.to_dict()
+        told = {row["energy_source"] for rows in spec["datasets"].values() for row in rows}
+        assert len(told) == 1 and told.pop() in spec["title"]["subtitle"]
+
+
+def test_a_forecast_is_not_called_a_measurement(results):
+    point = {"workload": "vit_ti", "setting": "on 8 nodes", "time_s": 10.0, "energy_j": 4000.0}
+    point |= {"energy_source": "estimated", "unit": "samples", "how": "forecast, fitted model"}
+    figure = energy_time_front(results, [point])
+    (table,) = (t for t in figure.tables if "vit_ti" in t.caption)
+    (row,) = (row for row in table.rows if row[0] == "on 8 nodes")
+    assert row[3] == "forecast from estimated energy" and row[5] == "yes"
+    assert "4.00 kJ (forecast from estimated energy) for 1,000 samples on 8 nodes" in figure.finding
+
+
+def test_no_energy_has_its_reason(campaign, tmp_path):
+    shutil.copytree(campaign, tmp_path / "dark")
+    path = tmp_path / "dark/fits/observations.parquet"
+    dark = pd.read_parquet(path).assign(
+        energy_j=np.nan, energy_source=None, why_no_energy="no RAPL"
+    )
+    dark.to_parquet(path)
+    found = read_results(tmp_path / "dark")
+    assert {row[3] for row in answers.settings_table(found).rows} == {"none: no RAPL"}
+    assert {row[2] for row in answers.settings_table(found).rows} == {NONE}
+    with pytest.raises(NothingToShow, match=r"no run has an energy .no RAPL."):
+        energy_time_front(found, [])
+    assert "no energy (no RAPL)" in " ".join(answers.cost_sentences(found))
+
+
+def replay(costs):
+    rows = [("w", "g", seed, n, cost) for seed in (0, 1) for n, cost in enumerate(costs)]
+    return pd.DataFrame(rows, columns=["workload", "gpu", "seed", "recurrence", "cost"])
+
+
+def test_relative_costs_by_hand(results):
+    replays = {"default": replay([10.0, 10.0]), "zeus": replay([20.0, 4.0])}
+    table = relative_costs(replays).set_index(["policy", "recurrence"])["ratio"]
+    assert table["zeus"].to_dict() == {1: 2.0, 2: 1.2} and set(table["default"]) == {1.0}
+    figure = policy_costs(replace(results, replays=replays))
+    assert "After 2 trainings zeus has cost 120 %" in figure.finding
+    broken = replays | {"zeus": replay([1.0]).drop(columns="cost")}
+    with pytest.raises(NothingToShow, match=r"replays/zeus.parquet lacks the columns cost"):
+        policy_costs(replace(results, replays=broken))
+
+
+def test_pipelines_that_were_run_and_those_that_were_not(results):
+    run = pipeline_timelines(results)
+    assert len(run.charts) == 2 and "Run here, a step took 300 ms" in run.finding
+    spec = run.charts[0].to_dict()
+    bars = spec["datasets"][spec["layer"][0]["data"]["name"]]
+    assert len(bars) == 2 * 2 * 4 and bars[0]["takes"] == "10.0 ms"
+    cut = pipeline_timelines(replace(results, pipelines=[{"file": "pipelines/broken.json"}]))
+    assert "was not run" in cut.finding and "a third of them taken as forward" in cut.how_to_read
+
+
+CANDIDATE = {
+    **{"nodes": 1, "batch_size": 4, "batch_per_rank": 4.0, "strategy": "one node"},
+    **{"rests_on": "measured", "power_limit_w": None, "time_s": 100.0, "energy_j": 3000.0},
+    **{"energy_low_j": 2500.0, "energy_high_j": 3500.0, "energy_source": "estimated"},
+}
+
+
+def test_advice_by_hand():
+    fast = CANDIDATE | {"nodes": 4, "batch_size": 16, "time_s": 25.0, "energy_j": 4000.0}
+    fast |= {"rests_on": "fitted"}
+    answer = {"network": "vgg16", "best": CANDIDATE, "candidates": [CANDIDATE, fast]}
+    answer |= {"work": {"unit": "samples"}, "rests_on": "two runs"}
+    answer |= {"measure_next": [{"what": "4 nodes", "why": "nobody ran it"}], "warnings": ["hot"]}
+    told = told_of(answer)
+    said = " ".join(told.sentences)
+    assert "train on 1 node, batch 4" in said and "saves 25 %" in said and "4 times as long" in said
+    assert "4.00 kJ (forecast from estimated energy" in said and "This rests on: two runs." in said
+    assert told.measure_next == ["4 nodes: nobody ran it"] and told.warnings == ["hot"]
+    assert [point["setting"] for point in told.points] == ["on 4 nodes, batch 16"]
+    none = told_of(answer | {"best": None, "why_none": "no setting meets it", "candidates": []})
+    assert none.sentences == ["No setting can be recommended: no setting meets it."]
+
+
+def test_a_campaign_answers_the_four_questions(campaign):
+    context = page_context(campaign, configfile="mine.yaml")
+    parts = ("costs", "errors", "sources", "advice", "table", "facts_part", "failed", "papers")
+    assert [name for name in parts if context[name].why_none] == []
+    assert [figure.name for figure in context["figures"]] == list(FIGURES)
+    assert [f.name for f in context["figures"] if f.why_none or not f.finding] == []
+    text = plain(rendered(context | {"bundle": ""}))
+    for network in ("vit_ti", "resnet18"):
+        assert re.search(rf"{network}, 1,000 samples: on 1 node [\d.]+ kJ \(estimated\)", text)
+        assert re.search(rf"{network}\. Least energy: train on \d node", text)
+    assert "no meter measured it (12 runs)" in text and "killed by signal 9" in text
+    assert "./run snakemake --cores all --configfile mine.yaml" in text
+    assert "reproduced" in text and "not comparable" in text
+
+
+def test_an_empty_folder(tmp_path):
+    text = text_of(tmp_path)
+    assert "These results are empty" in text and text.count("This figure is missing") == 5
+    assert "./run snakemake --cores all" in text and "None" not in text
+
+
+def test_one_run_without_fits(tmp_path):
+    spec = make_spec("only")
+    write_record(tmp_path / "records/only", make_record(spec))
+    context = page_context(tmp_path)
+    drawn = [figure.name for figure in context["figures"] if figure.charts]
+    assert drawn == ["stages", "front"]
+    text = text_of(tmp_path)
+    assert "vit_ti, 1,000 samples: on 1 node" in text and "no model was fitted" in text
+    assert "nothing can be said about growing" in text
+
+
+def test_imported_runs_are_told_apart_from_ours(tmp_path):
+    write_records(tmp_path, nodes=(1,), repeats=1)
+    for nodes in (1, 2):
+        record = make_imported(f"box-n{nodes}", nodes=nodes)
+        write_record(tmp_path / f"imported/mlperf/box-n{nodes}", record)
+    context = page_context(tmp_path)
+    assert {row[3] for row in context["table"].content.rows} == {"estimated", "imported"}
+    figures = {figure.name: figure for figure in context["figures"]}
+    captions = [table.caption for table in figures["stages"].tables]
+    assert len(captions) == 2 and len(set(captions)) == 2
+    # 100 s at 1 kW a node for ten samples.
+    costs = answers.costs(read_results(tmp_path)).set_index(["network", "nodes"])
+    assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 100, rel=0.02)
+    assert figures["predicted"].why_none == "no model was fitted"
+
+
+def test_columns_that_are_missing(campaign, tmp_path):
+    shutil.copytree(campaign, tmp_path / "old")
+    for name, column in (
+        ("observations", "energy_j"),
+        ("times", "predicted"),
+        ("energies", "split"),
+    ):
+        path = tmp_path / f"old/fits/{name}.parquet"
+        pd.read_parquet(path).drop(columns=column).to_parquet(path)
+    (tmp_path / "old/tables/failed_runs.csv").write_text("run\nx\n")
+    (tmp_path / "old/tables/papers.csv").write_text("paper\nMC2\n")
+    text = text_of(tmp_path / "old")
+    assert "fits/observations.parquet lacks the columns energy_j" in text
+    assert "fits/times.parquet lacks the columns predicted" in text
+    assert "tables/failed_runs.csv lacks the columns now, reason" in text
+    assert "tables/papers.csv lacks the columns" in text
+
+
+def test_failed_runs_only(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/failed_runs.csv").write_text(
+        "run,now,reason\nvgg16-n4-b8-r1,missing,</script><b>out of memory</b>\n"
+    )
+    html = rendered(page_context(tmp_path))
+    assert "&lt;/script&gt;&lt;b&gt;out of memory" in html and "<b>out" not in html
+    text = text_of(tmp_path)
+    assert "vgg16-n4-b8-r1" in text and "no record" in text and "no run was measured" in text
+    assert "These results are empty" not in text
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    for name in ("partition/a.json", "pipelines/b.json", "tuning/live.json", "records/r/run.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{" if "b.json" not in name else "[]")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/papers.csv").write_text("")
+    (tmp_path / "fits").mkdir()
+    text = text_of(tmp_path)
+    assert "6 files could not be read" in text
+    for name in ("a.json", "b.json", "live.json", "run.json", "papers.csv", "the fits"):
+        assert name in text
+
+
+def test_all_runs_left_out(tmp_path):
+    folders = write_records(tmp_path, nodes=(1,), repeats=1)
+    for folder in folders:
+        run = json.loads((folder / "run.json").read_text())
+        (folder / "run.json").write_text(json.dumps(run | {"polluted": ["cores were busy: 2"]}))
+    text = text_of(tmp_path)
+    assert "no training run is left" in text and text.count("cores were busy: 2") == len(folders)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(JoulecastError, match="no such folder"):
+        write_overview(tmp_path / "none")
+
+
+def test_the_command_writes_page_and_figures(campaign, tmp_path):
+    shutil.copytree(campaign / "fits", tmp_path / "fits")
+    page = tmp_path / "pages/index.html"
+    done = CliRunner().invoke(app, ["overview", str(tmp_path), "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.stat().st_size < 5_000_000 and "vegaEmbed" in page.read_text()
+    for name in FIGURES:
+        svg = (page.parent / f"figures/overview_{name}.svg").read_text()
+        assert ("Nothing to show" in svg) == (name in ("policies", "pipelines"))
+        assert (page.parent / f"figures/overview_{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert not list(tmp_path.rglob("*.partial"))
+    assert CliRunner().invoke(app, ["overview", str(tmp_path / "none")]).exit_code == 2
+
+
+def test_the_rule_names_all_figures():
+    rule = (ROOT / "workflow/rules/pages.smk").read_text()
+    named = re.search(r"figure=\[(.*?)\]", rule, re.S).group(1)
+    assert re.findall(r'"(\w+)"', named) == list(FIGURES)
+
+
+def test_nothing_embedded_ends_its_script():
+    text = embedded({"a": "</script><!-- \u2028"})
+    assert (
+        "<" not in text and "\u2028" not in text and json.loads(text)["a"].startswith("</script>")
+    )
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
+BLINDNESS = {
+    "none": np.eye(3),
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+TO_XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750]]
+TO_XYZ += [[0.0193339, 0.1191920, 0.9503041]]
+LEAST_DISTANCE = 15.0
+"""CIE 1976; 2.3 is just noticeable, and these are areas and points of one chart beside each other."""
+
+
+def lab(colour, blindness):
+    """CIE L*a*b* (D65) of a colour as it is seen."""
+    parts = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(BLINDNESS[blindness]) @ linear, 0, 1)
+    xyz = np.array(TO_XYZ) @ seen / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("blindness", BLINDNESS)
+@pytest.mark.parametrize("palette", PALETTES)
+def test_colours_of_a_chart_can_be_told_apart(palette, blindness):
+    for one, other in itertools.combinations(PALETTES[palette], 2):
+        distance = np.linalg.norm(lab(one, blindness) - lab(other, blindness))
+        assert distance > LEAST_DISTANCE, (one, other)
+
+
+def test_the_distance_of_colours_sees_confusion():
+    red, green = lab("#d62728", "deuteranopia"), lab("#7d7a00", "deuteranopia")
+    assert np.linalg.norm(red - green) < LEAST_DISTANCE
+    assert lab("#ffffff", "none") == pytest.approx([100, 0, 0], abs=0.1)
