@@ -68,6 +68,7 @@ rule all:
         rules.partition_report.output,
         rules.tuning_live_report.output if RECORDED is None else [],
         rules.overview.output,
+        rules.papers.output if CONFIG.paper_tables else [],
 
 
 rule measure:

@@ -206,6 +206,9 @@ class Config(Section):
     simulator: SimulatorSection = SimulatorSection()
     partition: PartitionSection = PartitionSection()
     tuning: TuningSection = TuningSection()
+    paper_tables: bool = Field(
+        False, description="Make the papers' tables too, and show them on the overview page."
+    )
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
 
     @field_validator("results")

@@ -2,10 +2,12 @@
 
 import itertools
 import re
+import shutil
+import sys
 from pathlib import Path
 from urllib.parse import unquote
 
-import chromium
+import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import make_record, make_spec
@@ -15,6 +17,10 @@ from playwright.sync_api import sync_playwright
 from joulecast.pages.charts import PALETTES
 from joulecast.pages.overview import FIGURES, write_overview
 from joulecast.records import write_record
+from joulecast.tables.output import write_table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from debian import why_not_installed
 
 MARKS = ".mark-symbol path, .mark-rect path"
 PRINTED_WIDTH = 688
@@ -39,12 +45,12 @@ def pages(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    reason = chromium.why_not()
+    reason = why_not_installed(["chromium"], ["chromium"])
     if reason is not None:
         pytest.skip(reason)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=chromium.executable(), args=["--no-sandbox"]
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         yield browser
         browser.close()
@@ -209,6 +215,26 @@ def test_print_cuts_nothing(browser, pages):
     page.emulate_media(media="screen")
     page.wait_for_function("document.querySelectorAll('details:not([open])').length > 5")
     found.close()
+
+
+def test_a_page_of_one_table_is_readable_and_accessible(browser, tmp_path):
+    wide = pd.DataFrame(
+        {f"a column {k}": ["x" * 40, "y"] for k in range(12)} | {"part": ["p", "q"]}
+    )
+    hostile = "a note, `code`, <script>alert(1)</script>"
+    write_table(tmp_path / "table", "A <b>title</b>", [hostile], wide, sections="part")
+    page = browser.new_context(viewport={"width": 400, "height": 800}, offline=True).new_page()
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("dialog", lambda dialog: complaints.append(dialog.message))
+    page.goto((tmp_path / "table.html").as_uri())
+    assert page.title() == "A <b>title</b>" and page.locator("tbody tr").count() == 2
+    assert "<script>alert(1)</script>" in page.locator("main").inner_text()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    assert complaints == []
+    page.context.close()
 
 
 def test_the_page_is_small_and_alone(pages):

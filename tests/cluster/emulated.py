@@ -9,9 +9,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from debian import why_not_installed
 
 NODES = ("n1", "n2", "n3", "n4")
 _ETC = Path("/etc/slurm")
@@ -32,18 +36,7 @@ def why_not() -> str | None:
         return f"{ours} is there already: this machine belongs to a cluster"
     if _answers_already():
         return f"something listens on port {_PORT} already"
-    if any(shutil.which(program) is None for program in _PROGRAMS):
-        if shutil.which("apt-get") is None:
-            return "neither SLURM nor apt-get is here"
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (
-            ["apt-get", "update", "-qq"],
-            ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *_PACKAGES],
-        ):
-            done = subprocess.run(command, env=quiet, capture_output=True, text=True)
-        if done.returncode != 0:
-            return f"apt-get cannot install {' '.join(_PACKAGES)}: {done.stderr.strip()[-200:]}"
-    return None
+    return why_not_installed(_PROGRAMS, _PACKAGES)
 
 
 def _answers_already() -> bool:

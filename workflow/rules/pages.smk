@@ -11,6 +11,7 @@ rule overview:
             f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
         ),
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
+        papers=f"{RESULTS}/tables/papers.csv" if CONFIG.paper_tables else [],
         live=[] if RECORDED is not None else f"{RESULTS}/tuning/live.json",
     output:
         page=in_report(f"{RESULTS}/index.html", "Overview", "overview"),
@@ -24,7 +25,14 @@ rule overview:
     threads: 1
     params:
         configfile=lambda wildcards: " ".join(own_configfiles()) or None,
-        papers=lambda wildcards: content_of_result("tables/papers.csv"),
-        replays=lambda wildcards: content_of_result("tuning/replays/zeus.parquet"),
+        # What other targets left; where it is asked for it is an input.
+        left=lambda wildcards: (
+            None
+            if CONFIG.paper_tables
+            else [
+                content_of_result("tables/papers.csv"),
+                content_of_result("tuning/replays/zeus.parquet"),
+            ]
+        ),
     script:
         "../scripts/overview.py"

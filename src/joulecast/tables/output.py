@@ -82,8 +82,10 @@ def write_text(stem: Path, title: str, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     # A wide table is scrolled, by keyboard too.
-    scrolled = '<div class="table" role="region" tabindex="0" aria-label="table">\n<table>'
-    body = body.replace("<table>", scrolled).replace("</table>", "</table>\n</div>")
+    before, *tables = body.split("<table>")
+    scrolled = '<div class="table" role="region" tabindex="0" aria-label="table {}">\n<table>'
+    body = before + "".join(scrolled.format(n) + table for n, table in enumerate(tables, 1))
+    body = body.replace("</table>", "</table>\n</div>")
     with written_aside(stem.with_suffix(".html")) as partial:
         partial.write_text(_PAGE.substitute(title=escape(title), body=body), encoding="utf-8")
 
