@@ -163,10 +163,16 @@ def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted):
     """Snakemake is killed: its job goes on. Started again, it waits for that job and takes its record."""
     before = afflicted.records()
     snakemake = afflicted.start(f"results/minimal/records/{KILLED}")
-    EmulatedSlurm.wait_until(lambda: afflicted.measuring(KILLED), 60)
+    EmulatedSlurm.wait_until(lambda: len(afflicted.ranks()) == 2, 60)
     snakemake.kill()
     snakemake.wait()
+    # It is still at work when Snakemake looks, however long that takes to start.
+    ranks = afflicted.ranks()
+    for rank in ranks:
+        rank.suspend()
     locked = afflicted.run(f"results/minimal/records/{KILLED}")
+    for rank in ranks:
+        rank.resume()
     assert locked.returncode != 0 and "--unlock" in locked.stdout + locked.stderr
     unlocked = afflicted.run("--unlock")
     assert unlocked.returncode == 0, unlocked.stderr
