@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -103,6 +104,11 @@ class Campaign:
             and "joulecast.training" in (words := process.info["cmdline"] or [])
             and Path(words[0]).name.startswith("python")
         ]
+
+    def at_work(self, ranks: int) -> bool:
+        """Whether so many ranks run, for long enough to have found each other."""
+        now = time.time()
+        return [now - rank.create_time() > 4 for rank in self.ranks()] == [True] * ranks
 
     def records(self) -> dict[str, int]:
         """The runs that are measured, with the time of their records."""

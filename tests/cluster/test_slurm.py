@@ -122,7 +122,8 @@ def afflicted(slurm, tmp_path_factory, request):
             slurm.set_node(slurm.nodes_of(job)[-1], "down")
         waiting.discard(run)
         slurm.wait_until(lambda run=run: not campaign.measuring(run), 90)
-    slurm.wait_until(lambda: campaign.measuring(DOWN), 90)
+    # Its ranks have found each other: a controller that goes away before that takes the step with it.
+    slurm.wait_until(lambda: campaign.at_work(3), 90)
     for node in NODES:
         slurm.set_node(node, "resume")
     slurm.restart_controller()
@@ -163,7 +164,7 @@ def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted):
     """Snakemake is killed: its job goes on. Started again, it waits for that job and takes its record."""
     before = afflicted.records()
     snakemake = afflicted.start(f"results/minimal/records/{KILLED}")
-    EmulatedSlurm.wait_until(lambda: len(afflicted.ranks()) == 2, 60)
+    EmulatedSlurm.wait_until(lambda: afflicted.at_work(2), 60)
     snakemake.kill()
     snakemake.wait()
     # It is still at work when Snakemake looks, however long that takes to start.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,11 @@ import psutil
 import pytest
 from conftest import make_spec
 
-from joulecast.attempts import attempts_at
+from joulecast.attempts import attempts_at, bring_back
 from joulecast.errors import JoulecastError
 from joulecast.provenance import usable_cores
 from joulecast.records import read_record
-from joulecast.spec import Calibration, Emulation
+from joulecast.spec import Calibration, Emulation, RunSpec
 from joulecast.training.launch import command_line, measure
 
 
@@ -59,6 +60,33 @@ def test_a_run_that_is_there_is_not_repeated(tmp_path):
     assert (tmp_path / "once/run.json").stat().st_mtime_ns == before
     run(spec.model_copy(update={"seed": 8}), tmp_path, launcher=None)
     assert (tmp_path / "once/run.json").stat().st_mtime_ns != before
+
+
+def test_a_record_that_is_removed_while_its_run_ends_is_not_lost(tmp_path):
+    """As Snakemake does when it starts a run anew whose job, which it has lost sight of, still goes on."""
+    idle = {"kind": "idle", "workload": None, "training": None}
+    idle |= {"calibration": Calibration(seconds=0.5)}
+    spec = RunSpec.model_validate(make_spec("gone").model_dump() | idle)
+    out, over = tmp_path / "gone", threading.Event()
+
+    def remove():
+        while not over.is_set():
+            with suppress(FileNotFoundError):
+                os.rename(out, tmp_path / "removed")
+                return
+            time.sleep(0.001)
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        measure(spec, out, tmp_path / "log", launcher=None, attempts=tmp_path / "attempts")
+    finally:
+        over.set()
+        remover.join()
+    assert last_attempt(tmp_path, "gone").reason is None
+    if not out.exists():  # it was removed
+        bring_back(tmp_path / "attempts", "gone", out, 0.0)
+    assert read_record(out).info.spec == spec
 
 
 def test_training_reaches_a_target_accuracy(tmp_path):
@@ -106,13 +134,12 @@ def test_calibrations(tmp_path):
     sizes = (1024, 65536, 262144, 1 << 20, 1 << 22, 1 << 24)
     bare = {"workload": None, "training": None}
     common = make_spec("c", 2).model_dump() | bare
-    spec = make_spec("c", 2)
-    allreduce = type(spec).model_validate(
+    allreduce = RunSpec.model_validate(
         common | {"kind": "allreduce", "calibration": Calibration(sizes_bytes=sizes, repeats=2)}
     )
     record = run(allreduce, tmp_path)
     assert record.info.step_bytes == [size for size in sizes for _ in range(2)]
-    sleeping = type(spec).model_validate(
+    sleeping = RunSpec.model_validate(
         common | {"run": "s", "kind": "sleeping_rank", "calibration": Calibration(seconds=0.5)}
     )
     waits = run(sleeping, tmp_path).stages

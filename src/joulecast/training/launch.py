@@ -22,7 +22,7 @@ from typing import TextIO
 
 from joulecast.attempts import attempt_noted, bring_back, keep_record, wait_for_earlier
 from joulecast.errors import JoulecastError
-from joulecast.files import explained_disk_errors
+from joulecast.files import directory_written_aside, explained_disk_errors
 from joulecast.records import answers, read_info
 from joulecast.spec import RunSpec
 from joulecast.training.ranks import own_mpi_environment, said_reason
@@ -213,6 +213,7 @@ def measure(
             bring_back(attempts, spec.run, out, asked_s)
             if answers(out, spec):
                 print(f"{out} already answers this specification", file=log)
+                keep_record(attempts, spec.run, out)
             else:
                 # What killed attempts left; their ranks, which read it, are gone with the lock.
                 for left in attempts.glob(f".{spec.run}-*"):
@@ -222,11 +223,16 @@ def measure(
                     spec_file = Path(scratch) / "spec.json"
                     spec_file.write_text(spec.model_dump_json())
                     begin = time.monotonic()
-                    command = command_line(spec, spec_file, out, launcher, nodes, python)
+                    measured = Path(scratch) / "record"
+                    command = command_line(spec, spec_file, measured, launcher, nodes, python)
                     environment = _environment(spec, launcher)
                     _run(command, environment, spec, spec_file, log, lock, timeout_s)
+                    # Rank 0 validated the record before it renamed it.
+                    if read_info(measured).spec_sha256 != spec.digest():
+                        raise JoulecastError(f"run {spec.run}: its record answers another one")
+                    # Held before it takes its place, where it may be removed at any time.
+                    keep_record(attempts, spec.run, measured)
+                    with directory_written_aside(out) as partial:
+                        for file in measured.iterdir():
+                            shutil.move(file, partial)
                 print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
-                # Rank 0 validated the record before it renamed it.
-                if read_info(out).spec_sha256 != spec.digest():
-                    raise JoulecastError(f"run {spec.run}: {out} answers another specification")
-            keep_record(attempts, spec.run, out)
