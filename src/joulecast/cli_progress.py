@@ -13,8 +13,12 @@ import typer
 
 from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
-from joulecast.progress import Progress, Seen, progress_line, progress_of, progress_text
+from joulecast.progress import Progress, Seen, State, progress_line, progress_of, progress_text
 from joulecast.spec import RunSpec
+
+_STILL_S = 60.0
+"""For so long nothing may run and nothing change until a campaign with failed runs counts as ended: between
+two runs, too, nothing runs for a moment."""
 
 
 def status(
@@ -27,7 +31,12 @@ def status(
         typer.Option("--config", "--configfile", help="Says which runs were asked for."),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on until all that was asked for is done, or Ctrl-C.")
+        bool,
+        typer.Option(
+            "--watch",
+            help="Go on until all that was asked for is done, or runs have failed and for a minute "
+            "nothing has gone on, or Ctrl-C.",
+        ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
     platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
@@ -71,6 +80,27 @@ def _asked(
     return results or Path(config.results), campaign_runs(config, platforms)
 
 
+class _End:
+    """Tells when there is nothing more to wait for."""
+
+    def __init__(self, asked: bool) -> None:
+        """Without runs that were ``asked`` for nobody knows of an end."""
+        self._asked = asked
+        self._states: list[tuple[str, State]] = []
+        self._since_s = 0.0
+
+    def reached(self, progress: Progress) -> bool:
+        """Whether all is done, or some runs went wrong and nobody has gone on for a while."""
+        states, now_s = [(run.run, run.state) for run in progress.runs], time.monotonic()
+        if states != self._states or progress.of("running"):
+            self._states, self._since_s = states, now_s
+        if not self._asked:
+            return False
+        wrong = [*progress.of("failed"), *progress.of("damaged")]
+        still = bool(wrong) and now_s - self._since_s >= _STILL_S
+        return progress.finished or still
+
+
 def _watch(
     look: Callable[[], Progress],
     progress: Progress,
@@ -82,6 +112,7 @@ def _watch(
     """Show the progress every so often; a bar on a terminal, else one line each time."""
     if sys.stdout.isatty() and not as_json:
         return _watch_on_terminal(look, progress, interval_s, ends=ends)
+    end = _End(ends)
     with suppress(KeyboardInterrupt):
         while True:
             if as_json:
@@ -90,7 +121,7 @@ def _watch(
                 now = datetime.now().isoformat(" ", timespec="seconds")
                 typer.echo(f"{now}  {progress_line(progress)}")
             sys.stdout.flush()
-            if ends and progress.finished:
+            if end.reached(progress):
                 break
             time.sleep(interval_s)
             progress = look()
@@ -103,6 +134,7 @@ def _watch_on_terminal(
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
+    end = _End(ends)
     text = TextColumn("{task.description}", markup=False)
     with Bar(BarColumn(20), text) as bar, suppress(KeyboardInterrupt):
         task = bar.add_task("", total=progress.total)
@@ -110,7 +142,7 @@ def _watch_on_terminal(
             done = len(progress.of("done"))
             told = progress_line(progress, brief=True)
             bar.update(task, completed=done, description=told)
-            if ends and progress.finished:
+            if end.reached(progress):
                 break
             time.sleep(interval_s)
             progress = look()

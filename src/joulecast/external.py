@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 from pydantic import AfterValidator, TypeAdapter
@@ -17,13 +18,6 @@ from joulecast.names import relative_name, without_secrets
 from joulecast.yaml_files import read_yaml, validated
 
 _FileName = Annotated[str, AfterValidator(relative_name)]
-
-
-_PROBED_S = 20
-
-
-def _reason(error: Exception) -> str:
-    return without_secrets(str(getattr(error, "reason", None) or repr(error)))
 
 
 def _fetch(name: str, download: Download, target: Path) -> None:
@@ -42,8 +36,9 @@ def _fetch(name: str, download: Download, target: Path) -> None:
                     f"says {download.sha256}; nothing was kept"
                 )
     except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
+        reason = without_secrets(str(getattr(error, "reason", None) or repr(error)))
         raise JoulecastError(
-            f"external_data {name}: {address} cannot be fetched ({_reason(error)}); set "
+            f"external_data {name}: {address} cannot be fetched ({reason}); set "
             "`external_data` to a folder that holds the file"
         ) from None
 
@@ -139,37 +134,20 @@ def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -
 def why_unavailable(config: Config, folder: str, listed: dict[str, Download]) -> str:
     """Why external data cannot be had now, and what to do; empty if it can.
 
-    Local files are looked for; of what is fetched the first address is asked for, and nothing is kept.
+    Listed files are brought and checked, and not kept; of other data the folder or its downloads have to be
+    there.
 
     Args:
         config: whose ``external_data`` says where to look.
         folder: of the data, below it.
         listed: its files with addresses, where the project knows them (``config/external``).
     """
-    source = config.external_data
-    named = source if isinstance(source, dict) else {}
     try:
-        if isinstance(source, str):
-            for name in [f"{folder}/{file}" for file in listed] or [folder]:
-                locate(config, name)
-            return ""
-        downloads = {f"{folder}/{file}": download for file, download in listed.items()}
-        downloads |= {name: d for name, d in named.items() if name.startswith(f"{folder}/")}
-        if not downloads:
-            locate(config, folder)
-        name, download = next(iter(downloads.items()))
-        _probe(name, download)
+        if listed:
+            with TemporaryDirectory() as scratch:
+                bring_listed(config, listed, Path(scratch) / folder)
+        else:
+            locate_folder(config, folder)
     except JoulecastError as error:
         return str(error)
     return ""
-
-
-def _probe(name: str, download: Download) -> None:
-    try:
-        with urllib.request.urlopen(download.url, timeout=_PROBED_S):
-            pass
-    except (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError) as error:
-        raise JoulecastError(
-            f"external data {name}: {without_secrets(download.url)} cannot be fetched ({_reason(error)}); "
-            "set `external_data` to a folder that holds the file"
-        ) from None

@@ -19,12 +19,14 @@ def read_yaml(path: Path, what: str) -> Any:
         what: it is to be, for the error, as "strategy file".
 
     Raises:
-        JoulecastError: missing, or no YAML.
+        JoulecastError: missing, unreadable, or no YAML.
     """
     try:
         return yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise JoulecastError(f"{path}: no such {what}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JoulecastError(f"{path}: cannot be read as a {what} ({error})") from None
     except yaml.YAMLError as error:
         raise JoulecastError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
 

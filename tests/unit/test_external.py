@@ -5,8 +5,15 @@ import hashlib
 import pytest
 
 from joulecast.config import Config, parse_config
+from joulecast.config_experiments import Download
 from joulecast.errors import JoulecastError
-from joulecast.external import bring_listed, listed_downloads, locate, locate_folder
+from joulecast.external import (
+    bring_listed,
+    listed_downloads,
+    locate,
+    locate_folder,
+    why_unavailable,
+)
 from joulecast.files import sha256_of
 
 
@@ -82,3 +89,23 @@ def test_listed_files_are_checked_wherever_they_come_from(tmp_path):
     listed.write_text("a.csv: {url: 'file:///x', sha256: short}\n")
     with pytest.raises(JoulecastError, match=r"a\.csv\.sha256"):
         listed_downloads(listed)
+
+
+def test_why_data_cannot_be_had_is_known_before_it_is_needed(tmp_path):
+    source = tmp_path / "zeus/a.csv"
+    source.parent.mkdir()
+    source.write_text("real")
+    listed = {"a.csv": Download(url=source.as_uri(), sha256=hashlib.sha256(b"real").hexdigest())}
+    folder = parse_config({"external_data": str(tmp_path)})
+    assert why_unavailable(folder, "zeus", listed) == "", "in the folder"
+    assert why_unavailable(parse_config({}), "zeus", listed) == "", "by its address"
+    assert why_unavailable(folder, "zeus", {}) == "" and "is not there" in why_unavailable(
+        folder, "power", {}
+    )
+    assert "is null" in why_unavailable(parse_config({}), "power", {})
+    source.write_text("another")
+    for config in (folder, parse_config({})):
+        assert "sha256" in why_unavailable(config, "zeus", listed), "there, and another one"
+    source.unlink()
+    assert "cannot be fetched" in why_unavailable(parse_config({}), "zeus", listed)
+    assert [path.name for path in tmp_path.iterdir()] == ["zeus"], "nothing is kept"

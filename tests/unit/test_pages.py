@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 from joulecast.cli import app
 from joulecast.errors import JoulecastError
 from joulecast.pages import answers
-from joulecast.pages.advice import told_of
+from joulecast.pages.advice import advices, told_of
 from joulecast.pages.charts import PALETTES, embedded
 from joulecast.pages.front_figure import energy_time_front, on_front
 from joulecast.pages.overview import FIGURES, page_context, rendered, write_overview
@@ -150,6 +151,15 @@ def test_relative_costs_by_hand(results):
     assert table["zeus"].to_dict() == {1: 2.0, 2: 1.2} and set(table["default"]) == {1.0}
     figure = policy_costs(replace(results, replays=replays))
     assert "After 2 trainings zeus has cost 120 %" in figure.finding
+    assert "warm-start" not in figure.how_to_read and "very traces" not in figure.how_to_read
+    # What warm-start has seen on another GPU is not paid for here, so it wins nothing.
+    more = replays | {"warm-start": replay([5.0, 5.0]), "curve": replay([8.0, 8.0])}
+    figure = policy_costs(replace(results, replays=more))
+    assert "After 2 trainings curve has cost 80 %" in figure.finding
+    assert "what those runs cost is not counted" in figure.how_to_read
+    assert "constants of curve were found on these very traces" in figure.how_to_read
+    alone = {"default": replay([10.0]), "warm-start": replay([5.0])}
+    assert "none is compared" in policy_costs(replace(results, replays=alone)).finding
     broken = replays | {"zeus": replay([1.0]).drop(columns="cost")}
     with pytest.raises(NothingToShow, match=r"replays/zeus.parquet lacks the columns cost"):
         policy_costs(replace(results, replays=broken))
@@ -184,8 +194,75 @@ def test_advice_by_hand():
     assert "4.00 kJ (forecast from estimated energy" in said and "This rests on: two runs." in said
     assert told.measure_next == ["4 nodes: nobody ran it"] and told.warnings == ["hot"]
     assert [point["setting"] for point in told.points] == ["on 4 nodes, batch 16"]
+    bounds = {"time_low_s": 80.0, "time_high_s": 115.0, "strategy": "dp=2"}
+    told = told_of(answer | {"best": CANDIDATE | bounds, "candidates": [CANDIDATE | bounds, fast]})
+    assert "batch 4, dp=2" in told.sentences[0]
+    assert "100 s (90 % between 80.0 s and 115 s)" in told.sentences[0]
+    assert told.table.rows[0][:3] == ("on 1 node, batch 4, dp=2", "100 s", "80.0 s to 115 s")
     none = told_of(answer | {"best": None, "why_none": "no setting meets it", "candidates": []})
     assert none.sentences == ["No setting can be recommended: no setting meets it."]
+
+
+def test_advice_charges_parts_of_steps(tmp_path):
+    """A thousand samples are 2.6 steps of 384: what is told is what a thousand of many samples take."""
+    for nodes in (1, 2):
+        spec = make_spec(f"n{nodes}", nodes, training={"global_batch_size": 384})
+        write_record(tmp_path / f"records/n{nodes}", make_record(spec))
+    found = read_results(tmp_path)
+    (told,) = advices(found)
+    measured = answers.costs(found).set_index("nodes")
+    rows = {row[0].split(", dp")[0]: row for row in told.table.rows}
+    for nodes in (1, 2):
+        row = rows[f"{answers.nodes_in_words(nodes)}, batch 384"]
+        assert row[1] == seconds(measured.loc[nodes, "time_s"]) == "2.60 s"
+        assert row[3] == joules(measured.loc[nodes, "energy_j"])
+    assert not [line for line in told.warnings if "longest recorded run" in line]
+
+
+def test_advice_without_energy_is_of_time(tmp_path):
+    for nodes in (1, 2):
+        record = make_record(make_spec(f"n{nodes}", nodes))
+        absent = [
+            m.model_copy(update={"available": False, "reason": "no RAPL"})
+            for m in record.info.meters
+        ]
+        info = record.info.model_copy(update={"meters": absent})
+        write_record(
+            tmp_path / f"records/n{nodes}", replace(record, info=info, power=record.power.iloc[:0])
+        )
+    (told,) = advices(read_results(tmp_path))
+    assert told.sentences[0].startswith("Least time: train on 2 nodes, batch 8")
+    assert "with no energy (" in told.sentences[0]
+
+
+def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
+    shutil.copytree(campaign, tmp_path / "fitted")
+    write_record(tmp_path / "fitted/imported/mlperf/box-n1", make_imported("box-n1"))
+    found = read_results(tmp_path / "fitted")
+    assert {info.spec.kind for info in found.infos} == {"training"}
+    assert not [folder for folder in found.record_folders if "imported" in folder.parts]
+    context = page_context(tmp_path / "fitted")
+    assert context["advise_command"].endswith("/fitted/records --network NAME")
+    # Without the fits they are all there is to go by.
+    shutil.rmtree(tmp_path / "fitted/fits")
+    kinds = {info.spec.kind for info in read_results(tmp_path / "fitted").infos}
+    assert kinds == {"training", "imported"}
+
+
+def test_only_imported_runs(tmp_path):
+    for nodes in (1, 2):
+        record = make_imported(f"box-n{nodes}", nodes=nodes)
+        write_record(tmp_path / f"imported/mlperf/box-n{nodes}", record)
+    context = page_context(tmp_path)
+    (stages,) = [figure for figure in context["figures"] if figure.name == "stages"]
+    assert "All runs are imported" in stages.finding and "growing" not in stages.finding
+    assert context["advise_command"].split(" --network")[0].endswith("/imported")
+
+
+def test_a_batch_that_no_log_tells_is_looked_up(results):
+    setting = {"platform": "p", "network": "n", "nodes": 1, "batch": float("nan")}
+    cells = answers._by_setting(pd.DataFrame([setting | {"difference_percent": 12.0}]))
+    assert answers._errors(cells, SimpleNamespace(**setting | {"batch": np.nan})) == "+12 %"
 
 
 def test_a_campaign_answers_the_four_questions(campaign):
@@ -201,6 +278,7 @@ def test_a_campaign_answers_the_four_questions(campaign):
     assert "no meter measured it (12 runs)" in text and "killed by signal 9" in text
     assert "./run snakemake --cores all --configfile mine.yaml" in text
     assert "reproduced" in text and "not comparable" in text
+    assert "tolerance" in context["papers"].content.rows.columns
 
 
 def test_an_empty_folder(tmp_path):
@@ -274,7 +352,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "tables/papers.csv").write_text("")
     (tmp_path / "fits").mkdir()
     text = text_of(tmp_path)
-    assert "6 files could not be read" in text
+    assert "6 files could not be read" in text and "results are empty" not in text
     for name in ("a.json", "b.json", "live.json", "run.json", "papers.csv", "the fits"):
         assert name in text
 

@@ -382,6 +382,23 @@ def a_history(file: Path) -> Path:
     return file
 
 
+def test_imported_runs_of_another_platform_do_not_stand_in_the_way(tmp_path):
+    records = keep(tmp_path, make_imported("box", network="alexnet"))
+    options = {"samples": 1e5, "nodes": [1, 2], "platforms": PLATFORMS}
+    advice = advise(records, "alexnet", platform="hc2", **options)
+    assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
+    # What can neither be simulated nor was run is told, with what there is.
+    with pytest.raises(JoulecastError, match=r"is of the platform nowhere \(there are: box\)"):
+        advise(records, "alexnet", platform="nowhere", **options)
+    # A system that was imported and has a platform file, too, is told by its runs.
+    (tmp_path / "platforms").mkdir()
+    hc2 = (PLATFORMS / "hc2.yaml").read_text()
+    (tmp_path / "platforms/box.yaml").write_text(hc2)
+    options |= {"platforms": tmp_path / "platforms", "nodes": [1]}
+    advice = advise(records, "alexnet", platform="box", **options)
+    assert {c["rests_on"] for c in advice["candidates"]} == {"measured"}
+
+
 def test_a_power_limit_is_told_where_a_history_tuned_one(campaign, tmp_path):
     advice = advise(campaign, "vit_ti", history=a_history(tmp_path / "h.jsonl"))
     assert row_of(advice, 1, 8)["power_limit_w"] == 250

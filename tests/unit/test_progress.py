@@ -13,9 +13,17 @@ from typer.testing import CliRunner
 
 from joulecast.campaign import campaign_runs
 from joulecast.cli import app
+from joulecast.cli_progress import _End
 from joulecast.config import read_config
 from joulecast.errors import JoulecastError
-from joulecast.progress import lasting, progress_line, progress_of, progress_text
+from joulecast.progress import (
+    Progress,
+    RunState,
+    lasting,
+    progress_line,
+    progress_of,
+    progress_text,
+)
 from joulecast.provenance import physical_host
 from joulecast.records import write_record
 from joulecast.spec import RunSpec
@@ -210,6 +218,33 @@ def test_watching_ends_when_all_is_done_and_prints_plain_lines(tmp_path):
     said = RUN(app, ["status", str(tmp_path), *ON_PLATFORMS, "--watch", "--interval", "0.1"])
     assert said.exit_code == 0 and "9 of 9 runs done" in said.output
     assert len(said.output.splitlines()) == 1 and "\x1b" not in said.output
+
+
+def test_watching_ends_when_runs_failed_and_nothing_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("joulecast.cli_progress._STILL_S", 0.3)
+    asked = campaign_runs(read_config(Path(MINIMAL)), ROOT / "config/platforms")
+    noted(tmp_path, asked[0].run, reason="the fabric is down")
+    watch = ["status", str(tmp_path), *ON_PLATFORMS, "--watch", "--interval", "0.1"]
+    said = RUN(app, watch)
+    assert said.exit_code == 1 and "1 failed, 8 waiting" in said.output
+    # Not at once: between two runs nothing runs, either.
+    assert len(said.output.splitlines()) >= 3
+
+
+def test_what_runs_or_changes_is_waited_for(monkeypatch):
+    clock = iter([0.0, 50.0, 100.0, 159.0, 161.0])
+    monkeypatch.setattr("joulecast.cli_progress.time.monotonic", lambda: next(clock))
+    failed, waiting = RunState("a", "failed"), RunState("b", "waiting")
+    end = _End(asked=True)
+
+    def reached(*runs: RunState) -> bool:
+        return end.reached(Progress("results", list(runs), 2, None, ""))
+
+    assert not reached(failed, waiting)
+    assert not reached(failed, RunState("b", "running"))
+    assert not reached(failed, waiting)  # it has just ended
+    assert not reached(failed, waiting)
+    assert reached(failed, waiting)
 
 
 def test_ctrl_c_ends_watching_without_a_traceback(tmp_path, monkeypatch):

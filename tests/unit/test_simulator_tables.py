@@ -58,7 +58,8 @@ def test_order_and_ablation() -> None:
     swapped = _judged().assign(predicted_s=[4.0, 3.0, 2.0, 1.0])
     worst = order_table(swapped, PUBLISHED).iloc[0]
     assert worst["kendall_tau"] == pytest.approx(-1.0)
-    assert worst["top1_regret_percent"] == pytest.approx(300.0)
+    assert worst["top1_regret_percent"] == pytest.approx(200.0), "d was fitted, and is not judged"
+    assert worst["count"] == 3
     ablation = ablation_table(_judged(), PUBLISHED).set_index("model")
     assert ablation.loc["full", "mape_percent"] == pytest.approx(1.0)
     assert ablation.loc["no sharing", "mape_percent"] == pytest.approx((2 + 5 + 100 / 3) / 3)

@@ -175,7 +175,7 @@ def test_what_is_missing_is_named_and_the_rest_is_made(clone, made):
         assert reasons.str.contains(f"external data {name}", regex=False).any(), name
     of_proteus = table[table["paper"] == "Proteus"]
     assert {"better", "not comparable"} >= set(of_proteus["verdict"])
-    own = table[table["setting"].str.startswith("graphs measured here")]
+    own = table[table["setting"].str.startswith("our graphs (recorded)")]
     assert own["ours"].notna().all() and set(own["source"]) == {"simulated"}
     page = (clone / "results/lab/index.html").read_text()
     assert "external data zeus_trace" in page and "Verdicts by paper" in page

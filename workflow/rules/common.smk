@@ -221,4 +221,5 @@ def tell_failed_runs(check_records=False):
     for row in unmeasured.drop_duplicates("run", keep="last").itertuples():
         logger.error(f"{row.run}: {row.now}: {row.reason}")
     if len(unmeasured):
+        logger.error(f"a page of what there is: ./run joulecast overview {RESULTS}")
         logger.error(f"all failed attempts: {RESULTS}/tables/failed_runs.md")

@@ -4,25 +4,36 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.config import parse_config
-from joulecast.external import listed_downloads, why_unavailable
+from joulecast.config import Config, parse_config
+from joulecast.errors import JoulecastError
+from joulecast.external import listed_downloads, locate_folder, why_unavailable
 from joulecast.files import written_aside
+from joulecast.importers.mlperf import require_runs
 from joulecast.logs import logged
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
+def missing(config: Config, name: str, listed: str | None) -> str:
+    if listed is not None:
+        return why_unavailable(config, name, listed_downloads(Path(listed)))
+    why = why_unavailable(config, name, {})
+    if not why:
+        try:
+            require_runs(locate_folder(config, name))
+        except JoulecastError as error:
+            return f"external data {name}: {error}"
+    return why
+
+
 def main(configuration: dict[str, object], lists: dict[str, str | None], found: Path) -> None:
     config = parse_config(configuration, "configuration")
-    missing = {
-        name: why_unavailable(config, name, listed_downloads(Path(path)) if path else {})
-        for name, path in lists.items()
-    }
+    why = {name: missing(config, name, listed) for name, listed in lists.items()}
     with written_aside(found) as partial:
-        partial.write_text(json.dumps(missing, indent=1) + "\n")
-    for name, why in missing.items():
-        print(f"{name}: {why or 'found'}")
+        partial.write_text(json.dumps(why, indent=1) + "\n")
+    for name, reason in why.items():
+        print(f"{name}: {reason or 'found'}")
 
 
 if __name__ == "__main__":

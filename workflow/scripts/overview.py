@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from joulecast.logs import logged
 from joulecast.pages.overview import write_overview
+from joulecast.tables.failed_runs import write_failed_runs
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -13,4 +14,7 @@ if TYPE_CHECKING:
 if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         page = Path(snakemake.output.page)
+        if (page.parent / "attempts").is_dir():
+            # As they are now, and not as they were when the campaign was started.
+            write_failed_runs(page.parent)
         write_overview(page.parent, page, snakemake.params.configfile)

@@ -89,8 +89,7 @@ def import_mlperf(
     Raises:
         JoulecastError: the source has no run, or none that is clean; with the list of reasons.
     """
-    if not source.is_dir():
-        raise JoulecastError(f"{source}: no such folder or git repository")
+    _require_folder(source)
     if out.resolve().is_relative_to(source.resolve()):
         raise JoulecastError(
             f"{out}: lies inside {source}, which is only read; name a folder outside it"
@@ -102,10 +101,7 @@ def import_mlperf(
     else:
         notes = _part(source, out, revision, 0, 1)
     if not notes:
-        raise JoulecastError(
-            f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, in a git "
-            "repository there, or the tables runs.csv, events.csv and power.csv"
-        )
+        raise _no_runs(source)
     summary = _summary(notes, out)
     if not are_tables(source) and source.is_dir():
         summary.passed_by = [
@@ -118,6 +114,32 @@ def import_mlperf(
             f"{reasons}"
         )
     return summary
+
+
+def require_runs(source: Path) -> None:
+    """Look whether there is anything to import, without reading it.
+
+    Raises:
+        JoulecastError: no such folder, or no runs in it.
+    """
+    _require_folder(source)
+    if are_tables(source):
+        return
+    with _opened(source, None) as tree:
+        if not runs_of(tree):
+            raise _no_runs(source)
+
+
+def _require_folder(source: Path) -> None:
+    if not source.is_dir():
+        raise JoulecastError(f"{source}: no such folder or git repository")
+
+
+def _no_runs(source: Path) -> JoulecastError:
+    return JoulecastError(
+        f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, in a git repository "
+        "there, or the tables runs.csv, events.csv and power.csv"
+    )
 
 
 @contextmanager

@@ -15,6 +15,10 @@ from joulecast.planning.limits import Limit
 _MOST_NETWORKS, _MOST_ROWS = 6, 40
 _MOST_READ = 500
 """Records that are read for all advice together, some 20 ms each: all of them again for every network."""
+_TIMES_ASKED = 1_000_000
+"""Times the work of the page that advice is asked for: a training has whole steps, and of a few steps the
+last one, of which a part is needed, would be charged in full."""
+_AMOUNTS = ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j", "energy_high_j")
 
 _RESTS_ON = {
     "measured": WAS_RUN,
@@ -58,20 +62,38 @@ def advices(results: Results) -> list[Advice]:
     ):
         foreign = units.get(row.run)
         unit = foreign.work_unit if foreign else "samples"
+        # What a log tells has no steps that could be cut, and is not asked for beyond what was run.
+        times = 1 if foreign else _TIMES_ASKED
         name = str(row.workload)
         try:
             answer = advise(
                 results.record_folders,
                 str(row.network),
-                Limit(energy_weight=1.0),
+                Limit(),
                 platform=str(row.platform),
-                samples=work_of(unit),
+                samples=times * work_of(unit),
             )
         except (JoulecastError, ValueError, KeyError) as error:
             told.append(Advice(name, [f"No advice: {error}."]))
             continue
-        told.append(told_of(answer, name))
+        told.append(told_of(_divided(answer, times), name))
     return told
+
+
+def _divided(answer: Mapping[str, Any], times: int) -> dict[str, Any]:
+    """The answer for one so-many-th of the work."""
+
+    def part(candidate: Mapping[str, Any]) -> dict[str, Any]:
+        amounts = {name: candidate[name] for name in _AMOUNTS if is_number(candidate.get(name))}
+        return {**candidate, **{name: value / times for name, value in amounts.items()}}
+
+    best, work = answer["best"], answer["work"]
+    return {
+        **answer,
+        "best": None if best is None else part(best),
+        "candidates": [part(candidate) for candidate in answer["candidates"]],
+        "work": {**work, "samples": work["samples"] / times},
+    }
 
 
 def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
@@ -104,11 +126,14 @@ def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
 
 
 def setting_of(candidate: Mapping[str, Any]) -> str:
-    """Nodes, batch and power limit in words."""
+    """Nodes, batch, strategy and power limit in words."""
     nodes = counted(int(candidate["nodes"]), "node")
     batch = candidate.get("batch_size")
     limit = candidate.get("power_limit_w")
     parts = [f"on {nodes}", f"batch {digits(batch)}" if is_number(batch) else ""]
+    strategy = str(candidate.get("strategy") or "node")
+    # "one node" and "8 nodes" say nothing beside the node count.
+    parts.append("" if "node" in strategy else strategy)
     parts.append(f"power limit {digits(limit)} W" if is_number(limit) else "")
     return ", ".join(part for part in parts if part)
 
@@ -126,23 +151,40 @@ def _between(candidate: Mapping[str, Any]) -> str:
     return f"{joules(low)} to {joules(high)}" if is_number(low) and is_number(high) else NONE
 
 
+def _time_between(candidate: Mapping[str, Any]) -> str:
+    low, high = candidate.get("time_low_s"), candidate.get("time_high_s")
+    return f"{seconds(low)} to {seconds(high)}" if is_number(low) and is_number(high) else NONE
+
+
+def _interval(between: str) -> str:
+    return "" if between == NONE else f"90 % between {between.replace(' to ', ' and ')}"
+
+
+def _time(candidate: Mapping[str, Any]) -> str:
+    interval = _interval(_time_between(candidate))
+    return seconds(candidate["time_s"]) + (f" ({interval})" if interval else "")
+
+
 def _energy(candidate: Mapping[str, Any]) -> str:
     if not is_number(candidate.get("energy_j")):
         return f"no energy ({candidate.get('why_no_energy') or 'no reason is told'})"
-    between = _between(candidate)
-    interval = "" if between == NONE else f"; 90 % between {between.replace(' to ', ' and ')}"
-    return f"{joules(candidate['energy_j'])} ({_energy_is(candidate)}{interval})"
+    known = [_energy_is(candidate), _interval(_between(candidate))]
+    return f"{joules(candidate['energy_j'])} ({'; '.join(told for told in known if told)})"
 
 
 def _sentences(
     best: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], unit: str
 ) -> Iterator[str]:
-    word = "Least energy" if is_number(best.get("energy_j")) else "Best known"
-    yield (
-        f"{word}: train {setting_of(best)}. That takes {_energy(best)} and {seconds(best['time_s'])} for "
-        f"{work_told(unit)}."
-    )
+    if is_number(best.get("energy_j")):
+        taken = f"{_energy(best)} and {_time(best)} for {work_told(unit)}"
+        yield f"Least energy: train {setting_of(best)}. That takes {taken}."
+    else:
+        # Without energies the choice is by time.
+        taken = f"{_time(best)} for {work_told(unit)}, with {_energy(best)}"
+        yield f"Least time: train {setting_of(best)}. That takes {taken}."
     fastest = min(candidates, key=lambda c: float(c["time_s"]), default=best)
+    if setting_of(fastest) == setting_of(best) and not is_number(best.get("energy_j")):
+        return
     if setting_of(fastest) == setting_of(best):
         yield "It is the fastest known setting, too: there is nothing to give up for it."
         return
@@ -153,7 +195,7 @@ def _sentences(
         energy, spent = (float(energy or 0.0) for energy in energies)
         yield (
             f"That saves {percent(100 * (1 - energy / spent))} of the energy of the fastest setting "
-            f"({setting_of(fastest)}: {_energy(fastest)}, {seconds(fastest['time_s'])}), and takes {slower} "
+            f"({setting_of(fastest)}: {_energy(fastest)}, {_time(fastest)}), and takes {slower} "
             "times as long."
         )
     else:
@@ -162,15 +204,18 @@ def _sentences(
 
 def _table(network: str, candidates: Sequence[Mapping[str, Any]], unit: str) -> Table:
     time = f"time for {work_told(unit)}"
-    columns = ("setting", time, "energy", "90 % between", "energy is", "rests on")
+    columns = (
+        *("setting", time, "time, 90 % between"),
+        *("energy", "energy, 90 % between", "energy is", "rests on"),
+    )
     rows = [
         (
-            *(setting_of(one), seconds(one["time_s"]), joules(one.get("energy_j"))),
-            *(_between(one), _energy_is(one), _rests_on(one)),
+            *(setting_of(one), seconds(one["time_s"]), _time_between(one)),
+            *(joules(one.get("energy_j")), _between(one), _energy_is(one), _rests_on(one)),
         )
         for one in candidates[:_MOST_ROWS]
     ]
-    return Table(f"{network}: settings weighed", columns, rows, frozenset(columns[1:4]))
+    return Table(f"{network}: settings weighed", columns, rows, frozenset(columns[1:5]))
 
 
 def _rests_on(candidate: Mapping[str, Any]) -> str:

@@ -209,12 +209,20 @@ def measured_points(results: Results) -> pd.DataFrame:
 
 
 def _errors(cells: Mapping[tuple[Any, ...], float], row: Any) -> str:
-    return percent(cells.get((row.platform, row.network, row.nodes, row.batch)), signed=True)
+    key = _key(row.platform, row.network, row.nodes, row.batch)
+    return percent(cells.get(key), signed=True)
+
+
+def _key(*setting: Any) -> tuple[Any, ...]:
+    """A setting to look up: a batch that no log tells is NaN, which is not equal to itself."""
+    return tuple(None if pd.isna(value) else value for value in setting)
 
 
 def _by_setting(cells: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     keys = cells[["platform", "network", "nodes", "batch"]].itertuples(index=False, name=None)
-    return dict(zip(keys, cells["difference_percent"].astype(float), strict=True))
+    return dict(
+        zip((_key(*key) for key in keys), cells["difference_percent"].astype(float), strict=True)
+    )
 
 
 def settings_table(results: Results) -> Table:

@@ -254,9 +254,12 @@ def _share_table(shares: pd.DataFrame) -> Table:
 def _share_finding(clean: pd.DataFrame) -> str:
     """What communication takes on the most nodes, beside what it takes on the fewest."""
     own = clean[clean["kind"] != "imported"]
-    if own.empty or own["nodes"].nunique() < 2:
-        where = listed([answers.nodes_in_words(n) for n in sorted(set(clean["nodes"]))])
-        return f"All runs are {where}, so nothing can be said about growing."
+    if own.empty:
+        return "All runs are imported: logs tell how long their phases took, not what nodes waited for."
+    if own["nodes"].nunique() < 2:
+        where = listed([answers.nodes_in_words(n) for n in sorted(set(own["nodes"]))])
+        which = "All runs" if len(own) == len(clean) else "All runs measured here"
+        return f"{which} are {where}, so nothing can be said about growing."
     shares = _shares(own, _STAGES)
     together = shares["waiting"] + shares["exchanging"]
     parts = []

@@ -5,6 +5,7 @@ missing in the results is said in its place, with the command that makes it.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -145,12 +146,20 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),
-        "advise_command": f"./run joulecast advise --records {folder} --network NAME --energy-weight 1",
+        "advise_command": _advise_command(found, folder),
         "config": embedded(PAGE_CONFIG),
         "bundle": _bundle(),
         "style": _asset("overview.css"),
         "script": _asset("overview.js"),
     }
+
+
+def _advise_command(found: Results, folder: Path) -> str:
+    """The question that the page asked, of the records that it asked it of: below the folder there are the
+    records of other campaigns, too, where results lie in one another."""
+    places = {record.relative_to(folder).parts[0] for record in found.record_folders}
+    place = "imported" if places == {"imported"} else "records"
+    return f"./run joulecast advise --records {shlex.quote(str(folder / place))} --network NAME"
 
 
 def _commands(maker: _Maker, folder: Path) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from joulecast.pages.words import Table, digits, is_number
 _COLUMNS = ("paper", "setting", "quantity", "published", "ours", "verdict")
 _SHOWN = (
     *("paper", "table", "setting", "quantity", "unit", "published", "ours", "difference"),
-    *("source", "verdict", "why_not_comparable"),
+    *("tolerance", "source", "verdict", "why_not_comparable"),
 )
 
 
@@ -44,7 +44,7 @@ def papers_section(results: Results) -> Papers:
     told = [
         tuple(_told(value) for value in row) for row in table[list(columns)].itertuples(index=False)
     ]
-    numeric = frozenset({"published", "ours", "difference"})
+    numeric = frozenset({"published", "ours", "difference", "tolerance"})
     return Papers(
         Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds)),
         Table("All published numbers", columns, told, numeric),

@@ -30,7 +30,8 @@ class Results:
     """A results folder in memory.
 
     ``fit`` is ``None`` where there are no fits; ``observations`` (one row a run) then come from the records
-    alone. ``unreadable`` says of files that are there why they are not shown.
+    alone. Where there are fits, ``infos`` and ``record_folders`` are of the runs that they know.
+    ``unreadable`` says of files that are there why they are not shown.
     """
 
     folder: Path
@@ -63,8 +64,11 @@ class Results:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing at all."""
-        parts = (self.infos, self.tables, self.experiments, self.pipelines, self.replays)
+        """Whether there is nothing at all, not even a file that cannot be read."""
+        parts = (
+            *(self.infos, self.tables, self.experiments, self.pipelines, self.replays),
+            self.unreadable,
+        )
         return self.fit is None and self.live is None and not any(len(part) for part in parts)
 
 
@@ -97,6 +101,9 @@ def read_results(folder: Path) -> Results:
     unreadable: list[str] = []
     fit = _fit(folder, unreadable)
     folders, infos = _infos(folder, unreadable)
+    if fit is not None and "run" in fit.observations:
+        # Others lie there without having been fitted: imported runs that no table of the campaign uses.
+        folders, infos = _fitted(folders, infos, set(fit.observations["run"]))
     observations = fit.observations if fit else _observed(folders, unreadable)
     experiments = list(_json_files(folder / "partition", unreadable))
     pipelines = list(_json_files(folder / "pipelines", unreadable))
@@ -141,6 +148,13 @@ def _infos(folder: Path, unreadable: list[str]) -> tuple[list[Path], list[RunInf
             except (JoulecastError, OSError, ValueError) as error:
                 unreadable.append(str(error))
     return folders, infos
+
+
+def _fitted(
+    folders: list[Path], infos: list[RunInfo], runs: set[str]
+) -> tuple[list[Path], list[RunInfo]]:
+    kept = [pair for pair in zip(folders, infos, strict=True) if pair[1].spec.run in runs]
+    return [folder for folder, _ in kept], [info for _, info in kept]
 
 
 def _observed(folders: list[Path], unreadable: list[str]) -> pd.DataFrame:

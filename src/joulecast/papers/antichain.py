@@ -31,7 +31,7 @@ def antichain_rows(
     Args:
         experiments: of :func:`joulecast.partition.experiment.partition_experiment` on the profiles that
             are taken for the paper's inputs; none where they are missing.
-        own_experiments: the same on graphs that were measured by this project.
+        own_experiments: the same on graphs that this project measured, here or when it recorded them.
         published: the paper's numbers.
         missing: why there are no profiles.
     """
@@ -40,7 +40,8 @@ def antichain_rows(
     )
     rows = _times(planning_times(found, published), published, missing)
     rows += _speedups(quality(found, published), "PipeDream's profiles", published, missing)
-    return rows + _speedups(quality(own, published), "graphs measured here", published)
+    sources = " and ".join(sorted({experiment["source"] for experiment in own}))
+    return rows + _speedups(quality(own, published), f"our graphs ({sources})", published)
 
 
 def _times(table: pd.DataFrame, published: PublishedPartitioning, missing: str) -> list[Row]:

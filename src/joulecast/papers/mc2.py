@@ -9,6 +9,10 @@ from joulecast.tables.published import PublishedErrors
 
 _PAPER = "MC2"
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
+_NOT_JUDGED = (
+    "not judged on these runs; the models of traces forecast the rest of a run's own trace, which is not "
+    "paired with MC2's settings"
+)
 
 
 def mc2_rows(tables: Path | None, published: PublishedErrors, missing: str = "") -> list[Row]:
@@ -20,47 +24,28 @@ def mc2_rows(tables: Path | None, published: PublishedErrors, missing: str = "")
         published: the paper's errors.
         missing: why there are no tables.
     """
-    if tables is None:
-        return [
-            *(
-                _row(published, "error", model, error, None, None, "any", missing)
-                for model, error in published.error_percent.items()
-            ),
-            *(
-                _row(published, "gain", rival, gain, None, None, "any", missing)
-                for rival, gain in published.percentage_points_over_mc2.items()
-            ),
-        ]
-    summary = _held_out(pd.read_csv(tables / "energy_summary.csv"))
-    gains = _held_out(pd.read_csv(tables / "energy_improvement.csv"))
-    errors_of = summary[summary["published_percent"].notna()]
-    gains_of = gains[gains["published_points"].notna()]
-    return [
-        *(
-            _row(
-                published,
-                "error",
-                row.model,
-                row.published_percent,
-                row.mape_percent,
-                row.source,
-                _question(row),
+    known: dict[str, list[Row]] = {"error": [], "gain": []}
+    if tables is not None:
+        summary = _held_out(pd.read_csv(tables / "energy_summary.csv"))
+        for row in summary[summary["published_percent"].notna()].itertuples():
+            known["error"].append(
+                _row(published, "error", row.model, row.mape_percent, row.source, _question(row))
             )
-            for row in errors_of.itertuples()
-        ),
-        *(
-            _row(
-                published,
-                "gain",
-                row.rival,
-                row.published_points,
-                row.better_by_points,
-                row.source,
-                _question(row),
+        gains = _held_out(pd.read_csv(tables / "energy_improvement.csv"))
+        for row in gains[gains["published_points"].notna()].itertuples():
+            known["gain"].append(
+                _row(published, "gain", row.rival, row.better_by_points, row.source, _question(row))
             )
-            for row in gains_of.itertuples()
-        ),
-    ]
+    rows = []
+    for kind, printed in _printed(published).items():
+        there = {row.quantity for row in known[kind]}
+        others = [_row(published, kind, model, None, None, "any", missing) for model in printed]
+        rows += [*known[kind], *(row for row in others if row.quantity not in there)]
+    return rows
+
+
+def _printed(published: PublishedErrors) -> dict[str, dict[str, float]]:
+    return {"error": published.error_percent, "gain": published.percentage_points_over_mc2}
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
@@ -77,13 +62,13 @@ def _row(
     published: PublishedErrors,
     kind: str,
     model: str,
-    printed: float,
     ours: float | None,
     source: str | None,
     setting: str,
     missing: str = "",
 ) -> Row:
     error = kind == "error"
+    unlike = "" if published.comparable else published.not_comparable_because
     own_trace = " (forecast of power)" if model in _MODELS_OF_TRACES else ""
     return Row(
         _PAPER,
@@ -91,11 +76,11 @@ def _row(
         setting,
         f"{model}: MAPE of energy{own_trace}" if error else f"MC2 over {model}",
         "%" if error else "points",
-        printed,
+        _printed(published)[kind][model],
         ours,
         source,
         published.tolerances[kind],
         "down" if error else "up",
-        "" if published.comparable else published.not_comparable_because,
+        _NOT_JUDGED if ours is None and not missing else unlike,
         missing,
     )

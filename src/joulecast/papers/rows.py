@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 from typing import Literal
 
 import pandas as pd
@@ -55,7 +56,7 @@ class Row:
     @property
     def difference(self) -> float | None:
         """Ours less the published number."""
-        if self.ours is None or isinstance(self.published, str):
+        if self.ours is None or isnan(self.ours) or isinstance(self.published, str):
             return None
         return self.ours - self.published
 

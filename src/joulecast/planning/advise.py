@@ -16,7 +16,7 @@ from joulecast.planning.limits import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
 from joulecast.platforms import read_platform
-from joulecast.records import read_info
+from joulecast.records import RunInfo, read_info
 
 _LONG = 10.0
 """Times the work of the longest recorded run from which that is worth a warning."""
@@ -89,7 +89,8 @@ def advise(
             raise JoulecastError(f"{option}: give numbers of at least 1, as 1,2,4")
     if samples is not None and not (math.isfinite(samples) and samples > 0):
         raise JoulecastError(f"--samples {samples:g}: give a number above 0")
-    found = _from_records(records, network, platform, samples, nodes, batches)
+    simulated = platform is not None and (platforms / f"{platform}.yaml").is_file()
+    found = _from_records(records, network, platform, samples, nodes, batches, simulated)
     if found is None:
         found = _from_simulator(
             network, str(platform), samples, nodes, batches, platforms, fits, precision
@@ -107,12 +108,17 @@ def _from_records(
     samples: float | None,
     nodes: Sequence[int] | None,
     batches: Sequence[int] | None,
+    simulated: bool,
 ) -> _Found | None:
-    """Candidates of the records; ``None`` where the platform has none of the network."""
+    """Candidates of the records; ``None`` where the platform has none of the network.
+
+    Args:
+        simulated: whether the platform can be simulated instead.
+    """
     # Loads pandas and the models, which a simulated platform does not need.
     from joulecast.planning import campaign as recorded
 
-    if platform is not None and not _recorded_on(records, network, platform):
+    if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
     campaign = recorded.read_campaign(records, network, platform)
     usual, why = recorded.usual_work(campaign)
@@ -158,17 +164,30 @@ def _from_records(
     )
 
 
-def _recorded_on(records: Sequence[Path], network: str, platform: str) -> bool:
-    """Whether any record may be of this network on this platform; foreign systems change their names
-    when they are read, so that they always may."""
+def _recorded_on(records: Sequence[Path], network: str, platform: str, simulated: bool) -> bool:
+    """Whether any record is of this network on this platform; of a platform that cannot be simulated
+    imported ones count, too, so that their reader names the systems that there are."""
     for folder in records:
-        spec = read_info(folder).spec
+        info = read_info(folder)
+        spec = info.spec
         if spec.foreign is not None and spec.foreign.benchmark == network:
-            return True
+            if not simulated or _imported_platform(info) == platform:
+                return True
+            continue
         named = spec.workload is not None and spec.workload.network == network
         if named and spec.platform.name == platform:
             return True
     return False
+
+
+def _imported_platform(info: RunInfo) -> str:
+    """What an imported system is called once it is read."""
+    # Loads pandas, which a simulated platform does not need.
+    from joulecast.energy.observations import UNNAMED, platform_family
+
+    spec = info.spec
+    family = platform_family(spec.platform.name)
+    return family if spec.campaign == UNNAMED else f"{family} ({spec.campaign})"
 
 
 def _settings_differ(records: Sequence[Path], network: str, platform: str) -> list[str]:

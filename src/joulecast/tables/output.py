@@ -100,8 +100,12 @@ def _shown(value: object) -> object:
 
 def markdown(table: pd.DataFrame) -> str:
     """A Markdown table; what is not there is a dash."""
-    shown = table.astype(object).where(table.notna(), "—")
+    shown = table.astype(object).where(table.notna(), "—").map(_in_a_cell)
     return str(shown.to_markdown(index=False, disable_numparse=True))
+
+
+def _in_a_cell(value: object) -> object:
+    return " ".join(value.replace("|", r"\|").split()) if isinstance(value, str) else value
 
 
 def significant(value: float) -> float:

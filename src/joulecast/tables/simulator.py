@@ -144,7 +144,7 @@ def _order_row(experiment: str, what: str, group: pd.DataFrame) -> dict[str, Any
 def order_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
     """Whether the order of strategies is kept: Kendall's tau, and what trusting the best one costs."""
     rows = []
-    for experiment, of_experiment in judged.groupby("experiment", sort=False):
+    for experiment, of_experiment in judged[~judged["fitted"]].groupby("experiment", sort=False):
         rows.append(_order_row(str(experiment), "all", of_experiment))
         for column in ("ranks", "family", "network"):
             if column in of_experiment and of_experiment[column].notna().all():
