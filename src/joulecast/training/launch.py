@@ -176,6 +176,14 @@ def _run(
         raise JoulecastError(f"{reason} ({ended})" if reason else f"run {spec.run}: {ended}")
 
 
+def _put_in_place(measured: Path, out: Path, run: str, attempts: Path) -> None:
+    # Held before it takes its place, where it may be removed at any time.
+    keep_record(attempts, run, measured)
+    with directory_written_aside(out) as partial:
+        for file in measured.iterdir():
+            shutil.move(file, partial)
+
+
 def measure(
     spec: RunSpec,
     out: Path,
@@ -211,13 +219,15 @@ def measure(
         wait_for_earlier(attempts, attempt, log)
         with machine_lock(log) as lock:
             bring_back(attempts, spec.run, out, asked_s)
+            # Of killed attempts; their ranks, which read and wrote there, are gone with the lock.
+            for left in attempts.glob(f".{spec.run}-*"):
+                if not out.exists() and answers(left / "record", spec):
+                    _put_in_place(left / "record", out, spec.run, attempts)
+                shutil.rmtree(left, ignore_errors=True)
             if answers(out, spec):
                 print(f"{out} already answers this specification", file=log)
                 keep_record(attempts, spec.run, out)
             else:
-                # What killed attempts left; their ranks, which read it, are gone with the lock.
-                for left in attempts.glob(f".{spec.run}-*"):
-                    shutil.rmtree(left, ignore_errors=True)
                 # Ranks on other hosts read it, so it lies where the records do.
                 with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
                     spec_file = Path(scratch) / "spec.json"
@@ -230,9 +240,5 @@ def measure(
                     # Rank 0 validated the record before it renamed it.
                     if read_info(measured).spec_sha256 != spec.digest():
                         raise JoulecastError(f"run {spec.run}: its record answers another one")
-                    # Held before it takes its place, where it may be removed at any time.
-                    keep_record(attempts, spec.run, measured)
-                    with directory_written_aside(out) as partial:
-                        for file in measured.iterdir():
-                            shutil.move(file, partial)
+                    _put_in_place(measured, out, spec.run, attempts)
                 print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
