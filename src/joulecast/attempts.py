@@ -235,6 +235,17 @@ def bring_back(folder: Path, run: str, record: Path, since_s: float) -> None:
             _link(kept, record)
 
 
+def forget_record(folder: Path, run: str, record: Path) -> None:
+    """Remove a record and what is held of it, so that the run is measured again."""
+    shutil.rmtree(_kept(folder, run), ignore_errors=True)
+    with explained_disk_errors(record):
+        # A record whose removal is cut short is no record.
+        away = record.with_name(f".{run}.removed")
+        shutil.rmtree(away, ignore_errors=True)
+        os.rename(record, away)
+        shutil.rmtree(away)
+
+
 def _kept(folder: Path, run: str) -> Path:
     return folder / f".{run}.record"
 

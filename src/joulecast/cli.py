@@ -12,7 +12,7 @@ from joulecast.cli_errors import failed
 from joulecast.cli_pages import overview
 from joulecast.cli_partition import partition, profile
 from joulecast.cli_planning import advise
-from joulecast.cli_progress import status
+from joulecast.cli_progress import remeasure, status
 from joulecast.cli_simulator import search, simulate
 from joulecast.cli_tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
@@ -37,6 +37,7 @@ app.command()(tune)
 app.command("advise-recurring")(advise_recurring)
 app.command()(advise)
 app.command()(status)
+app.command()(remeasure)
 app.command()(overview)
 
 
@@ -141,9 +142,8 @@ def record(
     except JoulecastError as error:
         raise failed(error) from None
     size = sum(file.bytes for file in campaign.files.values())
-    typer.echo(
-        f"{out}: {campaign.runs} runs, {len(campaign.left_out)} of them polluted, {size / 1e6:.2f} MB"
-    )
+    marked = f"{len(campaign.left_out)} of them disturbed or polluted"
+    typer.echo(f"{out}: {campaign.runs} runs, {marked}, {size / 1e6:.2f} MB")
 
 
 @app.command()
@@ -209,9 +209,11 @@ def _print_rows(rows: list[dict[str, Any]], columns: list[str]) -> None:
     typer.echo(table.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="-"))
 
 
-def _print_left_out(left_out: list[dict[str, str]]) -> None:
-    for run in left_out:
+def _print_notes(told: dict[str, Any]) -> None:
+    for run in told["left_out"]:
         typer.echo(f"left out: {run['run']}: {run['kind']} (its run.json says more)")
+    for note in told["notes"]:
+        typer.echo(f"note: {note.replace('**', '')}")
 
 
 @app.command()
@@ -248,7 +250,7 @@ def evaluate(
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
     typer.echo(f"\nsettings {varies}")
-    _print_left_out(verdict["left_out"])
+    _print_notes(verdict)
 
 
 @app.command()
@@ -284,7 +286,7 @@ def forecast(
         "time is an extrapolation\n_low and _high are 90 % intervals; work is samples (or epochs) of a run "
         "as recorded; batch_size is of all nodes"
     )
-    _print_left_out(told["left_out"])
+    _print_notes(told)
 
 
 @import_app.command("mlperf")

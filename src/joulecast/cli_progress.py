@@ -13,7 +13,15 @@ import typer
 
 from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
-from joulecast.progress import Progress, Seen, State, progress_line, progress_of, progress_text
+from joulecast.progress import (
+    Progress,
+    Seen,
+    State,
+    progress_line,
+    progress_of,
+    progress_text,
+    remove_disturbed,
+)
 from joulecast.spec import RunSpec
 
 _STILL_S = 60.0
@@ -66,8 +74,34 @@ def status(
     raise typer.Exit(0 if progress.finished else 1)
 
 
+def remeasure(
+    results: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
+    ] = None,
+    configuration: Annotated[
+        Path | None, typer.Option("--config", "--configfile", help="Of the campaign.")
+    ] = None,
+) -> None:
+    """Have the runs measured again that other programs disturbed: their records are removed.
+
+    The campaign measures them, and nothing else, when it is started again.
+    """
+    try:
+        folder, _ = _asked(results, configuration, Path("config/platforms"), runs=False)
+        removed = remove_disturbed(folder)
+    except JoulecastError as error:
+        raise failed(error) from None
+    if not removed:
+        typer.echo(f"{folder}: no run was disturbed; nothing is to be measured again")
+        return
+    flags = "" if configuration is None else f" --configfile {configuration}"
+    typer.echo(f"{folder}: {len(removed)} disturbed records removed: {', '.join(removed)}")
+    typer.echo(f"this measures these runs again: ./run snakemake --cores all{flags}")
+
+
 def _asked(
-    results: Path | None, configuration: Path | None, platforms: Path
+    results: Path | None, configuration: Path | None, platforms: Path, *, runs: bool = True
 ) -> tuple[Path, list[RunSpec] | None]:
     """The folder to look at, and the runs that should be there; ``None`` where nobody says."""
     if configuration is None:
@@ -77,7 +111,7 @@ def _asked(
     from joulecast.config import read_config
 
     config = read_config(configuration)
-    return results or Path(config.results), campaign_runs(config, platforms)
+    return results or Path(config.results), campaign_runs(config, platforms) if runs else None
 
 
 class _End:

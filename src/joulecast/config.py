@@ -180,6 +180,20 @@ class EvaluationSection(Section):
         return [simple_name(name) for name in names]
 
 
+class QuietSection(Section):
+    """What is done while other programs keep the machine busy."""
+
+    wait_s: float = Field(
+        60,
+        ge=0,
+        description="Longest wait, in seconds, for other programs to end before a measurement; after "
+        "a wait in vain the measurements of the next 10 minutes do not wait.",
+    )
+    repeats: int = Field(
+        1, ge=0, description="How often a run that other programs disturbed is measured again."
+    )
+
+
 class Config(Section):
     """The configuration of a campaign."""
 
@@ -206,6 +220,7 @@ class Config(Section):
     simulator: SimulatorSection = SimulatorSection()
     partition: PartitionSection = PartitionSection()
     tuning: TuningSection = TuningSection()
+    quiet: QuietSection = QuietSection()
     paper_tables: bool = Field(
         False, description="Make the papers' tables too, and show them on the overview page."
     )

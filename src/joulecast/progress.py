@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from joulecast.attempts import Attempt, attempts_at, goes_on
+from joulecast.attempts import Attempt, attempts_at, forget_record, goes_on
 from joulecast.errors import JoulecastError
 from joulecast.records import FRAMES, RunInfo, read_info
 from joulecast.spec import RunSpec
@@ -27,6 +27,7 @@ class RunState:
 
     Attributes:
         seconds: wall time of the attempt that ended well, or of the one that goes on so far.
+        disturbed: what other programs did during a run that is done.
     """
 
     run: str
@@ -36,6 +37,7 @@ class RunState:
     nodes: int | None = None
     seconds: float | None = None
     why: str | None = None
+    disturbed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,19 @@ class Progress:
         return [run for run in self.runs if run.state == state]
 
     @property
+    def disturbed(self) -> list[RunState]:
+        """The runs that are done and were disturbed by other programs."""
+        return [run for run in self.of("done") if run.disturbed]
+
+    @property
     def finished(self) -> bool:
         """Whether all that was asked for is done; where nobody says what was: all that was begun."""
         return bool(self.runs) and all(run.state == "done" for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain data."""
-        counts = {state: len(self.of(state)) for state in STATES}
+        counts: dict[str, int] = {state: len(self.of(state)) for state in STATES}
+        counts["disturbed"] = len(self.disturbed)
         return asdict(self) | {"counts": counts, "finished": self.finished}
 
 
@@ -129,7 +137,8 @@ def _state(results: Path, run: str, spec: RunSpec | None, seen: Seen, now: datet
                 spec = info.spec
                 well = [a for a in attempts if a.ended_utc is not None and a.reason is None]
                 seconds = _seconds(well[-1].started_utc, well[-1].ended_utc, now) if well else None
-                facts = {"state": "done", "seconds": seconds}
+                disturbed = "; ".join(info.disturbed) or None
+                facts = {"state": "done", "seconds": seconds, "disturbed": disturbed}
             else:
                 facts = {"state": "waiting", "why": "its record answers another specification"}
     if facts.get("state") != "done":
@@ -213,6 +222,27 @@ def progress_of(
     return Progress(str(results), runs, total, left, why, strangers)
 
 
+def remove_disturbed(results: Path) -> list[str]:
+    """The names of the runs whose records were removed because other programs had disturbed them.
+
+    Raises:
+        JoulecastError: no runs were measured in this folder, or one is being measured.
+    """
+    if not (results / "attempts").is_dir():
+        raise JoulecastError(
+            f"{results}: no run was measured there (no folder attempts/); give the folder of a campaign's "
+            "results"
+        )
+    progress = progress_of(results)
+    running = progress.of("running")
+    if running:
+        raise JoulecastError(f"{results}: {running[0].run} is being measured; wait for its end")
+    removed = [run.run for run in progress.disturbed]
+    for run in removed:
+        forget_record(results / "attempts", run, results / "records" / run)
+    return removed
+
+
 def lasting(seconds: float) -> str:
     """A duration for people: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
     whole = round(seconds)
@@ -227,7 +257,8 @@ def progress_line(progress: Progress, *, brief: bool = False) -> str:
     """The counts and the time left, in one line; ``brief`` for beside a bar: no names and no reasons."""
     done, running = progress.of("done"), progress.of("running")
     of = "" if progress.total is None else f" of {progress.total}"
-    parts = [f"{len(done)}{of} runs done", f"{len(running)} running"]
+    disturbed = f" ({len(progress.disturbed)} of them disturbed)" if progress.disturbed else ""
+    parts = [f"{len(done)}{of} runs done{disturbed}", f"{len(running)} running"]
     if running and not brief:
         first = running[0]
         since = "" if first.seconds is None else f" for {lasting(first.seconds)}"
@@ -256,6 +287,11 @@ def progress_text(progress: Progress) -> str:
         lines.append("no run has left a record (records/) or an attempt (attempts/) in this folder")
     for run in [*progress.of("failed"), *progress.of("damaged")]:
         lines.append(f"{run.state}: {run.run}: {run.why}")
+    lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
+    if progress.disturbed:
+        lines.append(
+            f"disturbed runs are measured again after `joulecast remeasure {progress.results}`"
+        )
     again = [run for run in progress.of("waiting") if run.why]
     lines += [f"waiting: {run.run}: {run.why}" for run in again]
     if progress.of("damaged"):

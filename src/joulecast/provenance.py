@@ -60,15 +60,6 @@ def host_fingerprint() -> dict[str, Any]:
     }
 
 
-def load_before(seconds: float = 0.3) -> dict[str, float]:
-    """What the machine was doing before a run: cores kept busy by others, and the load average.
-
-    The load average still remembers the previous run, so it is recorded but not judged.
-    """
-    busy = psutil.cpu_percent(interval=seconds) / 100 * (os.cpu_count() or 1)
-    return {"busy_cores": round(busy, 3), "load_average_1min": os.getloadavg()[0]}
-
-
 def _git(*arguments: str) -> str | None:
     try:
         answer = subprocess.run(

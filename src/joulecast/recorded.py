@@ -204,7 +204,11 @@ def pack(
             hosts=[hosts[key] for key in sorted(hosts)],
             configurations=list(configurations),
             runs=len(infos),
-            left_out={info.spec.run: info.polluted for info in infos if info.polluted},
+            left_out={
+                info.spec.run: [*info.disturbed, *info.polluted]
+                for info in infos
+                if info.disturbed or info.polluted
+            },
             meters=_meters(infos),
             files=files,
         )

@@ -90,8 +90,9 @@ class RunInfo(_Part):
     """``run.json``.
 
     ``polluted`` says why a run is left out of fits, ``remarks`` what a reader should know of one that
-    is kept in them. ``scheduler_node_of_rank`` is what a scheduler calls the node of each rank, if one
-    started the run; several of its nodes may be one host.
+    is kept in them. ``disturbed`` says what other programs did meanwhile; such a run is left out of fits
+    where an undisturbed one of its setting exists. ``scheduler_node_of_rank`` is what a scheduler calls
+    the node of each rank, if one started the run; several of its nodes may be one host.
     """
 
     format: int = FORMAT
@@ -115,6 +116,8 @@ class RunInfo(_Part):
     oversubscribed: bool = False
     source: dict[str, Any] = {}
     load_before: dict[str, float] = {}
+    load_during: dict[str, float] = {}
+    disturbed: list[str] = []
     polluted: list[str] = []
     remarks: list[str] = []
     step_bytes: list[int] | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from joulecast.attempts import ASKED_S
 from joulecast.errors import JoulecastError
 from joulecast.spec import RunSpec
-from joulecast.training.launch import measure
+from joulecast.training.launch import Quiet, measure
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
@@ -35,4 +35,5 @@ if __name__ == "__main__":
         python=snakemake.resources.get("rank_python"),
         timeout_s=snakemake.config["run_timeout_s"],
         asked_s=float(os.environ.get(ASKED_S, "inf")),
+        quiet=Quiet(**snakemake.config["quiet"]),
     )

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 from joulecast.logs import logged
 from joulecast.graphs.profile import measure_database
 from joulecast.provenance import usable_cores
-from joulecast.training.launch import machine_lock
+from joulecast.training.machine import held_machine
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(network: str, size: dict[str, int], batches: list[int], out: Path, log: Path) -> None:
-    with open(log, "a") as file, machine_lock(file):
+def main(
+    network: str, size: dict[str, int], batches: list[int], out: Path, log: Path, wait_s: float
+) -> None:
+    with open(log, "a") as file, held_machine(file, wait_s) as machine:
+        machine.wait_for_quiet()
         measure_database(network, **size, batches=batches, ranks=usable_cores(), out=out)
 
 
@@ -25,4 +28,5 @@ if __name__ == "__main__":
             batches=snakemake.params.batches,
             out=Path(snakemake.output.database),
             log=Path(snakemake.log[0]),
+            wait_s=snakemake.config["quiet"]["wait_s"],
         )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CLASSES, PASSES = 10, 5
 
 
-def main(run: dict[str, Any], log_file: Path, out: Path) -> None:
+def main(run: dict[str, Any], log_file: Path, out: Path, wait_s: float) -> None:
     # The tasks of one micro-batch: what a stage does at a time.
     samples = run["batch_size"] // run["micro_batches"]
     graph = measure_tasks(run["network"], samples, run["image_size"], CLASSES, PASSES)
@@ -31,6 +31,7 @@ def main(run: dict[str, Any], log_file: Path, out: Path) -> None:
         log_file,
         # More stages than cores say nothing of speed; the record and the table tell.
         oversubscribe=True,
+        quiet_wait_s=wait_s,
     )
     with written_aside(out) as partial:
         partial.write_text(json.dumps({"planner": run["planner"], **record}, indent=1) + "\n")
@@ -42,4 +43,5 @@ if __name__ == "__main__":
             snakemake.params.run,
             log_file=Path(snakemake.log[0]).with_suffix(".ranks.log"),
             out=Path(snakemake.output.record),
+            wait_s=snakemake.config["quiet"]["wait_s"],
         )

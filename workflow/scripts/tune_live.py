@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(live: dict[str, Any], history: Path, out: Path) -> None:
+def main(live: dict[str, Any], history: Path, out: Path, wait_s: float) -> None:
     policy, recurrences = live.pop("policy"), live.pop("recurrences")
     workload = Workload(network=live.pop("network"), image_size=live.pop("image_size"))
     live["batch_sizes"] = tuple(live["batch_sizes"])
@@ -30,6 +30,7 @@ def main(live: dict[str, Any], history: Path, out: Path) -> None:
         history_file=history,
         whose={"policy": policy},
         say=print,
+        quiet_wait_s=wait_s,
     )
     with written_aside(out) as partial:
         said, trials = read_history_file(history)
@@ -43,4 +44,5 @@ if __name__ == "__main__":
             dict(snakemake.params.live),
             Path(snakemake.params.history),
             Path(snakemake.output.record),
+            snakemake.config["quiet"]["wait_s"],
         )

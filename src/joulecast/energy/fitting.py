@@ -83,6 +83,49 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
     return summary
 
 
+_ONE_SETTING = ["platform", "kind", "workload", "nodes", "batch"]
+
+
+def _without_disturbed(observations: pd.DataFrame) -> pd.DataFrame:
+    """Mark as polluted the disturbed runs that nothing needs.
+
+    A disturbed training run is needed where its setting has no undisturbed one; a disturbed calibration where
+    no training run at all is undisturbed.
+    """
+    good = (observations["disturbed"] == "") & (observations["polluted"] == "")
+    of_setting = [observations[key] for key in _ONE_SETTING]
+    trained = observations["kind"].isin(("training", "imported"))
+    replaced = good.groupby(of_setting, dropna=False).transform("any")
+    replaced = replaced.where(trained, bool((good & trained).any()))
+    spare = (observations["disturbed"] != "") & replaced
+    reasons = observations["polluted"] + "; disturbed: " + observations["disturbed"]
+    kinds = observations["left_out_for"] + ", disturbed"
+    return observations.assign(
+        polluted=observations["polluted"].where(~spare, reasons).str.removeprefix("; "),
+        left_out_for=observations["left_out_for"].where(~spare, kinds).str.removeprefix(", "),
+    )
+
+
+def disturbed_runs(observations: pd.DataFrame) -> pd.DataFrame:
+    """The runs that are used although other programs disturbed them, for want of undisturbed ones."""
+    return observations[(observations["polluted"] == "") & (observations["disturbed"] != "")]
+
+
+def disturbance_note(observations: pd.DataFrame) -> str | None:
+    """What a reader must know of figures that rest on disturbed runs; ``None`` if none of them is."""
+    used = disturbed_runs(observations)
+    if used.empty:
+        return None
+    trained = observations["kind"].isin(("training", "imported")) & (observations["polluted"] == "")
+    disturbed = used["kind"].isin(("training", "imported"))
+    reason = used.iloc[0]["disturbed"]
+    return (
+        f"**Disturbed**: {int(disturbed.sum())} of {int(trained.sum())} training runs that these figures "
+        f"rest on were measured while other programs were at work (the first: {reason}). Times and energies "
+        "are too high by an unknown amount. `joulecast remeasure` has these runs measured again."
+    )
+
+
 def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
     """Add to ``polluted`` what makes a run useless for a fit though its record is whole."""
     trained = observations["kind"].isin(("training", "imported"))
@@ -114,7 +157,7 @@ def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFr
     observations = observe_all(folders)
     if observations.empty:
         raise JoulecastError("there are no records to fit")
-    observations = _with_reasons(observations)
+    observations = _without_disturbed(_with_reasons(observations))
     clean = observations[observations["polluted"] == ""]
     if not clean["kind"].isin(("training", "imported")).any():
         listed = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(observations))

@@ -11,7 +11,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
-from joulecast.energy.fitting import clean_observations, known_watts, left_out
+from joulecast.energy.fitting import (
+    clean_observations,
+    disturbance_note,
+    known_watts,
+    left_out,
+)
 from joulecast.energy.models import EnergyModel, mc2_for
 from joulecast.energy.observations import allreduce_points
 from joulecast.energy.plain import plain_rows
@@ -81,7 +86,7 @@ def forecast(
     Returns:
         ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals;
         energies are ``None`` where the records have none), ``fitted_runs``,
-        ``largest_fitted_nodes``, ``left_out``.
+        ``largest_fitted_nodes``, ``left_out``, ``notes``.
 
     Raises:
         JoulecastError: nothing is left to fit, or a node count is below 1.
@@ -101,9 +106,11 @@ def forecast(
             columns = {name: told[column] for name, column in _COLUMNS.items()}
             rows += plain_rows(pd.DataFrame(columns))
     trained = clean["kind"].isin(("training", "imported"))
+    disturbed = disturbance_note(observations)
     return {
         "forecasts": rows,
         "fitted_runs": int(trained.sum()),
         "largest_fitted_nodes": int(clean.loc[trained, "nodes"].max()),
         "left_out": left_out(observations),
+        "notes": [] if disturbed is None else [disturbed],
     }

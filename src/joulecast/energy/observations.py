@@ -9,7 +9,8 @@ where a table holds several), ``samples`` in the record's unit of work; ``total_
 covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``energy_j`` of all nodes,
 ``e_<stage>_j`` its split; ``metered_units`` how many nodes have a meter of their own; ``u_cpu`` (share
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
-``why_no_energy``, ``nodes_are``, ``polluted``, ``overlap``, ``algorithm``; ``folder`` of the record.
+``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
+the record.
 Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`.
 """
 
@@ -66,6 +67,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "why_no_energy": info.no_energy_reason,
         "nodes_are": info.nodes_are,
         "polluted": "; ".join(info.polluted),
+        "disturbed": "; ".join(info.disturbed),
         "left_out_for": ", ".join(reason.split(":")[0] for reason in info.polluted),
         "overlap": bool(spec.training and spec.training.overlap),
         "algorithm": info.algorithm_used,

@@ -18,7 +18,12 @@ from joulecast.energy.evaluation import (
     settings,
     summarise,
 )
-from joulecast.energy.fitting import clean_observations, known_watts, left_out
+from joulecast.energy.fitting import (
+    clean_observations,
+    disturbance_note,
+    known_watts,
+    left_out,
+)
 from joulecast.energy.observations import allreduce_points
 from joulecast.energy.plain import plain, plain_rows
 from joulecast.errors import JoulecastError
@@ -36,7 +41,7 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
         ``difference_percent``; ``measured_j`` and ``error_percent`` are ``None`` where the reference is
         an estimate, which judges nothing. ``summary`` and ``ablation`` by model;
         ``against_best_rival``, a paired bootstrap, where measurements judge;
-        ``run_to_run_cv_percent``; ``left_out`` with reasons. What is not known is ``None``.
+        ``run_to_run_cv_percent``; ``left_out`` with reasons; ``notes``. What is not known is ``None``.
 
     Raises:
         JoulecastError: nothing to fit, or the split holds nothing out of these records.
@@ -72,11 +77,13 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
     )
     compared = compare(cells[measured])
     trained = clean[clean["kind"].isin(("training", "imported"))]
+    disturbed = disturbance_note(observations)
     return {
         "split": split,
         "time": time,
         "training_runs": len(trained),
         "left_out": left_out(observations),
+        "notes": [] if disturbed is None else [disturbed],
         "run_to_run_cv_percent": plain(run_to_run_cv(trained, "energy_j")),
         "settings": plain_rows(table),
         "summary": plain_rows(summarise(sourced, ["source", "model"])),

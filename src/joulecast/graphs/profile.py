@@ -32,7 +32,8 @@ from joulecast.graphs.database import (
 )
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.quiet import FEWEST, quiet_mean, quietest
-from joulecast.provenance import host_fingerprint, load_before, usable_cores, versions
+from joulecast.power.foreign_load import load_before
+from joulecast.provenance import host_fingerprint, usable_cores, versions
 from joulecast.workloads.networks import build_network, check_size
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from joulecast.graphs.tasks import (
     reason_of,
     tensors_of,
 )
-from joulecast.provenance import host_fingerprint, load_before, versions
+from joulecast.power.foreign_load import load_before
+from joulecast.provenance import host_fingerprint, versions
 from joulecast.workloads.networks import build_network, check_size, network_info
 
 PATCH = 16

@@ -143,6 +143,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "failed": maker.part(lambda: measured.failed_table(found)),
         "papers": maker.part(lambda: papers_section(found)),
         "provenance": maker.part(lambda: measured.provenance(found.infos)),
+        "disturbed": found.disturbed,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.fitting import CampaignFit, disturbance_note
 from joulecast.energy.observations import observe_all
 from joulecast.errors import JoulecastError
 from joulecast.records import RunInfo, read_info, record_folders
@@ -61,6 +61,13 @@ class Results:
             why = "no training run is left" if trained.any() else "no training run was measured"
             raise NothingToShow(why, "measure")
         return kept
+
+    @property
+    def disturbed(self) -> str | None:
+        """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
+        if "disturbed" not in self.observations:
+            return None
+        return disturbance_note(self.observations)
 
     @property
     def is_empty(self) -> bool:

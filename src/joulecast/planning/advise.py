@@ -136,6 +136,8 @@ def _from_records(
         f"{int(fitted['nodes'].max())} nodes",
     ]
     warnings = _settings_differ(records, network, campaign.platform)
+    if campaign.disturbed is not None:
+        warnings.append(campaign.disturbed.replace("**", ""))
     if work > _LONG * float(runs["samples"].max()):
         times = work / float(runs["samples"].max())
         warnings.append(

@@ -14,7 +14,12 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
-from joulecast.energy.fitting import clean_observations, known_watts, left_out
+from joulecast.energy.fitting import (
+    clean_observations,
+    disturbance_note,
+    known_watts,
+    left_out,
+)
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
 from joulecast.energy.observations import allreduce_points
 from joulecast.energy.plain import plain
@@ -39,6 +44,8 @@ class Campaign:
     evidence: Evidence
     imported: bool
     left_out: list[dict[str, str]]
+    disturbed: str | None = None
+    """What a reader must know of runs that other programs disturbed."""
 
     @property
     def unit(self) -> str:
@@ -99,7 +106,15 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
                 dark = others["energy_source"] == ESTIMATED
                 others = others.assign(energy_j=others["energy_j"].mask(dark))
             kept = Evidence(training, others, evidence.allreduce, evidence.watts)
-            return Campaign(network, name, own, kept, imported, left_out(observations))
+            return Campaign(
+                network,
+                name,
+                own,
+                kept,
+                imported,
+                left_out(observations),
+                disturbance_note(observations),
+            )
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 

@@ -20,7 +20,10 @@ import psutil
 
 from joulecast.power import nvml
 from joulecast.power.estimated import HostWork, ProcessWork
+from joulecast.power.foreign_load import Programs, machine_work_s, work_of
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, openers
+
+_WORK_PERIOD_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,28 @@ class SamplerOrder:
     meters: tuple[str, ...]
     period_s: float
     nodes: MeteredNodes
+    ranks: tuple[int, ...] = ()
+    """Processes of the run on this host: the work of all others is foreign load."""
+
+
+class _Work:
+    """CPU seconds of the machine and of the run's own processes, every so often."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self._ours = (*ranks, os.getpid())
+        self._programs = Programs()
+        self.rows: list[list[float]] = []
+        self.look()
+
+    def look(self, *, at_once: bool = True) -> None:
+        """Add ``[t_s, machine, own]``, all in seconds since some past moment."""
+        now_s = time.monotonic()
+        if at_once or now_s - self.rows[-1][0] >= _WORK_PERIOD_S:
+            self.rows.append([now_s, machine_work_s(), work_of(self._ours)])
+
+    def busiest(self) -> tuple[str, ...]:
+        """Names of the busiest other programs."""
+        return self._programs.busiest(self._ours)
 
 
 class _Activity:
@@ -103,6 +128,7 @@ def sample(
     activity = _Activity(order.nodes, any(meter.name.startswith("nvml") for meter in meters))
     power: list[list[Any]] = []
     activity_rows: list[list[Any]] = []
+    work = _Work(order.ranks)
     failed = [0] * len(meters)
     missed, has_begun = 0, False
 
@@ -117,6 +143,7 @@ def sample(
             read_s = (before + time.monotonic()) / 2
             power.append([meter.node, meter.name, read_s, reading.watts, reading.joules])
         activity_rows.extend(activity.rows())
+        work.look(at_once=False)
 
     first = time.monotonic()
     k = 0
@@ -133,9 +160,12 @@ def sample(
             has_begun = True
             begun()
     read_everything()
+    work.look()
     return {
         "power": power,
         "activity": activity_rows,
+        "work": work.rows,
+        "programs": work.busiest(),
         "absent": absent,
         "missed_deadlines": missed,
         "meters": [
@@ -198,7 +228,8 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
-    sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes)
+    ranks = tuple(order["ranks"])
+    sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes, ranks)
     answer = sample(sampled, stop, lambda: print("begun", flush=True))
     json.dump(answer, sys.stdout)
 

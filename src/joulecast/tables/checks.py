@@ -34,6 +34,8 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     if overran is not None and overran > _MOST_OVERRUNS:
         found = f"{100 * overran:.0f} % of the padded stages lasted longer than an emulated node's"
         yield "warning", "emulation", found
+    for reason in info.disturbed:
+        yield "warning", "disturbed", reason
     for reason in info.polluted:
         yield "warning", "polluted", reason
     if info.spec.kind == "training" and info.outcome.final_loss is None:

@@ -16,7 +16,7 @@ from joulecast.energy.evaluation import (
     settings,
     summarise,
 )
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.fitting import CampaignFit, disturbance_note
 from joulecast.energy.observations import TIMED
 from joulecast.tables.output import write_table
 from joulecast.tables.published import PublishedErrors
@@ -201,7 +201,8 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(observations: pd.DataFrame) -> list[str]:
-    notes = []
+    disturbed = disturbance_note(observations)
+    notes = [] if disturbed is None else [disturbed]
     if (observations["nodes_are"] == "emulated").any():
         notes.append(EMULATED_NOTE)
     marked = observations[observations["polluted"] != ""]

@@ -21,13 +21,15 @@ from typing import Any, TextIO
 from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors, written_aside
 from joulecast.kept import resumed_session
-from joulecast.provenance import host_fingerprint, load_before, source_state, versions
+from joulecast.power.foreign_load import load_before
+from joulecast.provenance import host_fingerprint, source_state, versions
 from joulecast.testbed.families import REPEATED, all_configurations
 from joulecast.testbed.jobs import Job, calibration_jobs, step_job
 from joulecast.testbed.load import awake_cores, is_polluted
 from joulecast.testbed.namespaces import Link, commands, node_name, nodes, require_means
 from joulecast.testbed.results import write_results
-from joulecast.training.launch import ended_by_signals, machine_lock
+from joulecast.training.launch import ended_by_signals
+from joulecast.training.machine import machine_lock
 
 CLEAN_ITERATIONS = 5
 _ATTEMPTS = 3

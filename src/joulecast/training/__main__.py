@@ -1,6 +1,7 @@
 """One rank of one run: ``{mpi} -n {ranks} python -m joulecast.training --spec FILE --out FOLDER``."""
 
 import argparse
+import json
 import time
 import traceback
 from pathlib import Path
@@ -9,6 +10,7 @@ from mpi4py import MPI
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
+from joulecast.power.foreign_load import Load
 from joulecast.spec import RunSpec
 from joulecast.training.ranks import say_reason
 from joulecast.training.run import measure_this_run
@@ -27,15 +29,21 @@ def _read_spec(path: Path) -> RunSpec:
         raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
 
 
+def _load(text: str) -> Load:
+    told = json.loads(text)
+    return Load(float(told["busy_cores"]), tuple(map(str, told["programs"])))
+
+
 def main() -> None:
     """Parse, measure, and take the whole job down if this rank fails."""
     parser = argparse.ArgumentParser(prog="python -m joulecast.training", description=__doc__)
     parser.add_argument("--spec", type=Path, required=True, help="RunSpec as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run record")
+    parser.add_argument("--load", type=_load, help="load before the run as JSON, if it is known")
     arguments = parser.parse_args()
     comm = MPI.COMM_WORLD
     try:
-        measure_this_run(_read_spec(arguments.spec), arguments.out, comm)
+        measure_this_run(_read_spec(arguments.spec), arguments.out, comm, arguments.load)
     except BaseException as error:
         if comm.rank > 0:
             # What all ranks find wrong, rank 0 says, and its abort ends the others meanwhile.

@@ -4,11 +4,13 @@ import math
 import os
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from mpi4py import MPI
 
 from joulecast import provenance
 from joulecast.metering import MeterInfo
+from joulecast.power.foreign_load import Load
 from joulecast.power.integration import reading_quality
 from joulecast.records import (
     ACTIVITY_COLUMNS,
@@ -23,7 +25,8 @@ from joulecast.records import (
 from joulecast.spec import RunSpec
 from joulecast.training.run import FromRank, Measured
 
-_BUSY_CORES_ALLOWED = 0.5
+_SHORTEST_JUDGED_S = 0.2
+"""Clock ticks of 10 ms say too little of what happened in less time."""
 
 
 def _nodes_by_device(samplers: list[FromRank]) -> dict[str | None, list[str]]:
@@ -103,11 +106,49 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def assemble(spec: RunSpec, measured: Measured, ranks: list[FromRank]) -> RunRecord:
+def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load:
+    """What other programs did during the run, on the machine where they did most."""
+    loads = [Load(0.0)]
+    machines: dict[str, list[FromRank]] = {}
+    for rank in samplers:
+        # Containers of one machine see the work of all of it: only together do they know what is foreign.
+        machines.setdefault(rank.host.partition(":")[2], []).append(rank)
+    for ranks in machines.values():
+        worked = {"machine": 0.0, "own": 0.0}
+        programs: set[str] = set()
+        for place, rank in enumerate(ranks):
+            assert rank.sampled is not None
+            seen = np.array(rank.sampled["work"], dtype=float)
+            times = [rank.clock(t) for t in seen[:, 0]]
+            inside = np.clip([outcome.start_s, outcome.stop_s], times[0], times[-1])
+            machine, own = (np.diff(np.interp(inside, times, seen[:, k]))[0] for k in (1, 2))
+            worked["own"] += float(own)
+            if place == 0:
+                worked["machine"] = float(machine)
+                span = float(inside[1] - inside[0])
+                programs |= set(rank.sampled["programs"])
+        if span > _SHORTEST_JUDGED_S:
+            foreign = max(0.0, worked["machine"] - worked["own"]) / span
+            loads.append(Load(round(foreign, 3), tuple(sorted(programs))))
+    return max(loads, key=lambda load: load.busy_cores)
+
+
+def _disturbances(before: Load, during: Load) -> list[str]:
+    return [
+        f"{load.text()} {when}".replace("programs keep", "programs kept")
+        for load, when in ((before, "before the run"), (during, "during the run"))
+        if not load.is_quiet
+    ]
+
+
+def assemble(
+    spec: RunSpec, measured: Measured, ranks: list[FromRank], load_before: Load | None = None
+) -> RunRecord:
     """The record of a run.
 
     Args:
         ranks: what each rank handed over, in the order of the ranks.
+        load_before: what other programs did before the run.
     """
     samplers = [rank for rank in ranks if rank.sampled is not None]
     power, activity = _frames(samplers)
@@ -119,10 +160,7 @@ def assemble(spec: RunSpec, measured: Measured, ranks: list[FromRank]) -> RunRec
         peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
         **did,
     )
-    busy = measured.info["load_before"]["busy_cores"]
-    polluted = []
-    if busy > _BUSY_CORES_ALLOWED:
-        polluted.append(f"other programs kept {busy:.1f} cores busy before the run")
+    during = _load_during(samplers, outcome)
     stages = pd.DataFrame(
         [row for rank in ranks for row in rank.stages], columns=list(STAGE_COLUMNS)
     ).astype({"rank": int, "step": int, "start_s": float, "stop_s": float})
@@ -143,7 +181,8 @@ def assemble(spec: RunSpec, measured: Measured, ranks: list[FromRank]) -> RunRec
         mpi_library=MPI.Get_library_version().splitlines()[0].strip("\x00 "),
         oversubscribed=any(rank.oversubscribed for rank in ranks),
         source=provenance.source_state(),
-        polluted=polluted,
+        load_during={"busy_cores": during.busy_cores},
+        disturbed=_disturbances(load_before or Load(0.0), during),
         **measured.info,
     )
     did_s = ("run", 0, outcome.start_s, outcome.stop_s, float(outcome.samples))

@@ -1,11 +1,11 @@
 """Starting one run from outside, and vouching for its record.
 
-One measurement at a time has a host: a lock that the MPI job inherits is held until the last of its
-processes is gone, even when whoever started it was killed. A record that already answers the
+One measurement at a time has a host (:mod:`joulecast.training.machine`), and it waits for other programs
+to end. A run that they disturbed all the same is measured again. A record that already answers the
 specification is not measured again, so an orphan that finished after all is not lost.
 """
 
-import fcntl
+import json
 import math
 import os
 import shlex
@@ -15,39 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
 from joulecast.attempts import attempt_noted, bring_back, keep_record, wait_for_earlier
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, explained_disk_errors
-from joulecast.records import answers, read_info
+from joulecast.power.foreign_load import Load
+from joulecast.records import RunInfo, answers, read_info
 from joulecast.spec import RunSpec
+from joulecast.training.machine import Machine, held_machine
 from joulecast.training.ranks import own_mpi_environment, said_reason
-
-
-@contextmanager
-def machine_lock(log: TextIO) -> Iterator[int]:
-    """Hold this host for one measurement; gives the lock's descriptor for children to inherit."""
-    path = Path(tempfile.gettempdir()) / f"joulecast-measuring-{os.getuid()}.lock"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise JoulecastError(
-            f"{path}: cannot be the lock of this machine's measurements ({error.strerror}); is it "
-            "somebody else's, or a link? Remove it, or set TMPDIR to a folder of your own"
-        ) from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"another measurement holds {path}; waiting for its end", file=log, flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def command_line(
@@ -57,6 +38,7 @@ def command_line(
     launcher: str | None,
     nodes: int | None = None,
     python: str | None = None,
+    load: Load | None = None,
 ) -> list[str]:
     """The argument list that starts a run; no shell ever sees it.
 
@@ -65,12 +47,15 @@ def command_line(
         nodes: nodes of the scheduler's to spread the ranks over; one for each host if ``None``.
         python: the command that is Python for the ranks, as ``apptainer exec joulecast.sif python``;
             this one if ``None``.
+        load: what other programs did before the run; the run looks itself if ``None``.
 
     Raises:
         JoulecastError: the launcher is not there, or several ranks have none.
     """
     interpreter = _words(spec, python, "rank_python") if python else [sys.executable]
     rank = [*interpreter, "-m", "joulecast.training", "--spec", str(spec_file), "--out", str(out)]
+    if load is not None:
+        rank += ["--load", json.dumps(asdict(load))]
     if launcher is None:
         if spec.ranks > 1:
             raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
@@ -184,6 +169,65 @@ def _put_in_place(measured: Path, out: Path, run: str, attempts: Path) -> None:
             shutil.move(file, partial)
 
 
+@dataclass(frozen=True)
+class Quiet:
+    """What is done about other programs: see the section ``quiet`` of the configuration."""
+
+    wait_s: float = 60.0
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One run to be started, as often as it takes."""
+
+    spec: RunSpec
+    command: Callable[[Path, Path, Load], list[str]]
+    """Argument list, from the file of the specification, the folder for the record and the load before."""
+    environment: dict[str, str]
+    log: TextIO
+    timeout_s: float
+
+    def measured(self, scratch: Path, machine: Machine, quiet: Quiet) -> Path:
+        """The folder of the record; a run that other programs disturbed is measured again, and the record
+        with the least foreign load is taken.
+
+        Raises:
+            JoulecastError: no run gave a record.
+        """
+        spec_file = scratch / "spec.json"
+        spec_file.write_text(self.spec.model_dump_json())
+        best: tuple[float, Path] | None = None
+        for again in range(quiet.repeats + 1):
+            load = machine.wait_for_quiet()
+            if best is not None and not load.is_quiet:
+                break
+            folder = scratch / ("record" if not again else f"record-{again}")
+            try:
+                info = self._once(spec_file, folder, load, machine.lock)
+            except JoulecastError as error:
+                if best is None:
+                    raise
+                print(f"{error}; the first record is kept", file=self.log)
+                break
+            busy = max(load.busy_cores, info.load_during.get("busy_cores", 0.0))
+            best = min(best or (busy, folder), (busy, folder))
+            if not info.disturbed or not load.is_quiet:
+                break
+            print(f"{self.spec.run} was disturbed: {'; '.join(info.disturbed)}", file=self.log)
+        assert best is not None
+        return best[1]
+
+    def _once(self, spec_file: Path, folder: Path, load: Load, lock: int) -> RunInfo:
+        command = self.command(spec_file, folder, load)
+        _run(command, self.environment, self.spec, spec_file, self.log, lock, self.timeout_s)
+        # Rank 0 validated the record before it renamed it.
+        info = read_info(folder)
+        if info.spec_sha256 != self.spec.digest():
+            raise JoulecastError(f"run {self.spec.run}: its record answers another one")
+        return info
+
+
 def measure(
     spec: RunSpec,
     out: Path,
@@ -195,6 +239,7 @@ def measure(
     attempts: Path | None = None,
     timeout_s: float = 3600.0,
     asked_s: float = math.inf,
+    quiet: Quiet | None = None,
 ) -> None:
     """Run ``spec`` and leave a validated record in ``out``; if it is there already, do nothing.
 
@@ -206,18 +251,20 @@ def measure(
             ``None``.
         asked_s: when the run was asked for (seconds of the epoch): a record that another attempt has
             finished since counts, even if it was removed to make room for this one.
+        quiet: how long to wait for other programs, and how often a disturbed run is measured again.
 
     Raises:
         JoulecastError: the run failed; the message says how, the log says why.
     """
     attempts = out.parent / "attempts" if attempts is None else attempts
+    patience = quiet or Quiet()
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log, ended_by_signals(), attempt_noted(attempts, spec.run, log_file) as attempt:
         # Before the lock, which an earlier attempt on this host may be waiting for.
         wait_for_earlier(attempts, attempt, log)
-        with machine_lock(log) as lock:
+        with held_machine(log, patience.wait_s) as machine:
             bring_back(attempts, spec.run, out, asked_s)
             # Of killed attempts; their ranks, which read and wrote there, are gone with the lock.
             for left in attempts.glob(f".{spec.run}-*"):
@@ -227,18 +274,15 @@ def measure(
             if answers(out, spec):
                 print(f"{out} already answers this specification", file=log)
                 keep_record(attempts, spec.run, out)
-            else:
-                # Ranks on other hosts read it, so it lies where the records do.
-                with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
-                    spec_file = Path(scratch) / "spec.json"
-                    spec_file.write_text(spec.model_dump_json())
-                    begin = time.monotonic()
-                    measured = Path(scratch) / "record"
-                    command = command_line(spec, spec_file, measured, launcher, nodes, python)
-                    environment = _environment(spec, launcher)
-                    _run(command, environment, spec, spec_file, log, lock, timeout_s)
-                    # Rank 0 validated the record before it renamed it.
-                    if read_info(measured).spec_sha256 != spec.digest():
-                        raise JoulecastError(f"run {spec.run}: its record answers another one")
-                    _put_in_place(measured, out, spec.run, attempts)
-                print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
+                return
+
+            def command(spec_file: Path, folder: Path, load: Load) -> list[str]:
+                return command_line(spec, spec_file, folder, launcher, nodes, python, load)
+
+            job = _Job(spec, command, _environment(spec, launcher), log, timeout_s)
+            # Ranks on other hosts read it, so it lies where the records do.
+            with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
+                begin = time.monotonic()
+                measured = job.measured(Path(scratch), machine, patience)
+                _put_in_place(measured, out, spec.run, attempts)
+            print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)

@@ -17,15 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors, written_aside
+from joulecast.power.foreign_load import load_before
 from joulecast.provenance import (
     host_fingerprint,
-    load_before,
     source_state,
     usable_cores,
     versions,
 )
 from joulecast.schedules import Schedule, timeline
-from joulecast.training.launch import machine_lock
+from joulecast.training.machine import held_machine
 from joulecast.training.ranks import launch_ranks
 from joulecast.workloads.networks import check_size
 
@@ -106,6 +106,7 @@ def measure_pipeline(
     oversubscribe: bool = False,
     out: Path | None = None,
     timeout_s: float = 300.0,
+    quiet_wait_s: float = 0.0,
 ) -> dict[str, Any]:
     """Run a partition as a pipeline on as many ranks as it has stages, and all that it is compared with.
 
@@ -119,6 +120,7 @@ def measure_pipeline(
         iterations: steps kept of each of the ``rounds``; ``warm_up`` more before them are not.
         oversubscribe: allow more ranks than cores; they share them, and the record says so.
         out: JSON file for the record.
+        quiet_wait_s: longest wait for other programs to end.
 
     Returns:
         The record: all times in seconds, as they were measured, where they come from, and a ``summary``:
@@ -160,13 +162,20 @@ def measure_pipeline(
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
-    with log, machine_lock(log) as lock:
+    with log, held_machine(log, quiet_wait_s) as machine:
+        load = machine.wait_for_quiet()
         begun = {
             "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            "load": load_before(),
+            "load": load_before(load),
         }
         answer = launch_ranks(
-            "pipeline_worker", job, f"pipeline of {network}", len(job.stages), log, lock, timeout_s
+            "pipeline_worker",
+            job,
+            f"pipeline of {network}",
+            len(job.stages),
+            log,
+            machine.lock,
+            timeout_s,
         )
     record = {
         "label": "measured",

@@ -17,7 +17,7 @@ from joulecast.errors import JoulecastError
 from joulecast.recorded import MAX_BYTES, CampaignInfo, pack
 from joulecast.records import answers, read_info
 from joulecast.spec import RunSpec
-from joulecast.training.launch import measure
+from joulecast.training.launch import Quiet, measure
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class PlannedRun:
 
     spec: RunSpec
     timeout_s: float
+    quiet: Quiet
 
 
 def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[PlannedRun]:
@@ -61,7 +62,11 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
                     f"two configurations are called {config.campaign} and differ in the run "
                     f"{spec.run}; give one of them another `campaign`"
                 )
-            planned[run] = PlannedRun(spec.model_copy(update={"run": run}), config.run_timeout_s)
+            planned[run] = PlannedRun(
+                spec.model_copy(update={"run": run}),
+                config.run_timeout_s,
+                Quiet(**config.quiet.model_dump()),
+            )
         digests |= {spec.digest() for spec in own}
     return list(planned.values())
 
@@ -95,12 +100,14 @@ def measure_all(
                 launcher=launcher if spec.ranks > 1 else None,
                 attempts=work / "attempts",
                 timeout_s=planned.timeout_s,
+                quiet=planned.quiet,
             )
         except JoulecastError as error:
             failed[spec.run] = f"{error}; its log is {log}"
             tell(f"{label}: failed: {error}")
             continue
-        remarks = "".join(f"; polluted: {reason}" for reason in read_info(record).polluted)
+        info = read_info(record)
+        remarks = "".join(f"; {reason}" for reason in [*info.disturbed, *info.polluted])
         tell(f"{label}: {time.monotonic() - begin:.1f} s{remarks}")
     return failed
 

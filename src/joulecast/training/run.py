@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from joulecast import provenance
 from joulecast.errors import JoulecastError
+from joulecast.power.foreign_load import Load, load_before, load_now
 from joulecast.power.meters import MeteredNodes
 from joulecast.power.sampler import Sampler, SamplerOrder
 from joulecast.spec import RunSpec
@@ -78,7 +79,8 @@ def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
     if "estimated" in spec.meters:
         idle_w, full_w = spec.platform.require_watts()
     metered = MeteredNodes(hosts.label, pids, capacity, idle_w, full_w)
-    return SamplerOrder(spec.meters, spec.sample_period_s, metered)
+    pids_here = tuple(pid for _, pid in processes)
+    return SamplerOrder(spec.meters, spec.sample_period_s, metered, pids_here)
 
 
 def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
@@ -96,8 +98,13 @@ def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
         )
 
 
-def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
+def measure_this_run(
+    spec: RunSpec, out: Path, comm: MPI.Intracomm, load: Load | None = None
+) -> None:
     """Do this rank's part of a run; rank 0 writes the record to ``out``.
+
+    Args:
+        load: what other programs did before the run; rank 0 looks itself if ``None``.
 
     Raises:
         JoulecastError: the job is not what the specification asks for, or cannot be measured here.
@@ -105,7 +112,8 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     # Ranks that wait for slower ones in their set-up give their cores away, and so they do while
     # rank 0 looks at what else keeps the machine busy.
     arrive_slowly(comm)
-    busy = provenance.load_before() if comm.rank == 0 else {}
+    if load is None and comm.rank == 0:
+        load = load_now(named=True)
     arrive_slowly(comm)
     hosts = Hosts.of(comm)
     _verify_ranks(spec, hosts)
@@ -152,8 +160,8 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm) -> None:
     from joulecast.records import write_record
     from joulecast.training.assemble import assemble
 
-    measured.info |= {"started_utc": started_utc, "load_before": busy}
-    write_record(out, assemble(spec, measured, ranks))
+    measured.info |= {"started_utc": started_utc, "load_before": load_before(load)}
+    write_record(out, assemble(spec, measured, ranks, load))
 
 
 def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:

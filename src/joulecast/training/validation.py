@@ -23,8 +23,9 @@ from joulecast.graphs.capture import capture_network
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.profile import measure_database
 from joulecast.kept import resumed_session
-from joulecast.provenance import host_fingerprint, load_before, source_state, versions
-from joulecast.training.launch import machine_lock
+from joulecast.power.foreign_load import load_before
+from joulecast.provenance import host_fingerprint, source_state, versions
+from joulecast.training.machine import machine_lock
 from joulecast.training.ranks import launch_ranks, one_thread_environment
 from joulecast.training.validation_results import (
     COLLECTIVE_COLUMNS,

@@ -25,7 +25,7 @@ from joulecast.errors import JoulecastError
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.limits import PowerLimits, Preflight, preflight
 from joulecast.power.nvml import uuid_of
-from joulecast.training.launch import machine_lock
+from joulecast.training.machine import held_machine, machine_lock
 from joulecast.training.ranks import leave_mpi_job
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
 from joulecast.tuning.limit_profile import LimitProfile
@@ -334,6 +334,7 @@ def tune_live(
     tries: int = TRIES,
     ended: Callable[[Trial], None] | None = None,
     say: Callable[[str], None] = _to_stderr,
+    quiet_wait_s: float = 0.0,
 ) -> list[Recurrence]:
     """Let a policy tune real trainings, from where its history file ends.
 
@@ -345,6 +346,7 @@ def tune_live(
         history_file: gets every trial when it has ended; none that stands there is done again.
         whose: what else the trials are trials of (the policy's name and options, say).
         ended: called with every trial.
+        quiet_wait_s: longest wait for other programs to end before the first trial.
         say: called once with each of the environment's notes, and with each new reason why an energy is
             not known.
 
@@ -381,7 +383,8 @@ def tune_live(
     say_notes()
     seeded = _SeededByTrial(policy, seed)
     # Held before the history is read: two loops on one file would both go on from its end.
-    with machine_lock(sys.stderr):
+    with held_machine(sys.stderr, quiet_wait_s) as machine:
+        machine.wait_for_quiet()
         if history_file is not None:
             of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
             history = begin_history_file(history_file, of, begun=live_provenance())

@@ -1,0 +1,165 @@
+"""Foreign load: how many cores other programs keep busy, which programs those are, and waiting for their end.
+
+A measurement that shares its machine measures the other programs too. Before a run the whole machine should
+be idle; during a run the work of the run's own processes is subtracted from the work of the machine.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LOOK_S = 0.3
+"""Seconds of the first look, which every measurement pays for."""
+_NAMED_LOOK_S = 1.0
+_NAMED_CORES = 0.1
+_MOST_NAMES = 3
+_INTERPRETERS = ("python", "perl", "ruby", "node", "java", "bash", "sh")
+
+
+def allowed_cores() -> float:
+    """Cores that other programs may keep busy on a quiet machine: half a core, or 2 % of many cores."""
+    return max(0.5, 0.02 * (os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Load:
+    """What other programs do: cores that they keep busy, and the names of the busiest programs."""
+
+    busy_cores: float
+    programs: tuple[str, ...] = ()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a measurement may begin."""
+        return self.busy_cores <= allowed_cores()
+
+    def text(self) -> str:
+        """The load in words: ``other programs keep 1.9 cores busy (stress-ng)``."""
+        names = ", ".join(self.programs) or "none of them is visible here"
+        return f"other programs keep {self.busy_cores:.1f} cores busy ({names})"
+
+
+def machine_work_s() -> float:
+    """CPU seconds that this machine has worked since it was started."""
+    times = psutil.cpu_times()
+    parts = ("user", "nice", "system", "irq", "softirq")
+    return float(sum(getattr(times, part, 0.0) for part in parts))
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that ``pid`` has started and that still run."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError, ValueError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def work_of(pids: Iterable[int]) -> float:
+    """CPU seconds of some processes and of the processes that these have started."""
+    total = 0.0
+    for pid in pids:
+        with suppress(psutil.Error):
+            total += sum(psutil.Process(pid).cpu_times()[:4])
+        for child in _children(pid):
+            with suppress(psutil.Error):
+                total += sum(psutil.Process(child).cpu_times()[:4])
+    return total
+
+
+def _name(process: psutil.Process) -> str:
+    """A program's name; of an interpreter also the script that it runs."""
+    name = str(process.name())
+    if not name.startswith(_INTERPRETERS):
+        return name
+    with suppress(psutil.Error, IndexError):
+        script = process.cmdline()[1]
+        if not script.startswith("-"):
+            return f"{name} {Path(script).name}"
+    return name
+
+
+class Programs:
+    """The programs of this machine; tells which of them have worked most since it was made."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+        self._worked = {process: used for process, used in self._all()}
+
+    @staticmethod
+    def _all() -> list[tuple[psutil.Process, float]]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                used = process.cpu_times()
+                found.append((process, float(used.user + used.system)))
+        return found
+
+    def busiest(self, ours: Sequence[int] = ()) -> tuple[str, ...]:
+        """Names of the busiest programs, without the processes ``ours`` and this one."""
+        elapsed = max(time.monotonic() - self._since_s, 1e-9)
+        own, by_name = {*ours, os.getpid()}, dict[str, float]()
+        for process, used in self._all():
+            cores = (used - self._worked.get(process, 0.0)) / elapsed
+            if process.pid in own or cores <= 0:
+                continue
+            with suppress(psutil.Error):
+                name = _name(process)
+                by_name[name] = by_name.get(name, 0.0) + cores
+        ordered = sorted(by_name, key=lambda name: (-by_name[name], name))
+        return tuple(name for name in ordered if by_name[name] >= _NAMED_CORES)[:_MOST_NAMES]
+
+
+def load_now(seconds: float = LOOK_S, *, named: bool = False) -> Load:
+    """The load of the next ``seconds``; the caller itself should only wait meanwhile.
+
+    Args:
+        named: look for the names of the busiest programs too, which takes some milliseconds of a core.
+    """
+    programs = Programs() if named else None
+    before, begin = machine_work_s(), time.monotonic()
+    time.sleep(seconds)
+    busy = (machine_work_s() - before) / (time.monotonic() - begin)
+    return Load(round(busy, 3), () if programs is None else programs.busiest())
+
+
+def load_before(load: Load | None = None) -> dict[str, float]:
+    """What a record says of the machine before a run: cores that were busy, and the load average.
+
+    The load average still remembers the previous run, so it is recorded but not judged.
+
+    Args:
+        load: what was seen already; the machine is looked at if ``None``.
+    """
+    seen = load or load_now()
+    return {"busy_cores": seen.busy_cores, "load_average_1min": os.getloadavg()[0]}
+
+
+def wait_for_quiet(patience_s: float, tell: Callable[[str], None]) -> tuple[Load, float]:
+    """Wait until other programs leave the machine alone.
+
+    Args:
+        patience_s: seconds after which the wait ends in any case.
+        tell: gets a line when the wait begins, and when other programs take over.
+
+    Returns:
+        the last load, and the seconds waited (0 where the machine was quiet).
+    """
+    load = load_now()
+    if load.is_quiet:
+        return load, 0.0
+    begin, told = time.monotonic(), tuple[str, ...]()
+    while True:
+        load = load_now(_NAMED_LOOK_S, named=True)
+        waited_s = time.monotonic() - begin
+        if load.is_quiet or waited_s >= patience_s:
+            return load, waited_s
+        if load.programs != told or not told:
+            tell(f"{load.text()}; waiting up to {patience_s - waited_s:.0f} s for their end")
+            told = load.programs or ("",)
