@@ -20,6 +20,7 @@ from joulecast.external import locate
 from joulecast.platforms import read_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
+from joulecast.quantities import digits, energies, percent, times, with_range
 from joulecast.recorded import MAX_BYTES, unpack_all
 from joulecast.tables.failed_runs import write_failed_runs
 from joulecast.training.recorder import record_campaign
@@ -202,11 +203,11 @@ _RECORDS = typer.Option("--records", help="Folder of run records, however deep t
 _JSON = typer.Option("--json", help="Print everything as JSON.")
 
 
-def _print_rows(rows: list[dict[str, Any]], columns: list[str]) -> None:
-    import pandas as pd
-
-    table = pd.DataFrame(rows).reindex(columns=columns)
-    typer.echo(table.to_string(index=False, float_format=lambda x: f"{x:.4g}", na_rep="-"))
+def _print_table(rows: list[dict[str, str]]) -> None:
+    columns = list(rows[0]) if rows else []
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    for row in [{name: name for name in columns}, *rows]:
+        typer.echo("  ".join(row[name].ljust(widths[name]) for name in columns).rstrip())
 
 
 def _print_notes(told: dict[str, Any]) -> None:
@@ -234,12 +235,34 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
         return
-    setting = ["source", "platform", "workload", "nodes"]
-    figures = ["reference_j", "predicted_j", "difference_percent"]
-    _print_rows(verdict["settings"], [*setting, "model", *figures])
-    summary = ["settings", "mape_percent", "max_percent", "bias_percent", "covered_percent"]
+    rows = []
+    for row in verdict["settings"]:
+        reference, predicted = energies(row["reference_j"], row["predicted_j"])
+        rows.append(
+            {
+                **{name: str(row[name]) for name in ("source", "platform", "workload")},
+                "nodes": digits(row["nodes"]),
+                "model": str(row["model"]),
+                "reference": reference,
+                "predicted": predicted,
+                "off by": percent(row["difference_percent"], signed=True),
+            }
+        )
+    _print_table(rows)
     typer.echo("")
-    _print_rows(verdict["summary"], ["source", "model", *summary])
+    _print_table(
+        [
+            {
+                **{name: str(row[name]) for name in ("source", "model")},
+                "settings": digits(row["settings"]),
+                "mean error": percent(row["mape_percent"]),
+                "worst": percent(row["max_percent"]),
+                "bias": percent(row["bias_percent"], signed=True),
+                "inside its 90 % interval": percent(row["covered_percent"]),
+            }
+            for row in verdict["summary"]
+        ]
+    )
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]
@@ -277,14 +300,31 @@ def forecast(
     if as_json:
         typer.echo(json.dumps(told, indent=1, allow_nan=False))
         return
-    figures = [f"{what}{end}" for what in ("time", "energy") for end in ("", "_low", "_high")]
-    units = [f"{figure}_{'s' if figure.startswith('time') else 'j'}" for figure in figures]
-    setting = ["platform", "workload", "nodes", "batch_size", "work"]
-    _print_rows(told["forecasts"], [*setting, *units, "fitted_on"])
+    rows = []
+    for row in told["forecasts"]:
+        amounts = {
+            name: with_range(
+                *together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high")))
+            )
+            for name, unit, together in (("time", "s", times), ("energy", "j", energies))
+        }
+        rows.append(
+            {
+                **{name: str(row[name]) for name in ("platform", "workload")},
+                **{name: digits(row[name]) for name in ("nodes", "batch_size", "work")},
+                **amounts,
+                "energy is": f"forecast from {row['fitted_on']}"
+                if row["fitted_on"]
+                else "not known",
+                "nodes are": str(row["nodes_are"]),
+            }
+        )
+    _print_table(rows)
+    beyond = digits(told["largest_fitted_nodes"])
     typer.echo(
-        f"\nfitted to {told['fitted_runs']} runs on up to {told['largest_fitted_nodes']} nodes; beyond, the "
-        "time is an extrapolation\n_low and _high are 90 % intervals; work is samples (or epochs) of a run "
-        "as recorded; batch_size is of all nodes"
+        f"\nfitted to {told['fitted_runs']} runs on up to {beyond} nodes; beyond, the time is an "
+        "extrapolation\nin brackets: 90 % intervals; work is samples (or epochs) of a run as recorded; "
+        "batch_size is of all nodes"
     )
     _print_notes(told)
 

@@ -8,6 +8,7 @@ import typer
 
 from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
+from joulecast.quantities import duration_s
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
@@ -29,13 +30,15 @@ def advise(
         str | None,
         typer.Option(help="As the records name it, or of a platform file to simulate."),
     ] = None,
-    deadline: Annotated[float | None, typer.Option(help="Seconds that it may take.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Time that it may take: seconds, or as 30min, 1h, 2d.")
+    ] = None,
     energy_budget: Annotated[float | None, typer.Option(help="Joules that it may take.")] = None,
     energy_weight: Annotated[
         float | None, typer.Option(help="Weight of energy against time, 0 to 1.")
     ] = None,
     samples: Annotated[
-        float | None, typer.Option(help="Samples to train on; those of a recorded run by default.")
+        float | None, typer.Option(help="Samples to train on; 1,000 of a long training by default.")
     ] = None,
     nodes: Annotated[str | None, typer.Option(help="Node counts, as 1,2,4,8.")] = None,
     batch: Annotated[str | None, typer.Option(help="Batches of all nodes, as 4,8.")] = None,
@@ -66,7 +69,7 @@ def advise(
         advice = advise_on(
             [] if records is None else record_folders(records),
             network,
-            Limit(deadline, energy_budget, energy_weight),
+            Limit(None if deadline is None else duration_s(deadline), energy_budget, energy_weight),
             platform=platform,
             samples=samples,
             nodes=_numbers("--nodes", nodes),

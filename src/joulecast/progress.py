@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from joulecast.attempts import Attempt, attempts_at, forget_record, goes_on
 from joulecast.errors import JoulecastError
+from joulecast.quantities import lasting
 from joulecast.records import FRAMES, RunInfo, read_info
 from joulecast.spec import RunSpec
 
@@ -241,16 +242,6 @@ def remove_disturbed(results: Path) -> list[str]:
     for run in removed:
         forget_record(results / "attempts", run, results / "records" / run)
     return removed
-
-
-def lasting(seconds: float) -> str:
-    """A duration for people: ``45 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def progress_line(progress: Progress, *, brief: bool = False) -> str:

@@ -23,7 +23,7 @@ from joulecast.pages.front_figure import energy_time_front, on_front
 from joulecast.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.pages.plan_figures import pipeline_timelines, policy_costs, relative_costs
 from joulecast.pages.results import NothingToShow, read_results
-from joulecast.pages.words import NONE, digits, joules, listed, percent, seconds
+from joulecast.quantities import NONE, digits, joules, listed, percent, seconds
 from joulecast.records import write_record
 
 
@@ -50,13 +50,15 @@ def plain(html):
 
 def test_numbers_in_words():
     assert [digits(v) for v in (0.01234, 1.0, 12.345, 1234.5, 64.0, 1e9)] == [
-        *("0.0123", "1", "12.3", "1,230", "64", "1.00e+09")
+        *("0.0123", "1", "12.3", "1,230", "64", "1,000,000,000")
     ]
     assert (
         joules(1234.6) == "1.23 kJ" and joules(0.0456) == "45.6 mJ" and joules(3.2e7) == "32.0 MJ"
     )
     assert (
-        seconds(90.5) == "90.5 s" and seconds(1234) == "20.6 min" and seconds(0.0123) == "12.3 ms"
+        seconds(90.5) == "90.5 s"
+        and seconds(1234) == "20 min 34 s"
+        and seconds(0.0123) == "12.3 ms"
     )
     assert percent(12.4, signed=True) == "+12 %" and percent(-0.456, signed=True) == "-0.46 %"
     assert listed(["a", "b", "c"]) == "a, b and c" and listed([1, 2, 3], 2) == "1, 2 and 1 more"

@@ -275,10 +275,16 @@ def test_estimates_are_not_mixed_with_measurements(tmp_path):
     assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
 
 
-def test_the_work_is_that_of_a_recorded_run_unless_asked(campaign):
+def test_the_work_is_a_rate_unless_asked(campaign):
     advice = advise(campaign, "vit_ti")
-    assert advice["work"]["samples"] == 4 * 64 and "recorded" in advice["work"]["why"]
+    assert advice["work"]["samples"] == 1000 and "--samples" in advice["work"]["why"]
     asked = advise(campaign, "vit_ti", samples=1e6)
+    # Of a long training no part of a last step counts: a rate is the same for any amount of work.
+    rate, amount = advice["candidates"], {c["setting"]: c for c in asked["candidates"]}
+    for candidate in rate:
+        whole = amount[candidate["setting"]]
+        for what in ("time_s", "energy_j", "energy_high_j"):
+            assert 1000 * candidate[what] == pytest.approx(whole[what], rel=1e-3)
     assert asked["work"] == {"samples": 1e6, "unit": "samples", "why": "as asked"}
     assert any("times that of the longest recorded run" in w for w in asked["warnings"])
     assert any("batch size" in warning for warning in asked["warnings"])
@@ -290,7 +296,8 @@ def test_imported_runs_are_forecast_by_their_work(tmp_path):
         for n in (1, 4)
         for r in (1, 2)
     ]
-    advice = advise(keep(tmp_path, *runs), "net", nodes=[1, 2, 4])
+    work = runs[0].info.outcome.samples
+    advice = advise(keep(tmp_path, *runs), "net", nodes=[1, 2, 4], samples=work)
     rows = {c["nodes"]: c for c in advice["candidates"]}
     assert rows[1]["time_s"] == pytest.approx(100) and rows[1]["rests_on"] == "measured"
     assert 25 < rows[2]["time_s"] < 100 and rows[2]["rests_on"] == "fitted"

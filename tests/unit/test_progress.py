@@ -19,7 +19,6 @@ from joulecast.errors import JoulecastError
 from joulecast.progress import (
     Progress,
     RunState,
-    lasting,
     progress_line,
     progress_of,
     progress_text,
@@ -178,13 +177,6 @@ def test_what_is_read_once_is_not_read_again_unless_it_changed(tmp_path):
     assert progress_of(tmp_path, seen=seen).finished and next(iter(seen.values())) is kept
     (tmp_path / "records/run0/run.json").write_text("{}")
     assert not progress_of(tmp_path, seen=seen).finished
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0.4, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
-)
-def test_durations_are_said_as_people_do(seconds, said):
-    assert lasting(seconds) == said
 
 
 # --- the command --------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from joulecast.recorded import (
 )
 from joulecast.records import answers, read_record, write_record
 from joulecast.training import recorder
+from joulecast.training.launch import Quiet
 
 PLATFORMS = ROOT / "config/platforms"
 FRAMES = ("stages", "power", "activity", "phases")
@@ -254,7 +255,7 @@ def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
         write_record(out, make_record(spec))
         finished.append(spec.run)
 
-    planned = [recorder.PlannedRun(spec, 60) for spec in RUNS]
+    planned = [recorder.PlannedRun(spec, 60, Quiet()) for spec in RUNS]
     monkeypatch.setattr(recorder, "measure", stub)
     monkeypatch.setattr(recorder, "planned_runs", lambda *_: planned)
     target = folder / "kept"

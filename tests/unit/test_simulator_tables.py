@@ -95,12 +95,14 @@ def test_scaling_forecast_says_what_it_lacks() -> None:
     rows = scaling_forecast([load("alexnet")], settings, [1, 4], {})
     by = rows.set_index(["platform", "nodes"])
     assert by.loc[("hc2", 4), "devices"] == 32
-    assert 0 < by.loc[("hc2", 4), "efficiency_percent"] < by.loc[("hc2", 1), "efficiency_percent"]
-    assert by.loc[("hc2", 4), "source"] == "simulated" and pd.isna(by.loc[("hc2", 4), "step_j"])
+    per_node = by["samples_per_s"] / by.index.get_level_values("nodes")
+    assert 0 < per_node.loc[("hc2", 4)] < per_node.loc[("hc2", 1)]
+    assert by.loc[("hc2", 4), "rests_on"] == "simulated"
+    assert pd.isna(by.loc[("hc2", 4), "joules_per_sample"])
     # One node needs no link; four need the one that nobody knows.
     assert by.loc[("tianhe3-mt", 1), "step_s"] > 0
-    assert "cluster.links.0.bytes_per_s" in by.loc[("tianhe3-mt", 4), "why_none"]
-    assert by.loc[("two-core-vm", 4), "why_none"] == "no cluster"
+    assert "cluster.links.0.bytes_per_s" in by.loc[("tianhe3-mt", 4), "basis"]
+    assert by.loc[("two-core-vm", 4), "basis"] == "no cluster"
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "halving_doubling"])

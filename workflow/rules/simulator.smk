@@ -111,7 +111,7 @@ rule scaling_forecast:
     threads: 1
     params:
         config=CONFIG.model_dump(
-            mode="json", include={"simulator", "scale", "emulation"}
+            mode="json", include={"simulator", "scale", "training", "emulation"}
         ),
         platforms_sha256=[
             sha256_of(PLATFORMS / f"{name}.yaml")

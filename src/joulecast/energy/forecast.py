@@ -5,6 +5,7 @@ the same work, with the batch that the records themselves keep (of all nodes, or
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import (
+    CampaignFit,
     clean_observations,
     disturbance_note,
     known_watts,
@@ -20,6 +22,7 @@ from joulecast.energy.fitting import (
 from joulecast.energy.models import EnergyModel, mc2_for
 from joulecast.energy.observations import allreduce_points
 from joulecast.energy.plain import plain_rows
+from joulecast.energy.proportional import Watts
 from joulecast.errors import JoulecastError
 
 Scaling = Literal["recorded", "weak", "strong"]
@@ -37,6 +40,7 @@ _COLUMNS = {
     "energy_low_j": "lower_j",
     "energy_high_j": "upper_j",
     "fitted_on": "energy_source",
+    "nodes_are": "nodes_are",
 }
 
 
@@ -73,6 +77,71 @@ def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[st
     return setting | {"samples": work}
 
 
+@dataclass(frozen=True)
+class Known:
+    """The runs that a forecast rests on: all observations, sums of the all-reduce, watts of platforms."""
+
+    observations: pd.DataFrame
+    allreduce: pd.DataFrame
+    watts: dict[str, Watts]
+
+    @classmethod
+    def of_records(cls, folders: Sequence[Path]) -> "Known":
+        """What run records say.
+
+        Raises:
+            JoulecastError: nothing is left to fit.
+        """
+        observations, clean = clean_observations(folders)
+        kept = [Path(folder) for folder in clean["folder"]]
+        return cls(observations, allreduce_points(kept), known_watts(folders))
+
+    @classmethod
+    def of_fit(cls, fit: CampaignFit) -> "Known":
+        """What the records say that a campaign was fitted to; few of them are read again."""
+        observations = fit.observations
+        used = observations[observations["polluted"] == ""]
+        calibrated = used.loc[used["kind"] == "allreduce", "folder"]
+        one_each = observations.drop_duplicates("platform")["folder"]
+        watts = known_watts([Path(folder) for folder in one_each])
+        return cls(observations, allreduce_points(map(Path, calibrated)), watts)
+
+    @property
+    def clean(self) -> pd.DataFrame:
+        """The runs that may be fitted."""
+        return self.observations[self.observations["polluted"] == ""]
+
+    @property
+    def trained(self) -> pd.DataFrame:
+        """The trainings among them."""
+        return self.clean[self.clean["kind"].isin(("training", "imported"))]
+
+
+def forecast_table(
+    known: Known, nodes: Sequence[int], scaling: Scaling = "recorded"
+) -> pd.DataFrame:
+    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded.
+
+    Raises:
+        JoulecastError: a node count is below 1.
+    """
+    if any(count < 1 for count in nodes):
+        raise JoulecastError(f"node counts {', '.join(map(str, nodes))}: each must be at least 1")
+    parts = []
+    for everything, imported in campaigns(known.clean, known.allreduce, known.watts):
+        model: EnergyModel = mc2_for(imported).fit(everything)
+        fitted = everything.training
+        counts = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
+        rests_on = f"MC2, fitted to {len(fitted)} runs on {counts} nodes"
+        for _, of_workload in fitted.groupby("workload"):
+            settings = [_setting(of_workload, count, scaling) for count in nodes]
+            asked = pd.DataFrame(settings)
+            told = asked.join(model.predict(asked, "predicted"))
+            columns = {name: told[column] for name, column in _COLUMNS.items()}
+            parts.append(pd.DataFrame(columns).assign(rests_on=rests_on))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
+
+
 def forecast(
     folders: Sequence[Path], nodes: Sequence[int], scaling: Scaling = "recorded"
 ) -> dict[str, Any]:
@@ -84,33 +153,19 @@ def forecast(
         scaling: whether the batch grows with the nodes; ``recorded`` as in the records.
 
     Returns:
-        ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals;
-        energies are ``None`` where the records have none), ``fitted_runs``,
-        ``largest_fitted_nodes``, ``left_out``, ``notes``.
+        ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals, what
+        they rest on, and what the nodes are; energies are ``None`` where the records have none),
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``.
 
     Raises:
         JoulecastError: nothing is left to fit, or a node count is below 1.
     """
-    if any(count < 1 for count in nodes):
-        raise JoulecastError(f"node counts {', '.join(map(str, nodes))}: each must be at least 1")
-    observations, clean = clean_observations(folders)
-    kept = [Path(folder) for folder in clean["folder"]]
-    points = allreduce_points(kept)
-    rows: list[dict[str, Any]] = []
-    for everything, imported in campaigns(clean, points, known_watts(folders)):
-        model: EnergyModel = mc2_for(imported).fit(everything)
-        for _, of_workload in everything.training.groupby("workload"):
-            settings = [_setting(of_workload, count, scaling) for count in nodes]
-            asked = pd.DataFrame(settings)
-            told = asked.join(model.predict(asked, "predicted"))
-            columns = {name: told[column] for name, column in _COLUMNS.items()}
-            rows += plain_rows(pd.DataFrame(columns))
-    trained = clean["kind"].isin(("training", "imported"))
-    disturbed = disturbance_note(observations)
+    known = Known.of_records(folders)
+    disturbed = disturbance_note(known.observations)
     return {
-        "forecasts": rows,
-        "fitted_runs": int(trained.sum()),
-        "largest_fitted_nodes": int(clean.loc[trained, "nodes"].max()),
-        "left_out": left_out(observations),
+        "forecasts": plain_rows(forecast_table(known, nodes, scaling)),
+        "fitted_runs": len(known.trained),
+        "largest_fitted_nodes": int(known.trained["nodes"].max()),
+        "left_out": left_out(known.observations),
         "notes": [] if disturbed is None else [disturbed],
     }

@@ -1,25 +1,31 @@
 """What to change to save energy: the advice of :mod:`joulecast.planning` for every network, in sentences, and
 its forecasts as points beside what was measured."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.pages.answers import WAS_RUN, energy_is, work_of, work_told
+from joulecast.pages.answers import WAS_RUN, energy_is, work_told
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.pages.words import NONE, Table, counted, digits, is_number, joules, percent, seconds
 from joulecast.planning.advise import advise
 from joulecast.planning.limits import Limit
+from joulecast.quantities import (
+    NONE,
+    counted,
+    digits,
+    energies,
+    is_number,
+    joules,
+    percent,
+    seconds,
+    times,
+)
 
 _MOST_NETWORKS, _MOST_ROWS = 6, 40
 _MOST_READ = 500
 """Records that are read for all advice together, some 20 ms each: all of them again for every network."""
-_TIMES_ASKED = 1_000_000
-"""Times the work of the page that advice is asked for: a training has whole steps, and of a few steps the
-last one, of which a part is needed, would be charged in full."""
-_AMOUNTS = ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j", "energy_high_j")
-
 _RESTS_ON = {
     "measured": WAS_RUN,
     "fitted": "forecast, fitted model",
@@ -54,16 +60,11 @@ def advices(results: Results) -> list[Advice]:
     clean = results.clean
     if not results.record_folders:
         raise NothingToShow("the records that the advice rests on are not here", "measure")
-    units = {info.spec.run: info.spec.foreign for info in results.infos}
     having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
     told = []
     for row in (
         clean.sort_values("workload").drop_duplicates("workload").head(networks).itertuples()
     ):
-        foreign = units.get(row.run)
-        unit = foreign.work_unit if foreign else "samples"
-        # What a log tells has no steps that could be cut, and is not asked for beyond what was run.
-        times = 1 if foreign else _TIMES_ASKED
         name = str(row.workload)
         try:
             answer = advise(
@@ -71,29 +72,12 @@ def advices(results: Results) -> list[Advice]:
                 str(row.network),
                 Limit(),
                 platform=str(row.platform),
-                samples=times * work_of(unit),
             )
         except (JoulecastError, ValueError, KeyError) as error:
             told.append(Advice(name, [f"No advice: {error}."]))
             continue
-        told.append(told_of(_divided(answer, times), name))
+        told.append(told_of(answer, name))
     return told
-
-
-def _divided(answer: Mapping[str, Any], times: int) -> dict[str, Any]:
-    """The answer for one so-many-th of the work."""
-
-    def part(candidate: Mapping[str, Any]) -> dict[str, Any]:
-        amounts = {name: candidate[name] for name in _AMOUNTS if is_number(candidate.get(name))}
-        return {**candidate, **{name: value / times for name, value in amounts.items()}}
-
-    best, work = answer["best"], answer["work"]
-    return {
-        **answer,
-        "best": None if best is None else part(best),
-        "candidates": [part(candidate) for candidate in answer["candidates"]],
-        "work": {**work, "samples": work["samples"] / times},
-    }
 
 
 def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
@@ -115,11 +99,7 @@ def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         network,
         sentences,
         [f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []],
-        [
-            str(warning)
-            for warning in answer.get("warnings") or []
-            if "times that of the longest" not in warning
-        ],
+        [str(warning) for warning in answer.get("warnings") or []],
         _table(network, candidates, unit) if candidates else None,
         list(_points(network, candidates, unit)),
     )
@@ -147,13 +127,17 @@ def _energy_is(candidate: Mapping[str, Any]) -> str:
 
 
 def _between(candidate: Mapping[str, Any]) -> str:
-    low, high = candidate.get("energy_low_j"), candidate.get("energy_high_j")
-    return f"{joules(low)} to {joules(high)}" if is_number(low) and is_number(high) else NONE
+    return _range(energies, *(candidate.get(f"energy{end}_j") for end in ("", "_low", "_high")))
 
 
 def _time_between(candidate: Mapping[str, Any]) -> str:
-    low, high = candidate.get("time_low_s"), candidate.get("time_high_s")
-    return f"{seconds(low)} to {seconds(high)}" if is_number(low) and is_number(high) else NONE
+    return _range(times, *(candidate.get(f"time{end}_s") for end in ("", "_low", "_high")))
+
+
+def _range(together: Callable[..., list[str]], *values: Any) -> str:
+    """The interval of a value, in the unit that the value has with it."""
+    _, low, high = together(*values)
+    return NONE if NONE in (low, high) else f"{low} to {high}"
 
 
 def _interval(between: str) -> str:
@@ -161,15 +145,17 @@ def _interval(between: str) -> str:
 
 
 def _time(candidate: Mapping[str, Any]) -> str:
+    value, *_ = times(*(candidate.get(f"time{end}") for end in ("_s", "_low_s", "_high_s")))
     interval = _interval(_time_between(candidate))
-    return seconds(candidate["time_s"]) + (f" ({interval})" if interval else "")
+    return value + (f" ({interval})" if interval else "")
 
 
 def _energy(candidate: Mapping[str, Any]) -> str:
     if not is_number(candidate.get("energy_j")):
         return f"no energy ({candidate.get('why_no_energy') or 'no reason is told'})"
+    value, *_ = energies(*(candidate.get(f"energy{end}") for end in ("_j", "_low_j", "_high_j")))
     known = [_energy_is(candidate), _interval(_between(candidate))]
-    return f"{joules(candidate['energy_j'])} ({'; '.join(told for told in known if told)})"
+    return f"{value} ({'; '.join(told for told in known if told)})"
 
 
 def _sentences(

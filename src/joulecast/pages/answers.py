@@ -7,20 +7,20 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import MEASURED, SETTING, settings
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.pages.words import (
+from joulecast.planning.campaign import PER_WORK
+from joulecast.quantities import (
     NONE,
-    Table,
     counted,
     digits,
+    energies,
     joules,
     listed,
     percent,
     seconds,
+    times,
 )
-
-_PER = {"samples": 1000, "epochs": 1}
-"""Units of work that costs are told for, by what a run's log counts."""
 
 WAS_RUN = "was run"
 """How a setting is known that is no forecast."""
@@ -173,12 +173,12 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
 
 def work_told(unit: str) -> str:
     """The work that costs are told for: ``1,000 samples`` or ``1 epoch``."""
-    return counted(_PER.get(unit, 1), unit.removesuffix("s"))
+    return counted(int(work_of(unit)), unit.removesuffix("s"))
 
 
-def work_of(unit: str) -> int:
+def work_of(unit: str) -> float:
     """The same as a number."""
-    return _PER.get(unit, 1)
+    return PER_WORK.get(unit, 1.0)
 
 
 def energy_is(source: str, was_run: bool) -> str:
@@ -277,7 +277,14 @@ def cost_sentences(results: Results) -> list[str]:
         ordered = of_workload.sort_values("nodes")
         ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
         work = work_told(str(ends[0]["unit"]))
-        said.append(f"{workload}, {work}: {'; '.join(map(_cost_sentence, ends))}.")
+        taken = zip(
+            ends,
+            times(*(end["time_s"] for end in ends)),
+            energies(*(end["energy_j"] for end in ends)),
+            strict=True,
+        )
+        parts = [_cost_sentence(end, time, energy) for end, time, energy in taken]
+        said.append(f"{workload}, {work}: {'; '.join(parts)}.")
     trained = results.observations["kind"].isin(("training", "imported")).sum()
     without = int(trained) - len(results.clean)
     if without:
@@ -288,12 +295,12 @@ def cost_sentences(results: Results) -> list[str]:
     return said
 
 
-def _cost_sentence(row: Any) -> str:
-    where, time = nodes_in_words(row["nodes"]), seconds(row["time_s"])
+def _cost_sentence(row: Any, time: str, energy: str) -> str:
+    where = nodes_in_words(row["nodes"])
     if pd.isna(row["energy_j"]):
         why = f" ({row['why']})" if isinstance(row["why"], str) else ""
         return f"{where} {time}, no energy{why}"
-    return f"{where} {joules(row['energy_j'])} ({row['energy_source']}) and {time}"
+    return f"{where} {energy} ({row['energy_source']}) and {time}"
 
 
 def source_sentences(results: Results) -> list[str]:

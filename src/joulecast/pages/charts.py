@@ -12,7 +12,7 @@ import pandas as pd
 
 from joulecast.energy.plain import plain_rows
 from joulecast.files import written_aside
-from joulecast.pages.words import Table
+from joulecast.pages.grid import Table
 
 INK, GREY = "#1b1f24", "#59616b"
 

@@ -21,8 +21,9 @@ from joulecast.pages.charts import (
     value_scale,
     values,
 )
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.pages.words import Table, counted, digits, joules, listed, percent, seconds
+from joulecast.quantities import counted, digits, joules, listed, percent, seconds
 
 _MOST_NAMES, _MOST_BARS = 7, 36
 _ROW_HEIGHT = 30

@@ -21,8 +21,9 @@ from joulecast.pages.charts import (
     value_scale,
     values,
 )
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results
-from joulecast.pages.words import Table, joules, listed, seconds
+from joulecast.quantities import joules, listed, seconds
 
 _MOST_FRONTS = 6
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecast.metering import host_of, kind_of
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.pages.words import NONE, Table, counted, digits, listed
+from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.records import RunInfo
 
 _NODES_ARE = {

@@ -27,7 +27,7 @@ from joulecast.pages.front_figure import energy_time_front
 from joulecast.pages.papers import papers_section
 from joulecast.pages.plan_figures import pipeline_timelines, policy_costs
 from joulecast.pages.results import NothingToShow, Results, read_results
-from joulecast.pages.words import counted, listed
+from joulecast.quantities import counted, listed
 
 T = TypeVar("T")
 

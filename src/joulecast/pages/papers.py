@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.pages.words import Table, digits, is_number
+from joulecast.quantities import digits, is_number
 
 _COLUMNS = ("paper", "setting", "quantity", "published", "ours", "verdict")
 _SHOWN = (

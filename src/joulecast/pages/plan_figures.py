@@ -19,17 +19,9 @@ from joulecast.pages.charts import (
     tooltips,
     values,
 )
+from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.pages.words import (
-    NONE,
-    Table,
-    counted,
-    digits,
-    is_number,
-    joules,
-    percent,
-    seconds,
-)
+from joulecast.quantities import NONE, counted, digits, is_number, joules, percent, seconds
 from joulecast.schedules import Schedule, Timeline, timeline
 
 _DEFAULT = "default"

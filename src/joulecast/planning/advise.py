@@ -65,7 +65,7 @@ def advise(
         network: as the records name it.
         limit: a deadline, an energy budget, or a weight between energy and time.
         platform: as the records name it, or a platform file's name; by default the one of the records.
-        samples: work in the records' unit; by default that of a recorded run.
+        samples: work in the records' unit; by default 1,000 samples (1 epoch) of a long training.
         nodes: node counts; by default those that were run and the powers of two between them.
         batches: batches of all nodes; by default those that were run.
         history: of ``joulecast tune``, for the power limit.
@@ -121,11 +121,14 @@ def _from_records(
     if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
     campaign = recorded.read_campaign(records, network, platform)
-    usual, why = recorded.usual_work(campaign)
-    work = usual if samples is None else samples
+    work, times, why = recorded.usual_work(campaign)
+    if samples is not None:
+        work, times, why = samples, 1.0, "as asked"
     candidates, refused = recorded.campaign_candidates(
-        campaign, work, nodes or recorded.usual_nodes(campaign), batches
+        campaign, times * work, nodes or recorded.usual_nodes(campaign), batches
     )
+    if times != 1.0:
+        candidates = [candidate.part(1 / times) for candidate in candidates]
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
     # What one node is does not tell what several are.
@@ -138,7 +141,7 @@ def _from_records(
     warnings = _settings_differ(records, network, campaign.platform)
     if campaign.disturbed is not None:
         warnings.append(campaign.disturbed.replace("**", ""))
-    if work > _LONG * float(runs["samples"].max()):
+    if samples is not None and work > _LONG * float(runs["samples"].max()):
         times = work / float(runs["samples"].max())
         warnings.append(
             f"the work is {times:.3g} times that of the longest recorded run; a step is taken to last as "
@@ -156,7 +159,7 @@ def _from_records(
         ", ".join(sorted(several["nodes_are"].unique())),
         work,
         campaign.unit,
-        why if samples is None else "as asked",
+        why,
         candidates,
         refused,
         rests,

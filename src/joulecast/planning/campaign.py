@@ -118,13 +118,20 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
-def usual_work(campaign: Campaign) -> tuple[float, str]:
-    """Work when nobody asks for any: that of a recorded run."""
+PER_WORK = {"samples": 1000.0, "epochs": 1.0}
+"""The work that is told when no amount is asked for, by what a run's log counts."""
+
+_LONG_TRAINING = 1e6
+"""Times the usual work that is looked at: a training has whole steps, and of a few steps the last one, of
+which a part is needed, would be charged in full."""
+
+
+def usual_work(campaign: Campaign) -> tuple[float, float, str]:
+    """The work when no amount is asked for, how many times as much is looked at, and why."""
+    work = PER_WORK.get(campaign.unit, 1.0)
     if campaign.imported:
-        work = float(campaign.runs["samples"].median())
-        return work, "the median of the recorded runs"
-    work = float(campaign.runs["samples"].max())
-    return work, "the largest of the recorded runs; --samples asks for another amount"
+        return work, 1.0, "as a rate; --samples asks for an amount"
+    return work, _LONG_TRAINING, "of a long training; --samples asks for an amount"
 
 
 def usual_nodes(campaign: Campaign) -> list[int]:
@@ -204,12 +211,12 @@ def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, .
     if row[column] > high or row[column] < low:
         doublings = abs(math.log2(row[column] / (high if row[column] > high else low)))
         of = "" if campaign.imported else " of a rank"
-        told.append(f"batch {row[column]:g}{of}: run with {_span(low, high)}")
+        told.append(f"batch {row[column]:,.10g}{of}: run with {_span(low, high)}")
     return tuple(told), _DRIFT * doublings
 
 
 def _span(low: float, high: float) -> str:
-    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
 
 
 def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
@@ -333,7 +340,7 @@ def campaign_candidates(
             if why is None:
                 rows.append(row)
             else:
-                refused.append({"setting": f"{count} nodes, batch {batch:g}", "why": why})
+                refused.append({"setting": f"{count:,} nodes, batch {batch:,.10g}", "why": why})
     if not rows:
         return [], refused
     asked = pd.DataFrame(rows)

@@ -1,6 +1,6 @@
 """A setting that could be run, with what it is expected to take and what that expectation rests on."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 RestsOn = Literal["measured", "fitted", "simulated"]
@@ -51,11 +51,27 @@ class Candidate:
     @property
     def setting(self) -> str:
         """The setting in words."""
-        nodes = f"{self.nodes} node" + ("s" if self.nodes != 1 else "")
-        batch = "" if self.batch_size is None else f", batch {self.batch_size}"
+        nodes = f"{self.nodes:,} node" + ("s" if self.nodes != 1 else "")
+        batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
         # "one node" and "8 nodes" say nothing beside the node count.
         strategy = "" if "node" in self.strategy else f", {self.strategy}"
         return f"{nodes}{batch}{strategy}"
+
+    def part(self, share: float) -> "Candidate":
+        """The same setting for a share of the work."""
+
+        def of(amount: float | None) -> float | None:
+            return None if amount is None else amount * share
+
+        return replace(
+            self,
+            time_s=self.time_s * share,
+            time_low_s=of(self.time_low_s),
+            time_high_s=of(self.time_high_s),
+            energy_j=of(self.energy_j),
+            energy_low_j=of(self.energy_low_j),
+            energy_high_j=of(self.energy_high_j),
+        )
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain data."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
+from joulecast.quantities import energies, times
 
 
 @dataclass(frozen=True)
@@ -121,9 +122,10 @@ def _by_deadline(candidates: Sequence[Candidate], deadline_s: float) -> Choice:
     if best is None:
         closest = min(candidates, key=lambda c: c.time_bound_s)
         end = "at most " if closest.time_high_s is not None else "about "
+        asked, bound, expected = times(deadline_s, closest.time_bound_s, closest.time_s)
         why = (
-            f"nothing ends within {deadline_s:g} s; the closest is {closest.setting} with "
-            f"{end}{closest.time_bound_s:.4g} s ({closest.time_s:.4g} s expected)"
+            f"nothing ends within {asked}; the closest is {closest.setting} with {end}{bound} "
+            f"({expected} expected)"
         )
     judged = f"{_upper('time', candidates)}; among those within it, the least expected {by}"
     return Choice(best, why, within, judged)
@@ -137,12 +139,14 @@ def _by_budget(candidates: Sequence[Candidate], budget_j: float) -> Choice:
     if not inside:
         known = [c for c in candidates if c.energy_bound_j is not None]
         closest = min(known, key=lambda c: c.energy_bound_j or 0.0, default=None)
-        why = (
-            "no energy is known, so nothing can be held against an energy budget"
-            if closest is None
-            else f"nothing stays within {budget_j:g} J; the closest is {closest.setting} with at most "
-            f"{closest.energy_bound_j:.4g} J ({closest.energy_j:.4g} J expected, {closest.energy_source})"
-        )
+        if closest is None:
+            why = "no energy is known, so nothing can be held against an energy budget"
+        else:
+            asked, bound, expected = energies(budget_j, closest.energy_bound_j, closest.energy_j)
+            why = (
+                f"nothing stays within {asked}; the closest is {closest.setting} with at most {bound} "
+                f"({expected} expected, {closest.energy_source})"
+            )
     judged = f"{_upper('energy', candidates)}; among those within it, the least expected time"
     return Choice(min(inside)[2] if inside else None, why, within, judged)
 

@@ -3,20 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from joulecast.quantities import digits, energies, joules, seconds, times, with_range
+
 _TOP = 8
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if value < 1e5 else f"{value:.3e}"
 
 
 def _range(row: Mapping[str, Any], quantity: str, unit: str) -> str:
     value = row[f"{quantity}_{unit}"]
     if value is None:
         return "-"
-    low, high = row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"]
-    told = _number(value)
-    return told if low is None else f"{told} ({_number(low)} to {_number(high)})"
+    together = times if quantity == "time" else energies
+    return with_range(
+        *together(value, row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"])
+    )
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -29,9 +28,9 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _asked(limit: Mapping[str, Any]) -> str:
     if limit["kind"] == "deadline":
-        return f"within {limit['deadline_s']:g} s"
+        return f"within {seconds(limit['deadline_s'])}"
     if limit["kind"] == "energy budget":
-        return f"within {limit['energy_budget_j']:g} J"
+        return f"within {joules(limit['energy_budget_j'])}"
     if limit["kind"] == "weight":
         return f"energy weighs {limit['energy_weight']:g}, time {1 - limit['energy_weight']:g}"
     return "no limit given"
@@ -42,8 +41,8 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
     if best is None:
         return [f"choose nothing: {advice['why_none']}"]
     lines = [f"choose {best['setting']}"]
-    lines.append(f"  time    {_range(best, 'time', 's')} s")
-    joules = f"  energy  {_range(best, 'energy', 'j')} J, {best['energy_source']}"
+    lines.append(f"  time    {_range(best, 'time', 's')}")
+    joules = f"  energy  {_range(best, 'energy', 'j')}, {best['energy_source']}"
     lines.append(
         joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
     )
@@ -59,7 +58,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     work, best = advice["work"], advice["best"]
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
-        f"{_number(work['samples'])} {work['unit']} ({work['why']}); {_asked(advice['limit'])}",
+        f"{digits(work['samples'])} {work['unit']} ({work['why']}); {_asked(advice['limit'])}",
         "",
         *_choice(advice),
     ]
@@ -74,8 +73,8 @@ def advice_text(advice: Mapping[str, Any]) -> str:
             "nodes",
             "batch",
             "strategy",
-            "time, s",
-            "energy, J",
+            "time",
+            "energy",
             "energy is",
             "rests on",
             "",
@@ -84,7 +83,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
             (
                 "*" if row is best else " " if row["within_limit"] else "x",
                 str(row["nodes"]),
-                "-" if row["batch_size"] is None else str(row["batch_size"]),
+                "-" if row["batch_size"] is None else digits(row["batch_size"]),
                 row["strategy"],
                 _range(row, "time", "s"),
                 _range(row, "energy", "j"),

@@ -40,7 +40,7 @@ class Load:
 
     def text(self) -> str:
         """The load in words: ``other programs keep 1.9 cores busy (stress-ng)``."""
-        names = ", ".join(self.programs) or "none of them is visible here"
+        names = ", ".join(self.programs) or "short-lived, or not visible from here"
         return f"other programs keep {self.busy_cores:.1f} cores busy ({names})"
 
 

@@ -1,13 +1,15 @@
 """The scaling forecast of a campaign: its own platform as measured, others by their files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.forecast import Known, forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, roofline_of, roofline_or_refusal
@@ -20,7 +22,22 @@ from joulecast.simulator.calibration import (
     read_calibration,
     write_calibration,
 )
+from joulecast.simulator.strategy import Strategy
+from joulecast.tables.errors import scaling
 from joulecast.tables.strategies import Setting, scaling_forecast
+
+_FIGURES = (
+    "devices",
+    "batch_per_device",
+    "samples_per_s",
+    "samples_per_s_low",
+    "samples_per_s_high",
+    "joules_per_sample",
+    "joules_per_sample_low",
+    "joules_per_sample_high",
+    "energy_source",
+    "step_s",
+)
 
 
 @dataclass(frozen=True)
@@ -63,21 +80,34 @@ def calibrate_campaign(records: list[Path], out: Path) -> None:
 
 
 def _own(files: ForecastFiles, config: Mapping[str, Any]) -> Setting:
-    """The campaign's platform: ops measured on it, its link from its own all-reduces."""
+    """The campaign's platform and settings: ops measured on it, its link from its own all-reduces."""
     platform = read_platform(files.platforms[0])
-    batch = int(config["scale"]["batch_size"])
+    scale, training = config["scale"], config["training"]
+    weak, ranks = scale["scaling"] == "weak", int(scale["ranks_per_node"])
+    batch = int(scale["batch_size"]) // (ranks if weak else 1)
+    step = Strategy(overlap=training["overlap"], bucket_bytes=training["bucket_mb"] * 1e6)
+
+    def not_simulated(why: str) -> Setting:
+        return Setting(platform, None, batch, why, step, not weak)
+
     if platform.cluster is None:
-        why = f"platform {platform.name}: its file has no key `cluster`"
-        return Setting(platform, None, batch, why)
+        return not_simulated(f"platform {platform.name}: its file has no key `cluster`")
+    if platform.cluster.devices_per_node != ranks:
+        return not_simulated(
+            f"the campaign has {ranks} ranks on a node (scale.ranks_per_node), the file of platform "
+            f"{platform.name} {platform.cluster.devices_per_node} devices (cluster.devices_per_node)"
+        )
     if not files.ops:
-        why = "op costs were not measured here (configuration key simulator.profile_ops)"
-        return Setting(platform, None, batch, why)
+        return not_simulated(
+            "op costs were not measured here (configuration key simulator.profile_ops)"
+        )
     database = joined([read_database(path) for path in files.ops])
     costs: Costs = MeasuredCosts(database, roofline_or_refusal(platform))
     emulation = config.get("emulation")
     if emulation:
         costs = _Slower(costs, float(emulation["nodes_per_core"]))
-    return Setting(calibrated(platform, read_calibration(files.network)), costs, batch)
+    linked = calibrated(platform, read_calibration(files.network))
+    return Setting(linked, costs, batch, step=step, is_strong=not weak)
 
 
 def _other(path: Path, config: Mapping[str, Any]) -> Setting:
@@ -90,18 +120,108 @@ def _other(path: Path, config: Mapping[str, Any]) -> Setting:
     return Setting(platform, costs, int(section["batch_size"]))
 
 
+def fitted_forecast(fit: CampaignFit, platform: str, nodes: Sequence[int]) -> pd.DataFrame:
+    """What a campaign's own runs say of its platform: as they were measured, and as MC2 forecasts.
+
+    Args:
+        fit: of the campaign.
+        platform: the campaign's.
+        nodes: node counts to forecast; those that were measured are added.
+
+    Returns:
+        rows as of :func:`~joulecast.tables.strategies.scaling_forecast`, with 90 % intervals (``_low``,
+        ``_high``); ``rests_on`` is ``measured`` or ``fitted``.
+    """
+    known = Known.of_fit(fit)
+    trained = known.trained
+    trained = trained[(trained["kind"] == "training") & (trained["platform"] == platform)]
+    if trained.empty:
+        return pd.DataFrame()
+    counts = sorted({*nodes, *(int(count) for count in trained["nodes"])})
+    told = forecast_table(known, counts)
+    told = told[told["platform"] == platform]
+    ranks = float((trained["ranks"] / trained["nodes"]).median())
+    steps = told["work"] / told["batch_size"]
+    fitted = pd.DataFrame(
+        {
+            "network": told["workload"],
+            "nodes": told["nodes"],
+            "batch_per_device": told["batch_size"] / (told["nodes"] * ranks),
+            "step_s": told["time_s"] / steps,
+            "samples_per_s": told["work"] / told["time_s"],
+            "samples_per_s_low": told["work"] / told["time_high_s"],
+            "samples_per_s_high": told["work"] / told["time_low_s"],
+            "joules_per_sample": told["energy_j"] / told["work"],
+            "joules_per_sample_low": told["energy_low_j"] / told["work"],
+            "joules_per_sample_high": told["energy_high_j"] / told["work"],
+            "energy_source": "fitted to " + told["fitted_on"],
+            "basis": told["rests_on"],
+        }
+    ).assign(rests_on="fitted")
+    ran = scaling(trained).rename(
+        columns={
+            "workload": "network",
+            "batch_per_rank": "batch_per_device",
+            "work_per_s": "samples_per_s",
+            "joules_per_work": "joules_per_sample",
+        }
+    )
+    ran = ran.assign(
+        rests_on="measured",
+        step_s=ran["batch_per_device"] * ranks * ran["nodes"] / ran["samples_per_s"],
+    )
+    # The batch that the forecast keeps.
+    ran = ran.merge(fitted[["network", "nodes", "batch_per_device"]])
+    columns = [column for column in fitted if column in ran]
+    both = pd.concat([ran[columns], fitted], ignore_index=True)
+    return both.assign(platform=platform, devices=both["nodes"] * ranks)
+
+
+_KEY = ["network", "platform", "nodes"]
+
+
+def checked_forecast(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their efficiency, and how far they are off where the same setting was measured.
+
+    ``efficiency_percent`` is the speed of a node over that on the fewest nodes in rows of the same kind.
+    """
+    alone = rows.sort_values("nodes").groupby(["network", "platform", "rests_on"], sort=False)
+    per_node = rows["samples_per_s"] / rows["nodes"]
+    first = per_node.groupby(alone.ngroup()).transform("first")
+    table = rows.assign(efficiency_percent=100 * per_node / first)
+    ran = table[table["rests_on"] == "measured"].set_index(_KEY)
+    for column, name in (
+        ("step_s", "time_off_percent"),
+        ("joules_per_sample", "energy_off_percent"),
+    ):
+        there = ran[column].reindex(pd.MultiIndex.from_frame(table[_KEY])).to_numpy(float)
+        off = 100 * (table[column].to_numpy(float) / there - 1)
+        table[name] = np.where(table["rests_on"] == "measured", np.nan, off)
+    return table
+
+
 def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.DataFrame:
     """Forecast a campaign's networks on its own platform and on others.
 
     Args:
         files: graphs, op databases, fits, network calibration and platform files.
-        config: the sections ``simulator``, ``scale`` and ``emulation`` of the configuration.
+        config: the sections ``simulator``, ``scale``, ``training`` and ``emulation`` of the configuration.
 
     Returns:
-        the rows of :func:`joulecast.tables.strategies.scaling_forecast`.
+        the rows of :func:`fitted_forecast` and of :func:`joulecast.tables.strategies.scaling_forecast`, as
+        :func:`checked_forecast` has them.
     """
     graphs = [read_graph(path) for path in files.graphs]
     own = _own(files, config)
     others = [_other(path, config) for path in files.platforms[1:]]
-    fits = {own.platform.name: CampaignFit.load(files.fits)}
-    return scaling_forecast(graphs, [own, *others], config["simulator"]["nodes"], fits)
+    fit = CampaignFit.load(files.fits)
+    nodes = config["simulator"]["nodes"]
+    known = fitted_forecast(fit, own.platform.name, nodes)
+    ran = sorted({*nodes, *(int(count) for count in known.get("nodes", ()))})
+    of_own = scaling_forecast(graphs, [own], ran, {own.platform.name: fit})
+    rows = [known, of_own, scaling_forecast(graphs, others, nodes, {})]
+    table = pd.concat([part for part in rows if len(part)], ignore_index=True)
+    first = [*_KEY, "rests_on", *_FIGURES]
+    return checked_forecast(
+        table.reindex(columns=[*first, *table.columns.difference(first, sort=False)])
+    )

@@ -285,9 +285,14 @@ def write_simulator_tables(
         folder / "scaling_forecast",
         "What the networks would take on many nodes",
         [
-            "Data parallel, the batch of a device kept. Simulated; nothing here was measured. `step_j` is "
-            "the energy of a step on all nodes, by the energy model of the campaign on that platform.",
-            "Where a platform's file does not tell what a simulation needs, `why_none` says what.",
+            "Data parallel. `rests_on` says how a row is known. On the campaign's own platform the forecast "
+            "is `fitted`: MC2, fitted to the campaign's runs, with 90 % intervals (`_low`, `_high`), as "
+            "`joulecast forecast` gives it; `basis` says which runs. `measured` rows are means of runs.",
+            "`simulated` rows are a second opinion there, with the campaign's own overlap, buckets and "
+            "batches, and all that there is for other platforms, which are taken at their files' rates. "
+            "Their joules have the powers that MC2 was fitted to.",
+            "`time_off_percent` and `energy_off_percent` compare with the measured row of the same node "
+            "count (`fitted` has seen it). `basis` also says why a row has no figures.",
         ],
         forecast,
         sections="platform",

@@ -14,7 +14,7 @@ from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.simulator.simulate import Simulation, simulate
-from joulecast.simulator.strategy import Strategy
+from joulecast.simulator.strategy import Strategy, text_of
 
 
 def stage_times(simulation: Simulation, fit: CampaignFit | None = None) -> StageTimes:
@@ -66,35 +66,50 @@ def priced(simulation: Simulation, fits: Path | None) -> dict[str, Any]:
     }
 
 
+DDP = Strategy()
+"""Data parallel as DDP does it: gradients are sent while backward goes on."""
+
+
 @dataclass(frozen=True)
 class Setting:
-    """A platform to forecast on, with its op costs and the batch of a device."""
+    """A platform to simulate on, with its op costs and how the step is taken."""
 
     platform: Platform
     costs: Costs | None
     batch: int
+    """Samples of a device, or of all devices where ``is_strong``."""
     why_not: str = ""
     """Why it cannot be simulated, if it cannot."""
+    step: Strategy = DDP
+    """Overlap and buckets; its mesh is that of the devices asked for."""
+    is_strong: bool = False
+
+    def batch_of(self, devices: int) -> int:
+        """Samples of a device."""
+        return max(1, self.batch // devices) if self.is_strong else self.batch
 
 
 def _row(graph: OpGraph, setting: Setting, nodes: int) -> dict[str, Any]:
     cluster = setting.platform.cluster
     devices = nodes * (cluster.devices_per_node if cluster else 1)
+    batch = setting.batch_of(devices)
+    strategy = setting.step.model_copy(update={"mesh": {"data": devices}})
     row: dict[str, Any] = {
         "network": graph.name,
         "platform": setting.platform.name,
         "nodes": nodes,
+        "rests_on": "simulated",
         "devices": devices if cluster else None,
-        "batch_per_device": setting.batch,
+        "batch_per_device": batch,
+        "strategy": text_of(strategy),
     }
     if setting.why_not:
-        return row | {"why_none": setting.why_not}
-    strategy = Strategy(mesh={"data": devices})
+        return row | {"basis": setting.why_not}
     try:
-        simulation = simulate(graph, setting.platform, strategy, setting.batch, setting.costs)
+        simulation = simulate(graph, setting.platform, strategy, batch, setting.costs)
     except JoulecastError as error:
-        return row | {"why_none": str(error)}
-    return row | {"simulation": simulation, "why_none": ""}
+        return row | {"basis": str(error)}
+    return row | {"simulation": simulation}
 
 
 def scaling_forecast(
@@ -103,7 +118,7 @@ def scaling_forecast(
     nodes: Sequence[int],
     fits: Mapping[str, CampaignFit],
 ) -> pd.DataFrame:
-    """Data-parallel training on every platform and node count, the batch of a device kept (weak scaling).
+    """Simulated data-parallel training on every platform and node count.
 
     Args:
         graphs: the networks.
@@ -112,24 +127,22 @@ def scaling_forecast(
         fits: energy models by the platform that they were fitted on.
 
     Returns:
-        a row a network, platform and node count: ``step_s`` and its parts, ``efficiency_percent`` against
-        one node, memory, and joules where an energy model was fitted; ``why_none`` says what is missing.
+        a row a network, platform and node count: ``step_s`` and its parts, ``samples_per_s``, memory, and
+        ``joules_per_sample`` where an energy model was fitted; ``basis`` says what is missing.
     """
     rows = []
     for graph in graphs:
         for setting in settings:
-            alone: float | None = None
             for count in nodes:
                 row = _row(graph, setting, count)
                 simulation: Simulation | None = row.pop("simulation", None)
                 if simulation is not None:
-                    alone = alone or simulation.step_s
-                    row |= _figures(simulation, alone, fits.get(setting.platform.name))
+                    row |= _figures(simulation, fits.get(setting.platform.name))
                 rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _figures(simulation: Simulation, alone: float, fit: CampaignFit | None) -> dict[str, Any]:
+def _figures(simulation: Simulation, fit: CampaignFit | None) -> dict[str, Any]:
     parts = simulation.breakdown
     energy = StepEnergy(None, None, "no energy model was fitted on this platform")
     if fit is not None:
@@ -138,15 +151,14 @@ def _figures(simulation: Simulation, alone: float, fit: CampaignFit | None) -> d
     return {
         "step_s": simulation.step_s,
         "samples_per_s": simulation.samples_per_s,
-        "efficiency_percent": 100 * alone / simulation.step_s,
+        "joules_per_sample": None if energy.joules is None else energy.joules / simulation.batch,
+        "energy_source": energy.source and f"simulated, {energy.source} powers",
+        "why_no_energy": energy.reason,
         "computing_s": parts.computing_s,
         "exposed_communication_s": parts.exposed_communication_s,
         "bubble_s": parts.bubble_s,
         "memory_gb": simulation.peak_memory_bytes / 1e9,
         "out_of_memory": simulation.out_of_memory,
-        "op_costs": ", ".join(f"{count} {name}" for name, count in sorted(known.items())),
-        "step_j": energy.joules,
-        "energy_source": energy.source,
-        "source": "simulated",
-        "why_no_energy": energy.reason,
+        "basis": "op costs: "
+        + ", ".join(f"{count} {name}" for name, count in sorted(known.items())),
     }

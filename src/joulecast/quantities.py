@@ -1,0 +1,138 @@
+"""Quantities for people: numbers in words that a reader takes in at a glance, and durations that people type.
+
+Quantities that stand in one sentence are given together, and get one unit.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from joulecast.errors import JoulecastError
+
+NONE = "—"
+"""What stands where there is no number; never 0."""
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_LONG = 120.0
+"""Seconds from which a duration is given in minutes, hours or days."""
+_COUNTED = 1e15
+_JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
+_TYPED = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def is_number(value: Any) -> bool:
+    """Whether there is a finite number."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def digits(value: Any, count: int = 3) -> str:
+    """A number with so many significant digits, a whole one as it is counted; no exponent where people
+    read it without."""
+    if not is_number(value):
+        return NONE
+    if float(value).is_integer() and abs(value) < _COUNTED:
+        return f"{int(value):,}"
+    return _significant(value, count)
+
+
+def _significant(value: float, count: int = 3) -> str:
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if not -4 <= size < 15:
+        return f"{value:.{count - 1}e}"
+    rounded = round(float(value), count - 1 - size)
+    return f"{rounded:,.{max(0, count - 1 - size)}f}"
+
+
+def _together(values: Sequence[Any], units: Sequence[tuple[float, str]]) -> list[str]:
+    """Values in the unit that fits the middle one of them."""
+    sizes = sorted(abs(value) for value in values if is_number(value))
+    middle = sizes[len(sizes) // 2] if sizes else 0.0
+    size, unit = next(((s, u) for s, u in units if middle >= s), units[-1])
+    return [
+        f"{_significant(value / size)} {unit}" if is_number(value) else NONE for value in values
+    ]
+
+
+def lasting(value: float) -> str:
+    """A duration to the second, the minute or the hour: 45 s, 3 min 20 s, 2 h 5 min, 2 d 5 h."""
+    whole = round(value)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if hours < 1:
+        parts = [(minutes, "min"), (whole % 60, "s")]
+    elif days < 2:
+        parts = [(hours, "h"), (minutes % 60, "min")]
+    else:
+        parts = [(days, "d"), (hours % 24, "h")]
+    return " ".join(f"{count:,} {unit}" for count, unit in parts if count) or "0 s"
+
+
+def times(*values: Any) -> list[str]:
+    """Durations in seconds, as 1.23 s, 4 min 34 s, 3 h 20 min or 2 d 5 h; all of them alike."""
+    if max((abs(value) for value in values if is_number(value)), default=0.0) < _LONG:
+        return _together(values, _TIMES)
+    return [lasting(value) if is_number(value) else NONE for value in values]
+
+
+def energies(*values: Any) -> list[str]:
+    """Energies in joules, as 1.23 kJ; all of them in one unit."""
+    return _together(values, _JOULES)
+
+
+def seconds(value: Any) -> str:
+    """One duration, as :func:`times` gives it."""
+    return times(value)[0]
+
+
+def joules(value: Any) -> str:
+    """One energy, as :func:`energies` gives it."""
+    return energies(value)[0]
+
+
+def with_range(value: str, low: str, high: str) -> str:
+    """``146 s (96.8 to 250 s)``, of quantities that were given together; only the value without a range."""
+    if NONE in (low, high):
+        return value
+    unit = f" {low.rpartition(' ')[2]}"
+    alike = low.count(" ") == high.count(" ") == 1 and high.endswith(unit)
+    return f"{value} ({low.removesuffix(unit) if alike else low} to {high})"
+
+
+def duration_s(text: str) -> float:
+    """Seconds of a duration as people type it: ``90``, ``90s``, ``30min``, ``1.5h``, ``2d``, ``1h30min``.
+
+    Raises:
+        JoulecastError: it is none.
+    """
+    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.strip().lower())
+    whole = re.fullmatch(r"(?:(?:\d+(?:\.\d*)?|\.\d+)\s*[a-z]*\s*)+", text.strip().lower())
+    units = [unit for _, unit in parts]
+    if not whole or any(unit not in _TYPED for unit in units) or (len(parts) > 1 and "" in units):
+        raise JoulecastError(
+            f"{text}: no duration; give seconds, or as 45s, 30min, 1h, 1h30min, 2d"
+        )
+    return sum(float(number) * _TYPED[unit] for number, unit in parts)
+
+
+def percent(value: Any, signed: bool = False) -> str:
+    """A percentage, with its sign where that matters."""
+    if not is_number(value):
+        return NONE
+    places = 0 if abs(value) >= 10 or value == 0 else 1 if abs(value) >= 1 else 2
+    return f"{value:{'+' if signed else ''},.{places}f} %"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """``1 run``, ``3 runs``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def listed(names: Sequence[Any], most: int = 6) -> str:
+    """Names in a sentence; says how many are left unnamed."""
+    shown = [str(name) for name in names[:most]]
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -1,0 +1,65 @@
+"""Quantities for people: what is written, and what is read."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.errors import JoulecastError
+from joulecast.quantities import (
+    NONE,
+    digits,
+    duration_s,
+    energies,
+    joules,
+    lasting,
+    seconds,
+    times,
+    with_range,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (190_800, "2 d 5 h")],
+)
+def test_durations_are_written_as_people_say_them(value, text):
+    assert lasting(value) == text
+
+
+def test_counts_have_no_exponent():
+    assert digits(32768) == "32,768" and digits(3.277e4) == "32,770" and digits(1e12)[-1] == "0"
+
+
+def test_quantities_of_one_sentence_have_one_unit():
+    assert times(49.6, 12.0) == ["49.6 s", "12.0 s"]
+    assert times(200, 7500) == ["3 min 20 s", "2 h 5 min"]
+    assert energies(919, 509, 1660) == ["919 J", "509 J", "1,660 J"]
+    assert energies(3.413e7, None) == ["34.1 MJ", NONE]
+    assert with_range(*energies(919, 509, 1660)) == "919 J (509 to 1,660 J)"
+    assert with_range(*times(200, 150, 7500)) == "3 min 20 s (2 min 30 s to 2 h 5 min)"
+    assert with_range(*energies(919, None, None)) == "919 J"
+
+
+@given(st.floats(0, 1e14) | st.sampled_from([None, math.nan, math.inf]))
+def test_nothing_is_ever_written_with_an_exponent(value):
+    for text in (digits(value), seconds(value), joules(value)):
+        assert "e+" not in text and "nan" not in text and "inf" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("90", 90), ("90s", 90), ("30min", 1800), ("1h", 3600), ("1.5h", 5400)),
+        *(("2d", 172800), ("1h30min", 5400), ("1h 30 min", 5400), ("0.5", 0.5), ("1W", 604800)),
+    ],
+)
+def test_durations_are_read_as_people_type_them(text, expected):
+    assert duration_s(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "1y", "1h30", "-5", "1h min", "5 5"])
+def test_what_is_no_duration_is_answered_in_one_line(text):
+    with pytest.raises(JoulecastError, match="no duration; give seconds, or as"):
+        duration_s(text)
