@@ -20,6 +20,12 @@ include: "workflow/rules/papers.smk"
 include: "workflow/rules/pages.smk"
 
 
+TARGETS = (
+    *("all", "measure", "tables", "figures", "check", "overview"),
+    *("energy_tables", "simulator_tables", "partition_tables", "tuning_tables", "paper_tables"),
+)
+
+
 onstart:
     tell_failed_runs()
 
@@ -103,3 +109,6 @@ rule paper_tables:
         rules.simulator_report.output,
         rules.partition_report.output,
         rules.papers.output,
+
+
+require_targets()

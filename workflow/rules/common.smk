@@ -1,6 +1,7 @@
 # What the rules share: the checked configuration, the runs it asks for, and where results lie.
 import json
 import os
+import sys
 from hashlib import sha256
 from math import ceil
 from pathlib import Path
@@ -204,6 +205,18 @@ def tables_of_external_data(wildcards):
         if not missing[name]
         for key, files in needed.items()
     }
+
+
+def require_targets():
+    """Refuse a target after `--` that no rule has by name and that is no path."""
+    # Snakemake tells a Snakefile no targets, and later only says that no rule makes them.
+    asked = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
+    known = {rule.name for rule in workflow.rules}
+    for target in asked:
+        if target not in known and "/" not in target:
+            raise WorkflowError(
+                f"no target `{target}`; targets: {', '.join(TARGETS)}, or the path of a file"
+            )
 
 
 def tell_failed_runs(check_records=False):

@@ -230,8 +230,13 @@ def main() -> None:
     nodes = MeteredNodes(**order["nodes"])
     ranks = tuple(order["ranks"])
     sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes, ranks)
-    answer = sample(sampled, stop, lambda: print("begun", flush=True))
-    json.dump(answer, sys.stdout)
+    try:
+        answer = sample(sampled, stop, lambda: print("begun", flush=True))
+        json.dump(answer, sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The rank is gone, and says itself why. What is left to be written goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from joulecast.testbed.configurations import Algorithm
+from joulecast.training.mpi import MPI
 
 Numbers = NDArray[np.float32]
 Steps = Iterator[list[MPI.Request]]

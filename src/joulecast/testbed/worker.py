@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from mpi4py import MPI
 
 from joulecast.files import written_aside
 from joulecast.testbed.configurations import Configuration
 from joulecast.testbed.jobs import Collective, Job
 from joulecast.testbed.load import foreign_cpu_s
 from joulecast.testbed.messages import ALL_REDUCES, Numbers, Operation, Rank, now, single
+from joulecast.training.mpi import MPI
 
 _REAL_TIME_PRIORITY = 10
 _HEADSTART_S = 0.03

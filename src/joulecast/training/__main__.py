@@ -2,18 +2,17 @@
 
 import argparse
 import json
+import sys
 import time
 import traceback
 from pathlib import Path
 
-from mpi4py import MPI
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load
 from joulecast.spec import RunSpec
 from joulecast.training.ranks import say_reason
-from joulecast.training.run import measure_this_run
 
 _LET_RANK_0_SPEAK_S = 0.5
 
@@ -41,6 +40,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the run record")
     parser.add_argument("--load", type=_load, help="load before the run as JSON, if it is known")
     arguments = parser.parse_args()
+    try:
+        # Here, so that a machine without MPI gets its reason where the launcher looks for it.
+        from joulecast.training.mpi import MPI
+        from joulecast.training.run import measure_this_run
+    except JoulecastError as error:
+        say_reason(error, arguments.spec)
+        sys.exit(2)
     comm = MPI.COMM_WORLD
     try:
         measure_this_run(_read_spec(arguments.spec), arguments.out, comm, arguments.load)

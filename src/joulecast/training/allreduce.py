@@ -13,11 +13,11 @@ import shutil
 from typing import Protocol
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.training.hosts import Hosts, arrive
+from joulecast.training.mpi import MPI
 
 _BLOCK_BYTES = 256 * 1024
 

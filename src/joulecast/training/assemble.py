@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from mpi4py import MPI
 
 from joulecast import provenance
 from joulecast.metering import MeterInfo
@@ -23,6 +22,7 @@ from joulecast.records import (
     RunRecord,
 )
 from joulecast.spec import RunSpec
+from joulecast.training.mpi import MPI
 from joulecast.training.run import FromRank, Measured
 
 _SHORTEST_JUDGED_S = 0.2

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from torch import Tensor, nn
 
 from joulecast.training.allreduce import AllReduce, open_allreduce
 from joulecast.training.hosts import Hosts
+from joulecast.training.mpi import MPI
 from joulecast.training.stages import StageClock
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}

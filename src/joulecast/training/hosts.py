@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-from mpi4py import MPI
-
 from joulecast.provenance import physical_host
+from joulecast.training.mpi import MPI
 
 _POLL_S = 50e-6
 _SLOW_POLL_S = 2e-3

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from mpi4py import MPI
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
@@ -21,6 +20,7 @@ from joulecast.training.emulation import NodeSpeed
 from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts, arrive, arrive_slowly
 from joulecast.training.loader import Batch, Loader, batch_indices, rank_share
+from joulecast.training.mpi import MPI
 from joulecast.training.stages import StageClock
 from joulecast.workloads.datasets import Images, open_dataset
 from joulecast.workloads.networks import build_network

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mpi4py import MPI
 from torch import Tensor, nn
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
 from joulecast.training.hosts import arrive, arrive_slowly
 from joulecast.training.loop import keep_freed_memory, loss_sum, momentum_step
+from joulecast.training.mpi import MPI
 from joulecast.training.pieces import split_tasks
 from joulecast.training.pipeline import Stage
 from joulecast.training.pipeline_local import local_stages

@@ -14,8 +14,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from mpi4py import MPI
-
 from joulecast import provenance
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
@@ -25,6 +23,7 @@ from joulecast.spec import RunSpec
 from joulecast.training import calibration
 from joulecast.training.emulation import check_cores
 from joulecast.training.hosts import Hosts, RunClock, arrive_slowly, clock_offsets
+from joulecast.training.mpi import MPI
 from joulecast.training.progress import shown_progress
 from joulecast.training.stages import StageClock
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from mpi4py import MPI
 
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform
 from joulecast.spec import RunSpec, Training, Workload
 from joulecast.training.hosts import Hosts
 from joulecast.training.loop import Splits, Trained, Trainer
+from joulecast.training.mpi import MPI
 from joulecast.training.stages import StageClock
 
 GoOn = Callable[[int, float], bool]

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 import psutil
 import torch
-from mpi4py import MPI
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from joulecast.spec import Workload as SpecWorkload
 from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts, arrive_slowly
 from joulecast.training.loop import Trainer, broadcast_replica
+from joulecast.training.mpi import MPI
 from joulecast.training.pipeline import Schedule, Stage, split_network
 from joulecast.training.stages import StageClock
 from joulecast.training.validation_results import (
