@@ -349,7 +349,10 @@ def _place(name: str) -> dict[str, Any]:
     told: dict[str, Any]
     try:
         plan = best_plan(placement_problem(placement_graph(Path(f"{name}.json"), content)))
-        told = {"certified": plan.is_certified, "gap_percent": 100 * plan.gap}
+        told = {
+            "certified": plan.is_certified,
+            "gap_percent": None if plan.gap is None else 100 * plan.gap,
+        }
         told |= {"bottleneck": plan.bottleneck, "listed": plan.searched_ideals}
     except JoulecastError as error:
         told = {"certified": False, "note": str(error).split(": ", 1)[1].split(";")[0]}

@@ -31,7 +31,8 @@ def partition(
         Path, typer.Argument(help="Task graph, PipeDream graph.txt or device-placement JSON.")
     ],
     devices: Annotated[
-        int | None, typer.Option(help="How many; device-placement files say it themselves.")
+        int | None,
+        typer.Option(help="How many; a device-placement file says it itself, as maxFPGAs."),
     ] = None,
     cost: Annotated[
         Cost | None,
@@ -54,7 +55,7 @@ def partition(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
-    """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it."""
+    """Cut a network into pipeline stages so that the slowest is fast, and say what of it is proven."""
     from joulecast.partition.problem import CostModel
     from joulecast.partition.report import compat_report, explained, plan_report, summary
 

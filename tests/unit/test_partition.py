@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
@@ -383,6 +384,32 @@ def test_too_many_ideals_leave_a_gap_that_is_told():
     assert "not certified" in plan.proof
     assert plan.gap == pytest.approx(plan.bottleneck / plan.lower_bound - 1)
     assert sum(len(stage.nodes) for stage in plan.stages) == len(graph.tasks)
+
+
+def test_a_proof_names_its_reason():
+    """Each of the ways in which nothing better can be left."""
+
+    def proof(graph: TaskGraph, devices: int, **options) -> str:
+        with patch.multiple(planner, _FEW_IDEALS=1, _HANDFUL=1):
+            plan = best_plan(pipeline_problem(graph, devices, **options))
+        assert plan.is_certified
+        return plan.proof
+
+    row = {1: [0], 2: [1], 3: [2]}
+    assert "heaviest node, average" in proof(a_graph(row, [5, 5, 5, 5]), 2)
+    # Every cut but the last costs 2 s: two nodes are left of four, for three stages.
+    dear = a_graph(row, [5, 5, 5, 5], activations=[10**6, 10**6, 1, 1])
+    assert "fewer nodes left than stages" in proof(dear, 3, cost="max", bandwidth=1e6)
+    # Two stages of those two nodes: the heavier one is the bound.
+    assert "are not sent: heaviest node" in proof(dear, 2, cost="max", bandwidth=1e6)
+    # Work alone would allow 15, a cut in the middle costs 4 more.
+    sent = a_graph(row, [5, 10, 10, 5], activations=[1, 2, 1, 1])
+    assert "all ideals that such a pipeline" in proof(sent, 2, cost="sum", bandwidth=1e6)
+
+
+def test_above_a_bound_of_nothing_no_gap_is_told():
+    plan = replace(best_plan(pipeline_problem(a_graph({1: [0]}, [5, 5]), 2)), lower_bound=0.0)
+    assert plan.gap is None and replace(plan, bottleneck=0.0).gap == 0.0
 
 
 def placement(nodes: list[dict], edges: list[tuple], **top) -> dict:

@@ -8,6 +8,7 @@ from conftest import ROOT
 from test_partition import a_graph, placement
 
 from joulecast.errors import JoulecastError
+from joulecast.papers.antichain import antichain_rows
 from joulecast.partition.experiment import partition_experiment, stages_for_runtime
 from joulecast.tables.partition import (
     planning_times,
@@ -44,6 +45,22 @@ def test_every_planner_is_beside_the_optimum(experiment):
     times = planning_times([found | {"network": "resnet18"}], published).set_index("devices")
     assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] > 0
     assert times.at[4, "published_handsplit_minutes"] == "35"
+
+
+def test_what_is_not_certified_is_not_called_proven(experiment):
+    published = read_published_partitioning(PUBLISHED)
+    found = json.loads(experiment.read_text()) | {"network": "resnet18"}
+    experiment.write_text(json.dumps(found))
+    for of_count in found["on_devices"].values():
+        of_count["plan"]["certified"] = False
+    for certified in (True, False):
+        if not certified:
+            experiment.write_text(json.dumps(found))
+        rows = antichain_rows([experiment], [], published)
+        exact = [r for r in rows if "exact, with a proof" in r.quantity and r.ours is not None]
+        assert len(exact) == 2
+        told = ["the proof did not come to an end" in row.why_not_comparable for row in exact]
+        assert told == [not certified] * 2
 
 
 def test_tables_and_figures_are_written(experiment, tmp_path):

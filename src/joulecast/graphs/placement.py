@@ -6,9 +6,13 @@ with ``sourceId``, ``destId``, ``cost`` (of the source's output). Nodes of one c
 backward node is where its forward node is, so what is placed are classes of nodes, ordered by their forward
 parts. Edges between backward nodes may run either way (in the published layer graphs they run as the forward
 ones do).
+
+Backward nodes without a forward node of their colour, *orphans*, are classes of their own. No forward part
+orders them. The paper's programme gives each a forward mate without cost, whose edges mirror those of the
+backward nodes: that order is here in ``PlacementGraph.mirrored``, for whoever cannot search without one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +28,9 @@ from joulecast.graphs.taskgraph import Task, checked_number, in_order
 class PlacementClass:
     """Nodes that are placed together.
 
-    ``name`` is the id of its first forward node, ``nodes`` all ids; ``reads`` are the positions of the
-    classes before it. Loads and size are sums over its nodes, in the file's units.
+    ``name`` is the id of its first forward node (of an orphan: of its first node), ``nodes`` all ids;
+    ``reads`` are the positions of the classes before it. Loads and size are sums over its nodes, in the
+    file's units. ``is_orphan`` tells that all its nodes are backward ones.
     """
 
     name: str
@@ -35,11 +40,15 @@ class PlacementClass:
     cpu_load: float
     size: float
     runs_on_accelerator: bool
+    is_orphan: bool = False
 
 
 @dataclass(frozen=True)
 class NodeOutput:
-    """What one node hands on to other classes; each accelerator that it leaves or enters pays ``cost``."""
+    """What one node hands on to other classes; each accelerator that it leaves or enters pays ``cost``.
+
+    The format wants one cost for all edges of a node; where they differ, the dearest is paid.
+    """
 
     producer: int
     consumers: tuple[int, ...]
@@ -48,7 +57,11 @@ class NodeOutput:
 
 @dataclass(frozen=True)
 class PlacementGraph:
-    """What a file asks to be placed: classes in an order in which they can run."""
+    """What a file asks to be placed: classes in an order in which they can run.
+
+    ``mirrored`` are pairs of classes, the earlier first, at least one an orphan: the edges of the paper's
+    artificial forward nodes. They may form circles, with each other and with what the classes read.
+    """
 
     name: str
     accelerators: int
@@ -56,6 +69,7 @@ class PlacementGraph:
     memory: float
     classes: tuple[PlacementClass, ...]
     outputs: tuple[NodeOutput, ...]
+    mirrored: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,11 @@ class _Node:
     cpu_load: float
     size: float
     runs_on_accelerator: bool
+
+    @property
+    def place(self) -> str:
+        """Nodes with the same one are on the same device."""
+        return f"node {self.id}" if self.color is None else f"color {self.color}"
 
 
 def is_placement(content: Any) -> bool:
@@ -115,7 +134,7 @@ def _read_edges(
                 raise JoulecastError(f"{here}: {key} is the unknown node `{end}`")
             ends.append(end)
         cost = float(checked_number(here, "cost", edge.get("cost", 0)))
-        edges[ends[0]][ends[1]] = cost
+        edges[ends[0]][ends[1]] = max(cost, edges[ends[0]].get(ends[1], 0.0))
     return edges
 
 
@@ -123,9 +142,6 @@ def _class_of_nodes(
     where: str, nodes: Mapping[str, _Node], edges: Mapping[str, Mapping[str, float]]
 ) -> dict[str, int]:
     """A number for each node, the same for those that have to be on one device."""
-    forward = {name: node for name, node in nodes.items() if not node.is_backward}
-    if not forward:
-        raise JoulecastError(f"{where}: no forward node")
     reads: dict[str, list[str]] = {name: [] for name in nodes}
     for source, targets in edges.items():
         for target in targets:
@@ -133,51 +149,19 @@ def _class_of_nodes(
                 reads[target].append(source)
     # Tells of a cycle by name, among forward nodes or among backward ones.
     in_order(where, [Task(name, "", tuple(reads[name]), 0, 0, 0, 0) for name in nodes])
-    colors: dict[str, int] = {}
-    found: dict[str, int] = {}
-    for name, node in forward.items():
-        key = f"node {name}" if node.color is None else f"color {node.color}"
-        found[name] = colors.setdefault(key, len(colors))
+    places: dict[str, int] = {}
+    found = {name: places.setdefault(node.place, len(places)) for name, node in nodes.items()}
     # Several forward nodes of a colour: with all that lies between them, as a device's part is contiguous.
-    pairs = [(found[s], found[t]) for t in forward for s in reads[t]]
+    pairs = [
+        (found[source], found[name])
+        for name, node in nodes.items()
+        if not node.is_backward
+        for source in reads[name]
+    ]
     rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
-    links = csr_array(([1] * len(pairs), (rows, columns)), shape=(len(colors), len(colors)))
+    links = csr_array(([1] * len(pairs), (rows, columns)), shape=(len(places), len(places)))
     _, together = connected_components(links, directed=True, connection="strong")
-    found = {name: int(together[number]) for name, number in found.items()}
-    waiting = []
-    for name, node in nodes.items():
-        if node.is_backward:
-            mate = colors.get(f"color {node.color}") if node.color is not None else None
-            if mate is None:
-                waiting.append(name)
-            else:
-                found[name] = int(together[mate])
-    _place_with_neighbours(where, waiting, edges, found)
-    return found
-
-
-def _place_with_neighbours(
-    where: str,
-    waiting: Iterable[str],
-    edges: Mapping[str, Mapping[str, float]],
-    found: dict[str, int],
-) -> None:
-    """Backward nodes without a forward node of their colour go where a neighbour of theirs is."""
-    left = list(waiting)
-    neighbours: dict[str, list[str]] = {name: [*edges[name]] for name in left}
-    for source, targets in edges.items():
-        for target in targets:
-            if target in neighbours:
-                neighbours[target].append(source)
-    while left:
-        placed = {n: found[m] for n in left for m in reversed(neighbours[n]) if m in found}
-        if not placed:
-            raise JoulecastError(
-                f"{where}: backward node `{left[0]}` has no forward node of its colorClass and no neighbour "
-                "that has; where is it to be placed?"
-            )
-        found.update(placed)
-        left = [name for name in left if name not in placed]
+    return {name: int(together[number]) for name, number in found.items()}
 
 
 def placement_graph(path: Path, content: Any) -> PlacementGraph:
@@ -204,7 +188,7 @@ def placement_graph(path: Path, content: Any) -> PlacementGraph:
     if not nodes:
         raise JoulecastError(f"{where}: the graph is empty")
     edges = _read_edges(where, content["edges"], nodes)
-    classes, outputs = _contracted(where, nodes, edges)
+    classes, outputs, mirrored = _contracted(where, nodes, edges)
     graph = PlacementGraph(
         name=path.stem,
         accelerators=int(content["maxFPGAs"]),
@@ -212,6 +196,7 @@ def placement_graph(path: Path, content: Any) -> PlacementGraph:
         memory=float(content["maxSizePerFPGA"]),
         classes=classes,
         outputs=outputs,
+        mirrored=mirrored,
     )
     for each in classes:
         if not graph.cpus and each.size > graph.memory:
@@ -226,13 +211,15 @@ def placement_graph(path: Path, content: Any) -> PlacementGraph:
 
 def _contracted(
     where: str, nodes: Mapping[str, _Node], edges: Mapping[str, Mapping[str, float]]
-) -> tuple[tuple[PlacementClass, ...], tuple[NodeOutput, ...]]:
+) -> tuple[tuple[PlacementClass, ...], tuple[NodeOutput, ...], tuple[tuple[int, int], ...]]:
+    """The classes, what crosses between them, and the mirrored edges of the orphans."""
     class_of = _class_of_nodes(where, nodes, edges)
     members: dict[int, list[_Node]] = {}
     for name, number in class_of.items():
         members.setdefault(number, []).append(nodes[name])
+    # The first forward node, or the first of all where each is a backward one.
     first = {
-        number: next(each.id for each in of_class if not each.is_backward)
+        number: min(of_class, key=lambda each: each.is_backward)
         for number, of_class in members.items()
     }
     reads: dict[int, dict[str, None]] = {number: {} for number in members}
@@ -240,28 +227,35 @@ def _contracted(
         for target in targets:
             ends = class_of[source], class_of[target]
             if ends[0] != ends[1] and not (nodes[source].is_backward or nodes[target].is_backward):
-                reads[ends[1]][first[ends[0]]] = None
-    tasks = [Task(first[number], "", tuple(reads[number]), 0, 0, 0, 0) for number in members]
+                reads[ends[1]][first[ends[0]].id] = None
+    tasks = [Task(first[number].id, "", tuple(reads[number]), 0, 0, 0, 0) for number in members]
     ordered = [class_of[task.name] for task in in_order(where, tasks)]
     position = {number: place for place, number in enumerate(ordered)}
     classes = tuple(
         PlacementClass(
-            name=first[number],
+            name=first[number].id,
             nodes=tuple(each.id for each in members[number]),
             reads=tuple(position[class_of[name]] for name in reads[number]),
             accelerator_load=sum(each.accelerator_load for each in members[number]),
             cpu_load=sum(each.cpu_load for each in members[number]),
             size=sum(each.size for each in members[number]),
             runs_on_accelerator=all(each.runs_on_accelerator for each in members[number]),
+            is_orphan=first[number].is_backward,
         )
         for number in ordered
     )
     outputs = []
+    mirrored: dict[tuple[int, int], None] = {}
     for source, targets in edges.items():
         producer = position[class_of[source]]
         consumers = {position[class_of[target]] for target in targets} - {producer}
         cost = max(targets.values(), default=0.0)
-        if not consumers or not cost:
-            continue
-        outputs.append(NodeOutput(producer, tuple(sorted(consumers)), cost))
-    return classes, tuple(outputs)
+        if consumers and cost:
+            outputs.append(NodeOutput(producer, tuple(sorted(consumers)), cost))
+        for target in targets:
+            earlier = position[class_of[target]]
+            is_backward = nodes[source].is_backward and nodes[target].is_backward
+            is_of_orphan = classes[producer].is_orphan or classes[earlier].is_orphan
+            if is_backward and is_of_orphan and earlier != producer:
+                mirrored[earlier, producer] = None
+    return classes, tuple(outputs), tuple(mirrored)

@@ -57,6 +57,8 @@ def _times(table: pd.DataFrame, published: PublishedPartitioning, missing: str) 
                 why = published.not_comparable_because
                 if cell is not None and ours is None:
                     why += f"; ours: {cell['why_no_pipedream']}"
+                if cell is not None and ours_ms == "joulecast_cpu_ms" and not cell["certified"]:
+                    why += "; ours: the proof did not come to an end"
                 rows.append(
                     Row(
                         _PAPER,

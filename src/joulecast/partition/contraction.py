@@ -1,19 +1,19 @@
-"""Nodes that no good pipeline separates, made one.
+"""Nodes that are in one stage for a reason, made one.
 
 An output whose sending alone takes as long as the bottleneck to beat is sent by no better pipeline: its
 producer and all its readers are in one stage, with all that lies between them. What is left is a smaller
 problem with the same better pipelines, often a much smaller one: early in a network the tensors are large.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from joulecast.partition.order import WeighedOrder, bits_of, nodes_of
-from joulecast.partition.problem import Output, Problem
+from joulecast.partition.order import PartialOrder, WeighedOrder, bits_of, nodes_of
+from joulecast.partition.problem import Floats, Output, Problem, fastest_work
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,19 @@ class Contraction:
         return found
 
 
-def _groups(problem: Problem, bottleneck: float) -> tuple[int, list[int]]:
-    """How many groups there are, and each node's."""
-    order = problem.order
-    most = max(move.devices for move in problem.moves)
-    pairs = [
-        (earlier, node) for node in range(order.size) for earlier in nodes_of(order.before[node])
+def _groups(order: PartialOrder, pairs: Iterable[tuple[int, int]]) -> tuple[int, list[int]]:
+    """How many groups there are, and each node's, if the first of each pair comes before the second, too."""
+    links = [
+        *(
+            (earlier, node)
+            for node in range(order.size)
+            for earlier in nodes_of(order.before[node])
+        ),
+        *pairs,
     ]
-    for output in problem.outputs:
-        if output.cost / most >= bottleneck:
-            # A cycle, so that they are strongly connected, with all between them.
-            for reader in nodes_of(output.consumers):
-                pairs += [(output.producer, reader), (reader, output.producer)]
-    rows, columns = zip(*pairs, strict=True) if pairs else ((), ())
-    links = csr_array(([True] * len(pairs), (rows, columns)), shape=(order.size, order.size))
-    count, groups = connected_components(links, directed=True, connection="strong")
+    rows, columns = zip(*links, strict=True) if links else ((), ())
+    matrix = csr_array(([True] * len(links), (rows, columns)), shape=(order.size, order.size))
+    count, groups = connected_components(matrix, directed=True, connection="strong")
     return int(count), groups.tolist()
 
 
@@ -68,25 +66,38 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
 
     Only where every device pays for transfers: a CPU of a device-placement graph does not.
     """
+    if problem.cpus:
+        return None
+    most = max(move.devices for move in problem.moves)
+    pairs = []
+    for output in problem.outputs:
+        if output.cost / most >= bottleneck:
+            # A cycle, so that they are strongly connected, with all between them.
+            for reader in nodes_of(output.consumers):
+                pairs += [(output.producer, reader), (reader, output.producer)]
+    return fused(problem, pairs) if pairs else None
+
+
+def fused(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Contraction:
+    """The problem whose pipelines keep the order of these pairs, too, the earlier first.
+
+    Nodes that would come before each other are one. All its pipelines are pipelines of ``problem``.
+    """
     order = problem.order
-    if problem.cpus or not problem.outputs:
-        return None
-    count, group_of = _groups(problem, bottleneck)
-    if count == order.size:
-        return None
+    count, group_of = _groups(order, pairs)
     members, before = [0] * count, [set[int]() for _ in range(count)]
     for node, group in enumerate(group_of):
         members[group] |= 1 << node
         before[group] |= {group_of[n] for n in nodes_of(order.before[node])} - {group}
+    for earlier, later in pairs:
+        before[group_of[later]] |= {group_of[earlier]} - {group_of[later]}
     first = [(bits & -bits).bit_length() for bits in members]
     running = _in_running_order(before, first)
     place = {group: position for position, group in enumerate(running)}
     position_of = [place[group] for group in group_of]
-    columns = (problem.work, problem.parameters, problem.activations)
-    work, parameters, activations = (
-        np.bincount(position_of, weights=column, minlength=count).astype(float)
-        for column in columns
-    )
+
+    def summed(column: Floats) -> Floats:
+        return np.bincount(position_of, weights=column, minlength=count).astype(float)
 
     outputs = []
     for output in problem.outputs:
@@ -94,16 +105,26 @@ def contracted(problem: Problem, bottleneck: float) -> Contraction | None:
         readers = {position_of[node] for node in nodes_of(output.consumers)} - {producer}
         if readers:
             outputs.append(Output(producer, bits_of(readers), output.cost))
+    on_cpus = {position_of[n] for n in nodes_of(problem.not_on_accelerators)}
+    work = summed(problem.work)
+    cpu_work = None if problem.cpu_work is None else summed(problem.cpu_work)
+    is_cpu_only = np.array([not problem.devices or n in on_cpus for n in range(count)])
+    weights = fastest_work(work, cpu_work, is_cpu_only)
     smaller = replace(
         problem,
         node_names=tuple(problem.node_names[first[group] - 1] for group in running),
         members=(),
-        order=WeighedOrder([[place[g] for g in before[group]] for group in running], work.tolist()),
+        order=WeighedOrder(
+            [[place[g] for g in before[group]] for group in running], weights.tolist()
+        ),
         work=work,
+        cpu_work=cpu_work,
         outputs=tuple(outputs),
         traffic=(),
-        parameters=parameters,
-        activations=activations,
-        not_on_accelerators=bits_of(position_of[n] for n in nodes_of(problem.not_on_accelerators)),
+        parameters=summed(problem.parameters),
+        activations=summed(problem.activations),
+        not_on_accelerators=bits_of(on_cpus),
+        unordered=0,
+        mirrored=(),
     )
     return Contraction(smaller, tuple(members[group] for group in running))

@@ -8,21 +8,21 @@ First a few linear orders of the nodes are cut, which is quick and nearly right.
 which ideals a better one could go through (:mod:`joulecast.partition.search`); those are searched, all of
 them, for bottlenecks near the lower bound first, which leave few. Where there are too many of them to list,
 what cannot be proven is a gap that is reported.
+
+Nodes that nothing orders (backward ones of device placement without a forward one) multiply the ideals.
+Where those are too many, the order that the source demands of them is kept
+(:mod:`joulecast.partition.unordered`); what is proven then holds given that order, and the plan says so.
 """
 
 import math
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-
-import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.contraction import Contraction, contracted
 from joulecast.partition.order import TooManyIdeals, nodes_of
-from joulecast.partition.problem import Move, Problem
+from joulecast.partition.problem import Problem
 from joulecast.partition.search import (
     Chain,
     best_chain,
@@ -33,7 +33,8 @@ from joulecast.partition.search import (
     prefixes,
     state_windows,
 )
-from joulecast.partition.stage_costs import StageCosts
+from joulecast.partition.stages import Stage, described_stages
+from joulecast.partition.unordered import beside_neighbours, in_mirrored_order, without_unordered
 
 MOST_IDEALS = 60_000
 """Ideals that are listed at most; with more the answer is not certified."""
@@ -43,31 +44,22 @@ _FEW_IDEALS = 1500
 _HANDFUL = 100
 """So many are searched at once, without trying nearer bottlenecks before."""
 _FIRST_SHARE, _MOST_FAILURES = 0.25, 2
+_SAME = 1e-12
+"""Bottlenecks as near to each other as this are one, added up in another order."""
 
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage: its nodes, what it is put on, and what it costs there.
-
-    ``time`` is what counts for the bottleneck, ``work`` its nodes' own time on one device; ``enters`` and
-    ``leaves`` are times to send what crosses its edges (of both ways), ``None`` where they do not count;
-    ``bytes_in`` and ``bytes_out`` are the activations that cross (as much comes back), ``None`` where a file
-    has costs instead;
-    ``memory`` in bytes (sizes of the file), with the activations of ``stashed`` micro-batches.
-    """
-
-    nodes: tuple[str, ...]
-    move: Move
-    time: float
-    work: float
-    enters: float | None
-    leaves: float | None
-    bytes_in: float | None
-    bytes_out: float | None
-    parameters: float
-    activations: float
-    memory: float
-    stashed: int
+_BY_WORK = (
+    "the bottleneck is the lower bound: heaviest node, average, or work that cannot be shared"
+)
+_BY_SENDING = (
+    "the bottleneck is the lower bound of what is left where the outputs that take as long to send are not "
+    "sent: heaviest node, average, or work that cannot be shared"
+)
+_BY_FEW_NODES = (
+    "is infeasible: without the outputs that take as long to send "
+    "there are fewer nodes left than stages"
+)
+_BY_THE_OTHERS = "the bottleneck is the least that the nodes with an order have without the others"
+_BY_IDEALS = "is infeasible: all ideals that such a pipeline could go through were searched"
 
 
 @dataclass(frozen=True)
@@ -79,6 +71,8 @@ class Plan:
         lower_bound: no pipeline has a smaller bottleneck; equal to it when the plan is certified.
         is_certified: whether the plan is proven to be the best.
         proof: how, or why not.
+        given_nodes: of a plan that is not certified: so many nodes were kept in an order that nothing
+            demands, and given that order the plan is proven to be the best; 0: nothing is proven, or all is.
         searched_ideals: that were listed for it.
         cpu_s: what the planning took, without reading the graph.
     """
@@ -89,6 +83,7 @@ class Plan:
     lower_bound: float
     is_certified: bool
     proof: str
+    given_nodes: int
     stages: tuple[Stage, ...]
     work: float
     searched_ideals: int
@@ -100,9 +95,11 @@ class Plan:
         return self.work / self.bottleneck if self.bottleneck else 1.0
 
     @property
-    def gap(self) -> float:
-        """Share by which the bottleneck is above the lower bound."""
-        return self.bottleneck / self.lower_bound - 1 if self.lower_bound else 0.0
+    def gap(self) -> float | None:
+        """Share by which the bottleneck is above the lower bound; ``None`` above a bound of 0."""
+        if not self.lower_bound:
+            return None if self.bottleneck else 0.0
+        return self.bottleneck / self.lower_bound - 1
 
 
 class _Search:
@@ -111,9 +108,12 @@ class _Search:
     def __init__(self, problem: Problem, most_ideals: int) -> None:
         self.problem, self.most_ideals = problem, most_ideals
         self.bound = lower_bound(problem)
+        self.bound_by = _BY_WORK
+        """Why nothing is below the bound."""
         self.chain: Chain | None = None
+        self.given: float | None = None
+        """The least bottleneck in mirrored order, where that is proven."""
         self.listed = 0
-        self.is_all_contracted = False
         self._contractions: list[Contraction] = []
 
     @property
@@ -127,6 +127,40 @@ class _Search:
                 ideals = tuple(map(contraction.expanded, ideals))
             self.chain = Chain(chain.bottleneck, ideals, chain.moves)
 
+    def _raise_bound(self, bound: float, reason: str) -> None:
+        if bound > self.bound:
+            self.bound, self.bound_by = bound, reason
+
+    def order_the_unordered(self) -> None:
+        """Start from what smaller problems say, where the places of unordered nodes are too many to try."""
+        mirrored = in_mirrored_order(self.problem) if self.problem.mirrored else None
+        if mirrored is not None:
+            found = self._search_smaller(mirrored)
+            if found.chain is not None and found.is_settled:
+                self.given = found.best
+        if mirrored is None or len(mirrored.members) < self.problem.order.size:
+            # No order, or circles: what that makes one may be better apart.
+            self._search_smaller(beside_neighbours(self.problem))
+        others = without_unordered(self.problem)
+        if others is not None:
+            of_others = _searched(others, self.most_ideals)
+            self.listed = max(self.listed, of_others.listed)
+            is_reached = of_others.bound >= self.best * (1 - _SAME)
+            self._raise_bound(self.best if is_reached else of_others.bound, _BY_THE_OTHERS)
+
+    def _search_smaller(self, smaller: Contraction) -> "_Search":
+        found = _searched(smaller.problem, self.most_ideals)
+        self.listed = max(self.listed, found.listed)
+        if found.chain is not None:
+            ideals = tuple(map(smaller.expanded, found.chain.ideals))
+            self.keep(Chain(found.chain.bottleneck, ideals, found.chain.moves))
+        return found
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing below the best pipeline exists."""
+        return self.bound >= self.best
+
     def contract(self) -> None:
         """Go on with what a better pipeline may still separate."""
         while (smaller := contracted(self.problem, self.best)) is not None:
@@ -138,9 +172,9 @@ class _Search:
                 and self.problem.is_straight
                 and self.problem.order.size < devices
             ):
-                self.bound = self.best
+                self._raise_bound(self.best, _BY_FEW_NODES)
                 return
-            self.bound = min(self.best, max(self.bound, lower_bound(self.problem)))
+            self._raise_bound(min(self.best, lower_bound(self.problem)), _BY_SENDING)
             self.keep(first_chain(self.problem, cuts_by_work=False))
 
     def ideals_below(self, bottleneck: float, most_ideals: int) -> list[int]:
@@ -161,12 +195,15 @@ class _Search:
         except TooManyIdeals:
             return False
         chain = best_chain(self.problem, ideals, bottleneck) if ideals else None
+        # Where windows leave no ideals, it is by work alone: of all nodes, or of those that are left.
+        without_ideals = _BY_SENDING if self._contractions else _BY_WORK
+        reason = _BY_IDEALS if ideals else without_ideals
         if chain is None:
-            self.bound = max(self.bound, min(bottleneck, self.best))
+            self._raise_bound(min(bottleneck, self.best), reason)
         else:
             self.keep(chain)
             # All chains below were tried: it is the best of all.
-            self.bound = max(self.bound, chain.bottleneck)
+            self._raise_bound(chain.bottleneck, reason)
         return True
 
     def sample(self) -> None:
@@ -224,17 +261,26 @@ def best_plan(problem: Problem, most_ideals: int = MOST_IDEALS) -> Plan:
         JoulecastError: no pipeline fits the memory of the devices.
     """
     begin = time.process_time()
+    search = _searched(problem, most_ideals)
+    if search.chain is None:
+        raise JoulecastError(_nothing_fits(problem, search.bound == math.inf))
+    cpu_s = time.process_time() - begin
+    return _plan_of(problem, search, cpu_s)
+
+
+def _searched(problem: Problem, most_ideals: int) -> _Search:
+    """The search when it has come to its end."""
     search = _Search(problem, most_ideals)
     if problem.only_work_counts:
         search.keep(first_chain(problem, cuts_by_work=True))
     elif not search.settle(math.inf, min(_FEW_IDEALS, most_ideals)):
         search.keep(first_chain(problem, cuts_by_work=False))
-        search.contract()
+        if problem.unordered:
+            search.order_the_unordered()
+        if not search.is_settled:
+            search.contract()
     search.run()
-    if search.chain is None:
-        raise JoulecastError(_nothing_fits(problem, search.bound == math.inf))
-    cpu_s = time.process_time() - begin
-    return _plan_of(problem, search, cpu_s)
+    return search
 
 
 def _nothing_fits(problem: Problem, is_settled: bool) -> str:
@@ -247,92 +293,55 @@ def _nothing_fits(problem: Problem, is_settled: bool) -> str:
     )
 
 
+def _given_nodes(problem: Problem, search: _Search) -> int:
+    """How many nodes were kept in an order given which, and no further, the plan is the best."""
+    if search.is_settled or search.given is None or search.best < search.given * (1 - _SAME):
+        return 0
+    ordered = {node for pair in problem.mirrored for node in pair}
+    return sum(
+        len(problem.members[node]) for node in nodes_of(problem.unordered) if node in ordered
+    )
+
+
+def _proof(problem: Problem, search: _Search, given_nodes: int) -> str:
+    unit = f" {problem.unit}" if problem.unit == "us" else ""
+    if not search.is_settled:
+        above = (
+            f"at most {100 * (search.best / search.bound - 1):.3g} %"
+            if search.bound
+            else "somewhere"
+        )
+        why = (
+            f"not certified: more than {search.most_ideals} ideals; the best of those tried is {above} above "
+            "the lower bound"
+        )
+        if not given_nodes:
+            return why
+        return (
+            f"certified given the placement of {given_nodes} nodes: backward nodes without a forward node of "
+            f"their colour, in the mirrored order of their edges. Over all placements {why}"
+        )
+    if search.bound_by in (_BY_WORK, _BY_SENDING, _BY_THE_OTHERS):
+        return search.bound_by
+    below = f"{search.best - 1:g}" if problem.is_integer else f"less than {search.best:g}"
+    listed = f", {search.listed} at most at a time" if search.bound_by == _BY_IDEALS else ""
+    return f"{below}{unit} {search.bound_by}{listed}"
+
+
 def _plan_of(problem: Problem, search: _Search, cpu_s: float) -> Plan:
     chain = search.chain
     assert chain is not None
-    is_certified = search.bound >= chain.bottleneck
-    unit = f" {problem.unit}" if problem.unit == "us" else ""
-    if not is_certified:
-        above = chain.bottleneck / search.bound - 1 if search.bound else math.inf
-        proof = (
-            f"not certified: more than {search.most_ideals} ideals; the best of those tried is at most "
-            f"{100 * above:.3g} % above the lower bound"
-        )
-    elif search.is_all_contracted:
-        proof = (
-            f"less than {chain.bottleneck:g}{unit} is infeasible: without the outputs that take as long to "
-            "send there are fewer nodes left than stages"
-        )
-    elif search.listed:
-        below = f"less than {chain.bottleneck:g}"
-        below = f"{chain.bottleneck - 1:g}" if problem.is_integer else below
-        proof = (
-            f"{below}{unit} is infeasible: all ideals that such a pipeline could go through were searched, "
-            f"{search.listed} at most at a time"
-        )
-    else:
-        proof = "the bottleneck is the lower bound: heaviest node, average, or work that cannot be shared"
+    given_nodes = _given_nodes(problem, search)
     return Plan(
         graph=problem.name,
         unit=problem.unit,
         bottleneck=chain.bottleneck,
         lower_bound=min(search.bound, chain.bottleneck),
-        is_certified=is_certified,
-        proof=proof,
+        is_certified=search.is_settled,
+        proof=_proof(problem, search, given_nodes),
+        given_nodes=given_nodes,
         stages=tuple(described_stages(problem, chain.ideals, chain.moves)),
         work=problem.order.total,
         searched_ideals=search.listed,
         cpu_s=cpu_s,
     )
-
-
-def described_stages(problem: Problem, ideals: Sequence[int], moves: Sequence[Move]) -> list[Stage]:
-    """What each stage of a chain of ideals has and costs."""
-    chain = [0, *ideals]
-    costs = StageCosts(problem, chain)
-    used, found = 0, []
-    has_transfers = bool(problem.outputs)
-    for begin, ((before, after), move) in enumerate(zip(pairwise(chain), moves, strict=True)):
-        ends = np.array([begin + 1])
-        inside = list(nodes_of(after & ~before))
-        pays = has_transfers and move.kind != "cpu"
-        enters, leaves = costs.transfers(begin, ends) if pays else (None, None)
-        work = costs.work[begin + 1] - costs.work[begin]
-        if move.kind == "cpu":
-            assert problem.cpu_work is not None
-            work = problem.cpu_work[inside].sum()
-        parameters = float(problem.parameters[inside].sum())
-        activations = float(problem.activations[inside].sum())
-        found.append(
-            Stage(
-                nodes=tuple(name for node in inside for name in problem.members[node]),
-                move=move,
-                time=float(costs.times(begin, ends)[problem.moves.index(move)][0]),
-                work=float(work),
-                enters=None if enters is None else float(enters[0]),
-                leaves=None if leaves is None else float(leaves[0]),
-                bytes_in=_crossing(problem, before, after, into=True),
-                bytes_out=_crossing(problem, before, after, into=False),
-                parameters=parameters,
-                activations=activations,
-                memory=float(problem.stage_memory(parameters, activations, used, move)),
-                stashed=problem.stashed(used, move),
-            )
-        )
-        used += move.devices if move.kind != "cpu" else 0
-    return found
-
-
-def _crossing(problem: Problem, before: int, after: int, into: bool) -> float | None:
-    """Bytes of activations that enter or leave the stage between two ideals; each counts once."""
-    if not problem.traffic:
-        return None
-    stage = after & ~before
-    crossing = 0.0
-    for output in problem.traffic:
-        if stage >> output.producer & 1:
-            crosses = not into and output.consumers & ~stage
-        else:
-            crosses = into and output.consumers & stage
-        crossing += output.cost if crosses else 0.0
-    return crossing

@@ -78,6 +78,10 @@ class Problem:
         uses_all: whether all devices must have a stage (else as many as pays).
         is_integer: whether all stages' costs are whole numbers of the unit.
         unit: of work and costs.
+        unordered: set of the nodes that nothing orders, though their source would (orphans of device
+            placement).
+        mirrored: pairs of nodes, the earlier first: the order that the source demands of those. A pipeline
+            of this problem need not keep it.
     """
 
     name: str
@@ -100,6 +104,8 @@ class Problem:
     uses_all: bool = True
     is_integer: bool = False
     unit: str = "us"
+    unordered: int = 0
+    mirrored: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_straight(self) -> bool:
@@ -256,9 +262,8 @@ def placement_problem(graph: PlacementGraph) -> Problem:
     work = np.array([each.accelerator_load for each in graph.classes], float)
     cpu_work = np.array([each.cpu_load for each in graph.classes], float)
     on_accelerators = np.array([each.runs_on_accelerator for each in graph.classes])
-    fastest = np.where(on_accelerators, work, cpu_work) if graph.accelerators else cpu_work
-    if graph.cpus:
-        fastest = np.minimum(fastest, cpu_work)
+    cpu_only = np.full(len(work), True) if not graph.accelerators else ~on_accelerators
+    fastest = fastest_work(work, cpu_work if graph.cpus else None, cpu_only)
     outputs = tuple(Output(o.producer, bits_of(o.consumers), o.cost) for o in graph.outputs)
     moves = [Move("accelerator")] if graph.accelerators else []
     moves += [Move("cpu")] if graph.cpus else []
@@ -284,4 +289,13 @@ def placement_problem(graph: PlacementGraph) -> Problem:
         not_on_accelerators=bits_of(np.flatnonzero(~on_accelerators).tolist()),
         uses_all=False,
         unit="the file's",
+        unordered=bits_of(n for n, each in enumerate(graph.classes) if each.is_orphan),
+        mirrored=graph.mirrored,
     )
+
+
+def fastest_work(work: Floats, cpu_work: Floats | None, is_cpu_only: NDArray[np.bool_]) -> Floats:
+    """Each node's work on the fastest kind of device that there is for it."""
+    if cpu_work is None:
+        return work
+    return np.asarray(np.where(is_cpu_only, cpu_work, np.minimum(work, cpu_work)))

@@ -36,8 +36,12 @@ def _problem(
 ) -> tuple[Problem, str, float]:
     """The problem, the unit of the file, and how many of the problem's units one of the file's has."""
     if isinstance(graph, PlacementGraph):
+        if devices not in (None, graph.accelerators):
+            raise JoulecastError(
+                f"{graph.name}: --devices {devices} is not what the file says (maxFPGAs "
+                f"{graph.accelerators}, maxCPUs {graph.cpus}); leave --devices away, or change the file"
+            )
         given = {
-            "--devices": devices,
             "--cost": cost,
             "--bandwidth": bandwidth,
             "--memory": memory,
@@ -46,8 +50,8 @@ def _problem(
         told += ["--replicate"] if replicate else []
         if told:
             raise JoulecastError(
-                f"{graph.name}: a device-placement file says itself how many devices there are, their "
-                f"memory and what transfers cost; leave {', '.join(told)} away"
+                f"{graph.name}: a device-placement file says itself what memory its devices have and what "
+                f"transfers cost; leave {', '.join(told)} away"
             )
         return placement_problem(graph), "the file's", 1.0
     if devices is None:
@@ -93,7 +97,7 @@ def report_of(
         "unit": unit,
         "bottleneck": time_of(plan.bottleneck),
         "lower_bound": time_of(plan.lower_bound),
-        "gap_percent": 100 * plan.gap,
+        "gap_percent": None if plan.gap is None else 100 * plan.gap,
         "certified": plan.is_certified,
         "certificate": {
             "lower_bound": time_of(plan.lower_bound),
@@ -102,6 +106,7 @@ def report_of(
             else None,
             "infeasible_below": time_of(plan.bottleneck) if plan.is_certified else None,
             "proof": plan.proof,
+            "given_nodes": plan.given_nodes,
             "ideals": plan.searched_ideals,
         },
         "work": time_of(plan.work),

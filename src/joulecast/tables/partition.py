@@ -13,15 +13,15 @@ from joulecast.tables.published import FromPaper, read_published_file
 
 _TIMES_NOTES = [
     "`joulecast_cpu_ms` is CPU time after the file was read, the least of five, with the proof of "
-    "optimality; the other planners' times were taken in the same run. `pipedream_cpu_ms` is PipeDream's "
-    "arithmetic as written down here, not its own code.",
+    "optimality where `certified`; the other planners' times were taken in the same run. "
+    "`pipedream_cpu_ms` is PipeDream's arithmetic as written down here, not its own code.",
     "Published seconds are from other machines and of planners that the paper does not define; they are "
     "quoted, and no speedup over them is claimed. `cudasize` and `hashrate` here are reconstructions.",
 ]
 _QUALITY_NOTES = [
     "Work alone counts. `bottleneck_us` is the slowest stage's forward and backward of a batch; "
     "`lower_bound_us` what no pipeline is below; `certified` that both are equal, `proof` says why. A "
-    "planner's ratio is its bottleneck over the optimum.",
+    "planner's ratio is its bottleneck over ours, which is the optimum where it is certified.",
     "`speedup_bound` is the work over the bottleneck. Predicted speedups are simulated, event by event, with "
     "`micro_batches` and free transfers; the paper's were measured, with an unknown number of micro-batches.",
 ]
