@@ -87,16 +87,10 @@ _ONE_SETTING = ["platform", "kind", "workload", "nodes", "batch"]
 
 
 def _without_disturbed(observations: pd.DataFrame) -> pd.DataFrame:
-    """Mark as polluted the disturbed runs that nothing needs.
-
-    A disturbed training run is needed where its setting has no undisturbed one; a disturbed calibration where
-    no training run at all is undisturbed.
-    """
+    """Mark as polluted the disturbed runs of settings that also have an undisturbed one."""
     good = (observations["disturbed"] == "") & (observations["polluted"] == "")
     of_setting = [observations[key] for key in _ONE_SETTING]
-    trained = observations["kind"].isin(("training", "imported"))
     replaced = good.groupby(of_setting, dropna=False).transform("any")
-    replaced = replaced.where(trained, bool((good & trained).any()))
     spare = (observations["disturbed"] != "") & replaced
     reasons = observations["polluted"] + "; disturbed: " + observations["disturbed"]
     kinds = observations["left_out_for"] + ", disturbed"
@@ -117,12 +111,13 @@ def disturbance_note(observations: pd.DataFrame) -> str | None:
     if used.empty:
         return None
     trained = observations["kind"].isin(("training", "imported")) & (observations["polluted"] == "")
-    disturbed = used["kind"].isin(("training", "imported"))
+    disturbed = int(used["kind"].isin(("training", "imported")).sum())
     reason = used.iloc[0]["disturbed"]
     return (
-        f"**Disturbed**: {int(disturbed.sum())} of {int(trained.sum())} training runs that these figures "
-        f"rest on were measured while other programs were at work (the first: {reason}). Times and energies "
-        "are too high by an unknown amount. `joulecast remeasure` has these runs measured again."
+        f"**Disturbed**: {disturbed} of {int(trained.sum())} training runs and {len(used) - disturbed} "
+        "calibrations that these figures rest on were measured while other programs were at work (the "
+        f"first: {reason}). Times and energies are too high by an unknown amount. `joulecast remeasure` has "
+        "these runs measured again."
     )
 
 

@@ -251,13 +251,14 @@ def measure(
             ``None``.
         asked_s: when the run was asked for (seconds of the epoch): a record that another attempt has
             finished since counts, even if it was removed to make room for this one.
-        quiet: how long to wait for other programs, and how often a disturbed run is measured again.
+        quiet: how long to wait for other programs, and how often a disturbed run is measured again;
+            neither if ``None``.
 
     Raises:
         JoulecastError: the run failed; the message says how, the log says why.
     """
     attempts = out.parent / "attempts" if attempts is None else attempts
-    patience = quiet or Quiet()
+    patience = quiet or Quiet(wait_s=0.0, repeats=0)
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)

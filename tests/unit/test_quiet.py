@@ -1,0 +1,256 @@
+"""Other programs on the machine: seen, named, waited for; what they disturb is marked and measured again."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from conftest import make_record, make_spec
+from test_progress import noted
+from test_tables import PUBLISHED
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.energy.fitting import clean_observations, disturbance_note, fit_campaign
+from joulecast.energy.forecast import forecast
+from joulecast.errors import JoulecastError
+from joulecast.power import foreign_load
+from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
+from joulecast.progress import progress_of, progress_text, remove_disturbed
+from joulecast.provenance import usable_cores
+from joulecast.records import read_info, write_record
+from joulecast.tables.errors import write_tables
+from joulecast.tables.published import read_published
+from joulecast.training import launch, machine
+from joulecast.training.assemble import _disturbances, _load_during
+from joulecast.training.launch import Quiet, measure
+
+BUSY = Load(1.7, ("stress-ng",))
+IDLE = Load(0.1)
+BURNER = "while True: pass"
+
+
+@pytest.fixture
+def burner(tmp_path):
+    """A program that works as much as it is let, from a script with a name of its own."""
+    script = tmp_path / "burner_of_this_test.py"
+    script.write_text(BURNER)
+    process = subprocess.Popen([sys.executable, str(script)])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def see(monkeypatch, *loads):
+    """Have the machine be as busy as ``loads`` say, look by look; the last one stays."""
+    left = list(loads)
+
+    def load_now(*_, **__):
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    monkeypatch.setattr(foreign_load, "load_now", load_now)
+
+
+def test_a_program_that_works_is_named_by_its_script(burner, monkeypatch):
+    monkeypatch.setattr(foreign_load, "_NAMED_CORES", 0.0)
+    monkeypatch.setattr(foreign_load, "_MOST_NAMES", 1000)
+    programs = Programs()
+    deadline = time.monotonic() + 60
+    while (named := programs.busiest()) is not None and time.monotonic() < deadline:
+        if any("burner_of_this_test.py" in name for name in named):
+            break
+        time.sleep(0.1)
+    assert any("burner_of_this_test.py" in name for name in named)
+    assert not any("burner_of_this_test.py" in name for name in programs.busiest([burner.pid]))
+
+
+def test_own_work_includes_that_of_children():
+    started = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    with subprocess.Popen([sys.executable, "-c", started]) as parent:
+        deadline = time.monotonic() + 60
+        try:
+            while work_of([parent.pid]) < 0.5 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert work_of([parent.pid]) >= 0.5
+        finally:
+            for child in foreign_load._children(parent.pid):
+                os.kill(child, 9)
+
+
+def test_the_wait_ends_with_the_other_program_and_says_for_whom(monkeypatch):
+    lines = []
+    see(monkeypatch, BUSY, BUSY, BUSY, IDLE)
+    load, waited_s = wait_for_quiet(600, lines.append)
+    assert load == IDLE and waited_s >= 0
+    assert (
+        len(lines) == 1 and "1.7 cores busy (stress-ng)" in lines[0] and "waiting up to" in lines[0]
+    )
+    see(monkeypatch, IDLE)
+    assert wait_for_quiet(600, lines.append) == (IDLE, 0.0) and len(lines) == 1
+
+
+def test_the_wait_is_bounded_and_not_repeated_until_it_was_quiet(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+    asked = []
+
+    def waits(load):
+        def wait(patience_s, tell):
+            asked.append(patience_s)
+            return load, patience_s
+
+        monkeypatch.setattr(machine, "wait_for_quiet", wait)
+
+    for load in (BUSY, BUSY, IDLE, BUSY):
+        waits(load)
+        with open(os.devnull, "w") as log, machine.held_machine(log, 60.0) as held:
+            assert held.wait_for_quiet() == load
+    assert asked == [60.0, 0.0, 0.0, 60.0]
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Measure a run without ranks: how often it was started, and its record, for loads and fates."""
+
+    def run(loads, fates, **quiet):
+        see(monkeypatch, *loads)
+        monkeypatch.setattr(
+            machine, "wait_for_quiet", lambda p, tell: (foreign_load.load_now(), 0.0)
+        )
+        monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
+        started, spec = [], make_spec("run0")
+
+        def once(self, spec_file, folder, load, lock):
+            fate = fates[len(started)]
+            started.append(load)
+            if fate is None:
+                raise JoulecastError("run run0: no luck")
+            record = make_record(spec)
+            during = _disturbances(load, Load(fate))
+            facts = {"disturbed": during, "load_during": {"busy_cores": fate}}
+            write_record(folder, replace(record, info=record.info.model_copy(update=facts)))
+            return read_info(folder)
+
+        monkeypatch.setattr(launch._Job, "_once", once)
+        measure(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=Quiet(**quiet))
+        return len(started), read_info(tmp_path / "r/run0")
+
+    return run
+
+
+def test_a_disturbed_run_is_measured_again_when_it_is_quiet(measured):
+    times, info = measured([IDLE], [1.2, 0.0], repeats=1)
+    assert times == 2 and info.disturbed == [] and info.load_during == {"busy_cores": 0.0}
+
+
+def test_measuring_again_is_bounded_and_the_least_disturbed_record_is_kept(measured):
+    times, info = measured([IDLE], [0.9, 1.2, 1.4], repeats=2)
+    assert times == 3 and info.load_during == {"busy_cores": 0.9} and info.disturbed
+
+
+def test_a_busy_machine_gives_a_marked_record_at_once(measured):
+    times, info = measured([BUSY], [1.5], repeats=5)
+    assert times == 1
+    assert info.disturbed[0] == "other programs kept 1.7 cores busy (stress-ng) before the run"
+    assert "during the run" in info.disturbed[1]
+
+
+def test_a_second_try_that_fails_leaves_the_first_record(measured):
+    times, info = measured([IDLE], [1.5, None], repeats=1)
+    assert times == 2 and info.disturbed
+
+
+class _Rank:
+    def __init__(self, host, work, programs=()):
+        self.host, self.clock = host, lambda t: t - 100.0
+        self.sampled = {"work": work, "programs": list(programs)}
+
+
+def _work(machine_cores, own_cores):
+    return [[100.0 + k, machine_cores * k, own_cores * k] for k in range(11)]
+
+
+def test_foreign_load_is_the_machine_s_work_without_the_run_s_own():
+    outcome = make_record(make_spec()).info.outcome.model_copy(update={"start_s": 2, "stop_s": 8})
+    alone = _load_during([_Rank("a:1", _work(2.0, 2.0))], outcome)
+    assert alone.is_quiet and alone.busy_cores == pytest.approx(0.0, abs=1e-9)
+    shared = _load_during([_Rank("a:1", _work(2.0, 1.0), ["make"])], outcome)
+    assert shared.busy_cores == pytest.approx(1.0) and shared.programs == ("make",)
+    # Two containers of one machine: each sees the work of both.
+    both = [_Rank("a:1", _work(2.0, 1.0)), _Rank("b:1", _work(2.0, 1.0))]
+    assert _load_during(both, outcome).is_quiet
+    # Two machines, one of them shared with others.
+    apart = [_Rank("a:1", _work(1.0, 1.0)), _Rank("b:2", _work(3.0, 1.0), ["make"])]
+    assert _load_during(apart, outcome).busy_cores == pytest.approx(2.0)
+
+
+def keep(folder, spec, disturbed=()):
+    record = make_record(spec)
+    info = record.info.model_copy(update={"disturbed": list(disturbed)})
+    write_record(folder / "records" / spec.run, replace(record, info=info))
+    noted(folder, spec.run, since_s=200.0, until_s=100.0)
+    return folder / "records" / spec.run
+
+
+WHY = "other programs kept 1.7 cores busy (stress-ng) before the run"
+
+
+def test_disturbed_runs_count_only_where_nothing_better_is_there(tmp_path):
+    folders = [
+        keep(tmp_path, make_spec("clean-n1", 1)),
+        keep(tmp_path, make_spec("spare-n1", 1, repeat=2), [WHY]),
+        keep(tmp_path, make_spec("only-n2", 2), [WHY]),
+    ]
+    observations, clean = clean_observations(folders)
+    assert set(clean["run"]) == {"clean-n1", "only-n2"}
+    note = disturbance_note(observations)
+    assert "1 of 2 training runs" in note and WHY in note and "remeasure" in note
+    assert disturbance_note(clean_observations(folders[:2])[0]) is None
+
+
+def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
+    folders = [
+        keep(tmp_path, make_spec(f"n{n}", n, training={"steps": 5}), [WHY]) for n in (1, 2, 4)
+    ]
+    fit = fit_campaign(folders, bootstrap=10, series_splits=5, series_period_s=0.1)
+    write_tables(tmp_path, fit, read_published(PUBLISHED))
+    for name in ("time_error", "scaling", "energy_summary"):
+        text = (tmp_path / f"{name}.md").read_text()
+        assert "**Disturbed**: 3 of 3 training runs" in text
+    told = forecast(folders, [8])
+    assert len(told["forecasts"]) == 1 and "3 of 3 training runs" in told["notes"][0]
+
+
+def test_status_tells_disturbed_runs_and_remeasure_removes_them_alone(tmp_path):
+    good = keep(tmp_path, make_spec("good"))
+    bad = keep(tmp_path, make_spec("bad", repeat=2), [WHY])
+    progress = progress_of(tmp_path)
+    assert progress.finished and progress.as_json()["counts"]["disturbed"] == 1
+    text = progress_text(progress)
+    assert "2 runs done (1 of them disturbed)" in text and f"disturbed: bad: {WHY}" in text
+    assert "joulecast remeasure" in text
+    done = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
+    assert done.exit_code == 0 and "1 disturbed records removed: bad" in done.output
+    assert good.is_dir() and not bad.exists() and not list((tmp_path / "records").glob(".bad*"))
+    again = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
+    assert again.exit_code == 0 and "no run was disturbed" in again.output
+
+
+def test_nothing_is_removed_while_a_run_is_measured_or_of_a_replay(tmp_path):
+    keep(tmp_path, make_spec("bad"), [WHY])
+    noted(tmp_path, "other", since_s=5.0)
+    with pytest.raises(JoulecastError, match="other is being measured"):
+        remove_disturbed(tmp_path)
+    write_record(tmp_path / "replayed/records/r", make_record(make_spec("r")))
+    with pytest.raises(JoulecastError, match="no run was measured there"):
+        remove_disturbed(tmp_path / "replayed")
+    assert (tmp_path / "records/bad").is_dir()
+    assert json.loads((tmp_path / "records/bad/run.json").read_text())["disturbed"] == [WHY]
+
+
+def test_few_cores_are_allowed_to_others(monkeypatch):
+    assert foreign_load.allowed_cores() >= 0.5 and usable_cores() >= 1
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    assert foreign_load.allowed_cores() == pytest.approx(2.56)
