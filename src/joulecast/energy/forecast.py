@@ -20,10 +20,11 @@ from joulecast.energy.fitting import (
     left_out,
 )
 from joulecast.energy.models import EnergyModel, mc2_for
-from joulecast.energy.observations import allreduce_points
+from joulecast.energy.observations import allreduce_points, metered_units
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.proportional import Watts
 from joulecast.errors import JoulecastError
+from joulecast.records import read_info
 
 Scaling = Literal["recorded", "weak", "strong"]
 
@@ -65,10 +66,9 @@ def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[st
         "ranks": example["ranks"] * growth,
         "batch": example["batch"] * (growth if weak else 1.0),
         "batch_per_rank": example["batch_per_rank"] * (1.0 if weak else 1 / growth),
-        # One meter that all nodes share stays one; meters of nodes come with their nodes.
-        "metered_units": example["metered_units"]
-        if example["metered_units"] == 1 and example["nodes"] > 1
-        else example["metered_units"] * growth,
+        "metered_units": metered_units(
+            example, nodes, read_info(Path(example["folder"])).spec.platform.hosts
+        ),
     }
     work = float(usual["samples"].mean())
     # Steps are as many on every node count, and do more there; a run from outside has its work to do.

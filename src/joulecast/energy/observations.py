@@ -15,7 +15,7 @@ Imported runs have no stages but the columns of :func:`joulecast.energy.phases.o
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,23 @@ def _utilisation(record: RunRecord) -> dict[str, float]:
         "memory_bytes": float(inside["memory_bytes"].mean()),
         "network_bytes_per_s": float(inside["network_bytes_per_s"].mean()),
     }
+
+
+def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> float:
+    """How many units with a meter of their own idle while a run is on ``nodes`` nodes.
+
+    Args:
+        example: observation of a run on the platform, on several nodes if there is one.
+        nodes: of the run that is asked for.
+        hosts: physical hosts that all nodes live on; ``None``: one host for each node.
+    """
+    if example["nodes"] > 1:
+        # One meter that all nodes share stays one; meters of nodes come with their nodes.
+        shared = example["metered_units"] == 1
+        return 1.0 if shared else float(example["metered_units"]) * nodes / float(example["nodes"])
+    if example["energy_source"] == "estimated" or hosts is None:
+        return float(nodes)
+    return float(min(nodes, hosts))
 
 
 def observe(record: RunRecord) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.observations import metered_units
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def _power_of(stage: str, powers: dict[str, float]) -> float:
 
 
 def step_energy(
-    fit: CampaignFit, platform: str, times: StageTimes, nodes: int, metered_units: int
+    fit: CampaignFit, platform: str, times: StageTimes, nodes: int, hosts: int | None
 ) -> StepEnergy:
     """Price a step: ``E = P_0 T units + sum_x N T_x dP_x`` (MC2's energy of one step).
 
@@ -60,7 +61,7 @@ def step_energy(
         platform: that the strategy is simulated on.
         times: simulated stage times of a node.
         nodes: that compute.
-        metered_units: meters that idle; 1 where all nodes share one host.
+        hosts: physical hosts that all nodes live on; ``None``: one host for each node.
     """
     of_platform = fit.observations[fit.observations["platform"] == platform]
     power: dict[str, Any] | None = fit.mc2.get("power")
@@ -69,7 +70,9 @@ def step_energy(
     if not power:
         return StepEnergy(None, None, f"the runs on {platform} carry no energy")
     powers: dict[str, float] = power["values"]
-    joules = powers.get("P0", 0.0) * times.step_s * metered_units
+    trained = of_platform[of_platform["kind"].isin(("training", "imported"))]
+    example = trained.sort_values("nodes").iloc[-1].to_dict()
+    joules = powers.get("P0", 0.0) * times.step_s * metered_units(example, nodes, hosts)
     for stage in ("materials", "computing", "communicating_wait", "communicating_copy", "update"):
         joules += nodes * getattr(times, f"{stage}_s") * _power_of(stage, powers)
     sources = sorted(of_platform["energy_source"].dropna().unique())

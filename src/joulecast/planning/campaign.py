@@ -21,7 +21,7 @@ from joulecast.energy.fitting import (
     left_out,
 )
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
-from joulecast.energy.observations import allreduce_points
+from joulecast.energy.observations import allreduce_points, metered_units
 from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
@@ -152,15 +152,6 @@ def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     return sorted(batch for batch in known if low <= batch <= high and batch == int(batch))
 
 
-def _metered_units(campaign: Campaign, example: dict[str, Any], nodes: int) -> float:
-    if example["nodes"] > 1:
-        # One meter that all nodes share stays one; meters of nodes come with their nodes.
-        shared = example["metered_units"] == 1
-        return 1.0 if shared else float(example["metered_units"]) * nodes / example["nodes"]
-    hosts = read_info(Path(example["folder"])).spec.platform.hosts
-    return float(nodes if hosts is None else min(nodes, hosts))
-
-
 def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str, Any]:
     """A setting as a row of observations, by the example of a run on as many nodes, or on the most."""
     runs = campaign.runs
@@ -176,7 +167,9 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
         "batch_per_rank": np.nan if campaign.imported else batch / ranks,
         "steps": steps,
         "samples": work if campaign.imported else steps * batch,
-        "metered_units": _metered_units(campaign, example, nodes),
+        "metered_units": metered_units(
+            example, nodes, read_info(Path(example["folder"])).spec.platform.hosts
+        ),
     }
 
 

@@ -40,8 +40,7 @@ def _energy(simulation: Simulation, fit: CampaignFit) -> StepEnergy:
     platform = simulation.platform
     per_node = platform.require_cluster().devices_per_node
     nodes = -(-simulation.strategy.devices // per_node)
-    units = nodes if platform.hosts is None else platform.hosts
-    return step_energy(fit, platform.name, stage_times(simulation, fit), nodes, units)
+    return step_energy(fit, platform.name, stage_times(simulation, fit), nodes, platform.hosts)
 
 
 def priced(simulation: Simulation, fits: Path | None) -> dict[str, Any]:
