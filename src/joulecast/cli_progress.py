@@ -14,6 +14,7 @@ import typer
 from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
 from joulecast.progress import Progress, Seen, State, progress_line, progress_of, progress_text
+from joulecast.shipped import PLATFORMS
 from joulecast.spec import RunSpec
 
 _STILL_S = 60.0
@@ -39,9 +40,7 @@ def status(
         ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
-    platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
-        "config/platforms"
-    ),
+    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say how far a campaign is: runs done, running, failed, waiting, and the time left.

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.campaign import campaign_runs, recorded_folder
+from joulecast.campaign import campaign_runs
 from joulecast.config import Config
 from joulecast.errors import JoulecastError
+from joulecast.platforms import recorded_for
 from joulecast.recorded import MAX_BYTES, CampaignInfo, pack
 from joulecast.records import answers, read_info
 from joulecast.spec import RunSpec
@@ -35,7 +36,7 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
     that differs from an earlier one of the same name gets its campaign's name in front.
 
     Args:
-        platforms: folder of the platform files.
+        platforms: folder of the user's own platform files.
 
     Raises:
         JoulecastError: a platform is itself a recorded campaign, or as
@@ -44,7 +45,7 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
     planned: dict[str, PlannedRun] = {}
     digests: set[str] = set()
     for config in configurations:
-        if recorded_folder(config, platforms) is not None:
+        if recorded_for(config.platform, platforms) is not None:
             raise JoulecastError(
                 f"configuration {config.campaign}: its platform {config.platform} is a recorded "
                 "campaign, there is nothing to measure; name a platform without the key `recorded`"
@@ -119,7 +120,7 @@ def record_campaign(
     """Measure the runs of ``configurations`` and keep them as the recorded campaign ``target``.
 
     Args:
-        platforms: folder of the platform files.
+        platforms: folder of the user's own platform files.
         work: keeps the records (``records/``), logs and the reasons of failed runs; runs whose record
             is there are not repeated. Nobody but the caller removes it.
         max_bytes: what the recorded campaign may weigh.
