@@ -1,82 +1,19 @@
 """The wheel, built and tried in an environment and a folder that know nothing of the checkout."""
 
 import json
-import os
 import re
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
+from wheel_fixtures import joulecast, outside, python, wheel
 
+__all__ = ["joulecast", "python", "wheel"]
 MOST_BYTES = 10_000_000
-Joulecast = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def uv(*arguments: object) -> None:
-    command = [sys.executable, "-m", "uv", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of the checkout; nothing is fetched."""
-    out = tmp_path_factory.mktemp("wheel")
-    given = ("--no-build-isolation", "--python", sys.executable, "--out-dir", out)
-    uv("build", "--wheel", "--offline", *given, ROOT)
-    (built,) = out.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment with the wheel, and the packages that it needs."""
-    home = tmp_path_factory.mktemp("fresh") / "env"
-    venv.create(home, with_pip=False)
-    fresh = home / "bin/python"
-    uv("pip", "install", "--offline", "--no-index", "--no-deps", "--python", fresh, wheel)
-    # Dependencies come from here. No .pth of that folder is read, so that the checkout is not to be seen.
-    (packages,) = home.glob("lib/python*/site-packages")
-    here = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (packages / "dependencies.pth").write_text("\n".join(sorted(here)) + "\n")
-    return fresh
-
-
-def outside(python: Path) -> dict[str, str]:
-    """An environment in which nothing leads back to the checkout but the MPI on the PATH."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    # MPI is installed beside Python, not among its packages.
-    libraries = f"{sys.prefix}/lib:{kept.get('LD_LIBRARY_PATH', '')}".strip(":")
-    path = f"{python.parent}:{kept['PATH']}"
-    return kept | {"PATH": path, "LD_LIBRARY_PATH": libraries, "COLUMNS": "300"}
-
-
-@pytest.fixture
-def joulecast(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Joulecast:
-    """The installed command, in an empty folder, which is the one to work in."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [str(python.parent / "joulecast"), *arguments],
-            cwd=tmp_path,
-            env=outside(python),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run
 
 
 def test_the_wheel_has_what_its_commands_read_and_is_small(wheel):
@@ -167,19 +104,15 @@ def test_unknown_names_are_told_in_one_line_with_those_that_there_are(joulecast,
     assert said in stderr and len(stderr.splitlines()) == 1
 
 
-def test_a_campaign_is_measured_and_recorded(joulecast, tmp_path):
-    (tmp_path / "mine.yaml").write_text(
-        "campaign: mine\n"
-        "workload: {networks: [vit_ti]}\n"
-        "scale: {nodes: [1], repeats: 1, batch_size: 2}\n"
-        "training: {steps: 1}\n"
-        "calibration: {batch_sizes: [2], idle_s: 0.2}\n"
-    )
+def test_record_knows_the_platform(joulecast, tmp_path):
+    (tmp_path / "mine.yaml").write_text("workload: {dataset: cifar10, data_root: nowhere}\n")
     assert "all right" in joulecast("config", "check", "mine.yaml").stdout
-    assert ": 2 runs" in joulecast("record", "kept", "--config", "mine.yaml").stdout
-    runs = [json.loads(line) for line in (tmp_path / "kept/runs.jsonl").read_text().splitlines()]
-    assert {run["spec"]["platform"]["name"] for run in runs} == {"this-machine"}
-    assert {run["source"]["git_commit"] for run in runs} == {None}
+    # It is read before the data, which is what is missing.
+    said = joulecast("record", "kept", "--config", "mine.yaml", code=2).stderr
+    assert "workload.data_root: nowhere is no folder" in said
+    (tmp_path / "mine.yaml").write_text("platform: hc9\n")
+    said = joulecast("record", "kept", "--config", "mine.yaml", code=2).stderr
+    assert "known: dgx-h100, " in said
 
 
 def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
