@@ -1,1 +1,45 @@
-"""Forecast the joules and seconds of distributed training from a few measured runs."""
+"""Forecast the joules and seconds of distributed training from a few measured runs.
+
+Ten functions do what the commands do: :func:`measure` runs, :func:`read_records`; :func:`fit`,
+:func:`evaluate` and :func:`forecast` from them, :func:`advise` on a setting; :func:`simulate` and
+:func:`search` strategies; :func:`partition` a network; :func:`tune` a training that recurs. What they return
+is plain data, the same that the command of that name prints with ``--json``, unless they say otherwise.
+
+Records are a folder of run records, however deep they lie in it, a recorded campaign, or several of these.
+A platform is a name, of the user's ``config/platforms`` or shipped, or the path of a FILE.yaml. Times are in
+s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong with what was given is a
+:class:`JoulecastError` that names it and the way out.
+"""
+
+from typing import TYPE_CHECKING
+
+from joulecast.errors import JoulecastError
+from joulecast.public.plans import partition, search, simulate, tune
+from joulecast.public.runs import advise, evaluate, fit, forecast, measure, read_records
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("joulecast")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = [
+    "JoulecastError",
+    "__version__",
+    "advise",
+    "evaluate",
+    "fit",
+    "forecast",
+    "measure",
+    "partition",
+    "read_records",
+    "search",
+    "simulate",
+    "tune",
+]

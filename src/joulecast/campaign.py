@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from joulecast.config import Config
 from joulecast.errors import JoulecastError
-from joulecast.platforms import Platform, read_platform
+from joulecast.platforms import Platform, find_platform, recorded_for
 from joulecast.recorded import recorded_infos
+from joulecast.shipped import PLATFORMS
 from joulecast.spec import Calibration, RunSpec, Training, Workload
 from joulecast.workloads.roots import ROOT_LAYOUT
 
@@ -124,21 +125,7 @@ def _require_root(config: Config) -> None:
         )
 
 
-def recorded_folder(config: Config, platforms: Path) -> Path | None:
-    """The recorded campaign that stands for the configured platform; ``None`` if runs are measured.
-
-    Args:
-        platforms: folder of the platform files, ``config/platforms`` of the project's folder.
-
-    Raises:
-        JoulecastError: the platform file is missing or broken.
-    """
-    recorded = read_platform(platforms / f"{config.platform}.yaml").recorded
-    # An absolute path stays what it is.
-    return None if recorded is None else platforms.absolute().parent.parent / recorded
-
-
-def campaign_runs(config: Config, platforms: Path) -> list[RunSpec]:
+def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     """All runs of a campaign in the order in which they are to be measured.
 
     The order is shuffled by ``scale.seed``, so that a machine that drifts does not drift along with
@@ -146,17 +133,17 @@ def campaign_runs(config: Config, platforms: Path) -> list[RunSpec]:
     ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` say nothing of them.
 
     Args:
-        platforms: folder of the platform files.
+        platforms: folder of the user's own platform files.
 
     Raises:
         JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, or a
             batch is smaller than the ranks, or the data set's root is no folder, or the recorded
             campaign cannot be read.
     """
-    recorded = recorded_folder(config, platforms)
+    recorded = recorded_for(config.platform, platforms)
     if recorded is not None:
         return [info.spec for info in recorded_infos(recorded)]
-    platform = read_platform(platforms / f"{config.platform}.yaml")
+    platform = find_platform(config.platform, platforms)
     if "estimated" in config.power.meters:
         platform.require_watts()
     _require_root(config)

@@ -2,6 +2,7 @@
 
 import json
 from enum import StrEnum
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +18,12 @@ from joulecast.cli_simulator import search, simulate
 from joulecast.cli_tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
 from joulecast.external import locate
-from joulecast.platforms import read_platform
+from joulecast.platforms import find_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
 from joulecast.quantities import digits, energies, percent, times, with_range
-from joulecast.recorded import MAX_BYTES, unpack_all
+from joulecast.recorded import MAX_BYTES, campaign_folder, run_records, unpack_all
+from joulecast.shipped import PLATFORMS
 from joulecast.tables.failed_runs import write_failed_runs
 from joulecast.training.recorder import record_campaign
 
@@ -40,6 +42,21 @@ app.command()(advise)
 app.command()(status)
 app.command()(remeasure)
 app.command()(overview)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"joulecast {metadata.version('joulecast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _joulecast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass
 
 
 @config_app.command("default")
@@ -67,13 +84,13 @@ def config_check(file: Path) -> None:
 @app.command()
 def meters(
     platform: Annotated[
-        Path, typer.Option(help="Platform file with the watts to estimate from.")
-    ] = (Path("config/platforms/this-machine.yaml")),
+        str, typer.Option(help="Whose watts to estimate from: a name, or a FILE.yaml.")
+    ] = "this-machine",
 ) -> None:
     """Show which meters this machine has, what is missing, and how to get it."""
     idle_w = full_w = source = None
     try:
-        facts = read_platform(platform)
+        facts = find_platform(platform)
         idle_w, full_w, source = facts.idle_w, facts.full_w, facts.watts_source
     except JoulecastError as error:
         typer.echo(f"note: {error}", err=True)
@@ -100,13 +117,14 @@ def meters(
 @app.command()
 def external(
     name: Annotated[str, typer.Argument(help="Path of the data below the folder.")],
-    file: Annotated[Path, typer.Option("--config", help="Configuration.")] = Path(
-        "config/config.yaml"
-    ),
+    file: Annotated[
+        Path | None, typer.Option("--config", help="Configuration; the defaults without one.")
+    ] = None,
 ) -> None:
     """Print where a piece of external data lies, fetching and checking it if need be."""
     try:
-        typer.echo(locate(configuration.read_config(file), name))
+        asked = configuration.Config() if file is None else configuration.read_config(file)
+        typer.echo(locate(asked, name))
     except JoulecastError as error:
         raise failed(error) from None
 
@@ -124,9 +142,7 @@ def record(
     note: Annotated[str, typer.Option(help="What a reader of the figures should know.")] = "",
     max_mb: Annotated[float, typer.Option(help="What the recorded campaign may weigh.")] = MAX_BYTES
     / 1e6,
-    platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
-        "config/platforms"
-    ),
+    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
 ) -> None:
     """Measure all runs of a campaign and keep them as data; once more: only what is missing."""
     try:
@@ -149,12 +165,14 @@ def record(
 
 @app.command()
 def replay(
-    recorded: Annotated[Path, typer.Argument(help="Folder of a recorded campaign.")],
+    recorded: Annotated[
+        Path, typer.Argument(help="Folder of a recorded campaign, or the name of a shipped one.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
 ) -> None:
     """Unpack a recorded campaign into run records; what was measured there is called recorded."""
     try:
-        typer.echo(f"{out}: {len(unpack_all(recorded, out))} run records")
+        typer.echo(f"{out}: {len(unpack_all(campaign_folder(recorded), out))} run records")
     except JoulecastError as error:
         raise failed(error) from None
 
@@ -199,7 +217,10 @@ class Scaling(StrEnum):
     STRONG = "strong"
 
 
-_RECORDS = typer.Option("--records", help="Folder of run records, however deep they lie in it.")
+_RECORDS = typer.Option(
+    "--records",
+    help="Folder of run records, however deep they lie in it; or a recorded campaign.",
+)
 _JSON = typer.Option("--json", help="Print everything as JSON.")
 
 
@@ -226,10 +247,10 @@ def evaluate(
 ) -> None:
     """Judge MC2 and its rivals on run records, imported or measured."""
     from joulecast.energy.verdict import evaluate_records
-    from joulecast.records import record_folders
 
     try:
-        verdict = evaluate_records(record_folders(records), split.value, time.value)
+        with run_records([records]) as folders:
+            verdict = evaluate_records(folders, split.value, time.value)
     except JoulecastError as error:
         raise failed(error) from None
     if as_json:
@@ -287,14 +308,14 @@ def forecast(
 ) -> None:
     """Forecast energy and time of node counts not yet run, with 90 % intervals."""
     from joulecast.energy.forecast import forecast as forecast_records
-    from joulecast.records import record_folders
 
     try:
         counts = [int(count) for count in nodes.split(",")]
     except ValueError:
         raise failed(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
     try:
-        told = forecast_records(record_folders(records), counts, scaling.value)
+        with run_records([records]) as folders:
+            told = forecast_records(folders, counts, scaling.value)
     except JoulecastError as error:
         raise failed(error) from None
     if as_json:

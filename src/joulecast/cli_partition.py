@@ -28,7 +28,11 @@ class Mode(StrEnum):
 
 def partition(
     graph: Annotated[
-        Path, typer.Argument(help="Task graph, PipeDream graph.txt or device-placement JSON.")
+        str,
+        typer.Argument(
+            help="A network, as resnet50, or a file: task graph, PipeDream graph.txt or "
+            "device-placement JSON."
+        ),
     ],
     devices: Annotated[
         int | None,
@@ -57,16 +61,15 @@ def partition(
 ) -> None:
     """Cut a network into pipeline stages so that the slowest is fast, and say what of it is proven."""
     from joulecast.partition.problem import CostModel
-    from joulecast.partition.report import compat_report, explained, plan_report, summary
+    from joulecast.partition.report import explained, partition_report, summary
 
     model: CostModel | None = cost.value if cost else None
     try:
         if as_json and explain:
             raise JoulecastError("--json and --explain: give one of them")
-        if mode is Mode.compat:
-            report = compat_report(graph, devices, model, bandwidth, replicate, memory)
-        else:
-            report = plan_report(graph, devices, model, bandwidth, replicate, memory, ideals)
+        report = partition_report(
+            graph, devices, model, bandwidth, replicate, memory, mode.value, ideals
+        )
     except JoulecastError as error:
         raise failed(error) from None
     if explain:

@@ -9,6 +9,7 @@ import typer
 from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
 from joulecast.quantities import duration_s
+from joulecast.shipped import PLATFORMS
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
@@ -24,11 +25,13 @@ def advise(
     network: Annotated[str, typer.Option(help="As the records name it.")],
     records: Annotated[
         Path | None,
-        typer.Option(help="Folder of run records, however deep they lie in it."),
+        typer.Option(
+            help="Folder of run records, however deep they lie in it; or a recorded campaign."
+        ),
     ] = None,
     platform: Annotated[
         str | None,
-        typer.Option(help="As the records name it, or of a platform file to simulate."),
+        typer.Option(help="As the records name it; or to simulate: a name, or a FILE.yaml."),
     ] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Time that it may take: seconds, or as 30min, 1h, 2d.")
@@ -45,9 +48,7 @@ def advise(
     history: Annotated[
         Path | None, typer.Option(help="Of `tune --history`, for the power limit.")
     ] = None,
-    platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
-        "config/platforms"
-    ),
+    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
     fits: Annotated[
         Path | None,
         typer.Option(help="Fits of a campaign on a simulated platform, for its joules."),
@@ -59,26 +60,29 @@ def advise(
     from joulecast.planning.advise import advise as advise_on
     from joulecast.planning.limits import Limit
     from joulecast.planning.text import advice_text
-    from joulecast.records import record_folders
+    from joulecast.recorded import run_records
 
     try:
         if records is None and platform is None:
             raise JoulecastError(
                 "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
             )
-        advice = advise_on(
-            [] if records is None else record_folders(records),
-            network,
-            Limit(None if deadline is None else duration_s(deadline), energy_budget, energy_weight),
-            platform=platform,
-            samples=samples,
-            nodes=_numbers("--nodes", nodes),
-            batches=_numbers("--batch", batch),
-            history=history,
-            platforms=platforms,
-            fits=fits,
-            precision=precision,
-        )
+        with run_records([] if records is None else [records]) as folders:
+            advice = advise_on(
+                folders,
+                network,
+                Limit(
+                    None if deadline is None else duration_s(deadline), energy_budget, energy_weight
+                ),
+                platform=platform,
+                samples=samples,
+                nodes=_numbers("--nodes", nodes),
+                batches=_numbers("--batch", batch),
+                history=history,
+                platforms=platforms,
+                fits=fits,
+                precision=precision,
+            )
     except JoulecastError as error:
         raise failed(error) from None
     typer.echo(json.dumps(advice, indent=1, allow_nan=False) if as_json else advice_text(advice))

@@ -22,6 +22,7 @@ from joulecast.progress import (
     progress_text,
     remove_disturbed,
 )
+from joulecast.shipped import PLATFORMS
 from joulecast.spec import RunSpec
 
 _STILL_S = 60.0
@@ -47,9 +48,7 @@ def status(
         ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
-    platforms: Annotated[Path, typer.Option(help="Folder of the platform files.")] = Path(
-        "config/platforms"
-    ),
+    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say how far a campaign is: runs done, running, failed, waiting, and the time left.
@@ -88,7 +87,7 @@ def remeasure(
     The campaign measures them, and nothing else, when it is started again.
     """
     try:
-        folder, _ = _asked(results, configuration, Path("config/platforms"), runs=False)
+        folder, _ = _asked(results, configuration, PLATFORMS, runs=False)
         removed = remove_disturbed(folder)
     except JoulecastError as error:
         raise failed(error) from None

@@ -3,18 +3,15 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from joulecast.cli_errors import failed
 from joulecast.errors import JoulecastError
-from joulecast.platforms import Platform, read_platform
-
-_PLATFORMS = Path("config/platforms")
 
 Network = Annotated[str, typer.Option(help="Shipped op graph by name, or a JSON file of one.")]
-OnPlatform = Annotated[str, typer.Option(help="Of config/platforms, or a YAML file.")]
+OnPlatform = Annotated[str, typer.Option(help="A platform by name, or a FILE.yaml.")]
 Precision = Annotated[str, typer.Option(help="Peak rate to compute at: fp32, bf16, fp64.")]
 Links = Annotated[
     list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
@@ -27,13 +24,6 @@ DatabaseFile = Annotated[
     Path | None, typer.Option("--database", help="Op database measured on this platform.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-
-
-def _graph(name: str) -> Any:
-    from joulecast.graphs.opgraph import read_graph
-    from joulecast.graphs.shipped import load
-
-    return read_graph(Path(name)) if name.endswith(".json") else load(name)
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
@@ -56,31 +46,6 @@ def _stragglers(texts: list[str] | None) -> dict[int, float]:
             )
         slow[int(device)] = factor
     return slow
-
-
-def _platform(name: str, links: list[str] | None, calibration: Path | None) -> Platform:
-    from joulecast.simulator.calibration import calibrated, read_calibration
-    from joulecast.simulator.topology import with_links
-
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _PLATFORMS / f"{name}.yaml"
-    platform = read_platform(path)
-    if calibration is not None:
-        platform = calibrated(platform, read_calibration(calibration))
-    return with_links(platform, _pairs(links, "--link"))
-
-
-def _costs(platform: Platform, precision: str, database: Path | None, mode: str) -> Any:
-    from joulecast.graphs.costs import roofline_of, roofline_or_refusal
-    from joulecast.graphs.database import MeasuredCosts, read_database
-    from joulecast.simulator.proteus import proteus_costs
-
-    if mode == "proteus":
-        return proteus_costs(platform, precision)
-    if database is None:
-        return roofline_of(platform, precision)
-    return MeasuredCosts(
-        read_database(database), roofline_or_refusal(platform, precision), precision
-    )
 
 
 def simulate(
@@ -114,32 +79,28 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy."""
+    from joulecast.planning.strategies import simulate_strategy
     from joulecast.simulator.explain import explain as in_words
-    from joulecast.simulator.simulate import Assumptions
-    from joulecast.simulator.simulate import simulate as run
-    from joulecast.simulator.strategy import parse_strategy
-    from joulecast.simulator.trace import write_trace
-    from joulecast.tables.strategies import priced
 
     try:
-        if mode not in ("default", "proteus"):
-            raise JoulecastError(f"--mode {mode}: default or proteus")
-        on = _platform(platform, link, calibration)
-        slow = _stragglers(straggler)
-        simulation = run(
-            _graph(network),
-            on,
-            parse_strategy(strategy).check(devices),
-            batch,
-            _costs(on, precision, database, mode),
-            Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=slow),  # type: ignore[arg-type]
+        simulation, told = simulate_strategy(
+            network,
+            platform,
+            strategy,
+            batch=batch,
+            devices=devices,
+            precision=precision,
+            mode=mode,  # type: ignore[arg-type]
+            stragglers=_stragglers(straggler),
+            gamma=gamma,
+            links=_pairs(link, "--link"),
+            calibration=calibration,
+            database=database,
+            fits=fits,
+            trace=trace,
         )
-        energy = priced(simulation, fits)
-        if trace is not None:
-            write_trace(simulation, trace)
     except JoulecastError as error:
         raise failed(error) from None
-    told = simulation.as_json() | energy
     if as_json:
         typer.echo(json.dumps(told, indent=1))
     elif explain:
@@ -150,11 +111,11 @@ def simulate(
             f"{told['verdict']}"
         )
     if fits is not None and not as_json:
-        joules = energy["step_j"]
+        joules = told["step_j"]
         typer.echo(
-            f"{joules:.2f} J a step (powers fitted to {energy['energy_source']} energies)"
+            f"{joules:.2f} J a step (powers fitted to {told['energy_source']} energies)"
             if joules is not None
-            else f"energy: {energy['why_no_energy']}"
+            else f"energy: {told['why_no_energy']}"
         )
 
 
@@ -173,24 +134,25 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Rank all parallel strategies of some devices that fit in memory, by the time of a step."""
-    from joulecast.simulator.search import search as run
+    from joulecast.planning.strategies import search_strategies
 
     try:
-        on = _platform(platform, link, calibration)
-        ranking = run(
-            _graph(network),
-            on,
+        told = search_strategies(
+            network,
+            platform,
             devices,
-            global_batch or 32 * devices,
-            _costs(on, precision, database, "default"),
+            global_batch=global_batch,
+            precision=precision,
+            links=_pairs(link, "--link"),
+            calibration=calibration,
+            database=database,
         )
     except JoulecastError as error:
         raise failed(error) from None
-    rows = [simulation.as_json() for simulation in ranking.feasible]
     if as_json:
-        left_out = {"out_of_memory": ranking.out_of_memory, "impossible": ranking.impossible}
-        typer.echo(json.dumps({"feasible": rows, **left_out}, indent=1))
+        typer.echo(json.dumps(told, indent=1))
         return
+    rows = told["feasible"]
     if not rows:
         typer.echo("no strategy fits in memory")
     typer.echo(f"{'step, ms':>10} {'samples/s':>10} {'memory, GB':>10}  strategy (simulated)")
@@ -200,6 +162,6 @@ def search(
             f"{row['peak_memory_bytes'] / 1e9:10.2f}  {row['strategy']}"
         )
     typer.echo(
-        f"{len(rows)} fit, {len(ranking.out_of_memory)} are out of memory, "
-        f"{len(ranking.impossible)} cannot be run"
+        f"{len(rows)} fit, {len(told['out_of_memory'])} are out of memory, "
+        f"{len(told['impossible'])} cannot be run"
     )

@@ -74,96 +74,34 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Tune batch size and power limit over recurrences of a training, replayed or live."""
-    from joulecast.tuning.report import Asked, read_setting
-    from joulecast.tuning.trial import Goal
+    from joulecast.tuning.report import live_report_text, report_text
+    from joulecast.tuning.session import tuned
 
-    given = {"beta": beta, "window": window}
-    options = {name: value for name, value in given.items() if value is not None}
-    replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
-    lived = {
-        "--target-accuracy": target_accuracy,
-        "--device": device,
-        "--allow-power-limit": allow_power_limit or None,
-    }
     try:
-        if live:
-            _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
-            job: dict[str, Any] = {"eta": eta, "allow_power_limit": allow_power_limit}
-            job |= {"criterion": criterion.value, "max_slowdown": max_slowdown}
-            job |= {} if device is None else {"device": device.value}
-            job |= {} if target_accuracy is None else {"target_accuracy": target_accuracy}
-            text = _tune_live(job, policy, options, recurrences, history, as_json)
-        else:
-            _refuse(lived, "is for trainings on this machine; give --live too")
-            if traces is None or workload is None or gpu is None:
-                raise JoulecastError(
-                    "a replay needs --traces, --workload and --gpu; --live trains on this machine instead"
-                )
-            seeds = 20 if seeds is None else seeds
-            if history is not None and seeds != 1:
-                raise JoulecastError(
-                    f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
-                )
-            asked = Asked(target, Goal(eta, criterion.value, max_slowdown), options)
-            setting = read_setting(traces, workload, gpu, target, policy)
-            text = _replay(setting, policy, recurrences, seeds, asked, history, as_json)
+        report = tuned(
+            live=live,
+            traces=traces,
+            workload=workload,
+            gpu=gpu,
+            policy=policy,
+            recurrences=recurrences,
+            seeds=seeds,
+            target=target,
+            eta=eta,
+            beta=beta,
+            window=window,
+            criterion=criterion.value,
+            max_slowdown=max_slowdown,
+            history=history,
+            target_accuracy=target_accuracy,
+            device=None if device is None else device.value,
+            allow_power_limit=allow_power_limit,
+            say=lambda note: typer.echo(f"note: {note}", err=True),
+        )
     except JoulecastError as error:
         raise failed(error) from None
-    typer.echo(text)
-
-
-def _refuse(options: dict[str, Any], why: str) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        raise JoulecastError(f"{given[0]} {why}")
-
-
-def _replay(
-    setting: Any,
-    policy: str,
-    recurrences: int,
-    seeds: int,
-    asked: Any,
-    history: Path | None,
-    as_json: bool,
-) -> str:
-    from joulecast.tuning.report import replay_report, report_text, write_replayed_history
-
-    report = replay_report(setting, policy, recurrences, seeds, asked)
-    if history is not None:
-        write_replayed_history(history, setting, policy, recurrences, asked)
-        report["history"] = str(history)
-    return _json(report) if as_json else report_text(report)
-
-
-def _tune_live(
-    job: dict[str, Any],
-    policy: str,
-    options: dict[str, Any],
-    recurrences: int,
-    history: Path | None,
-    as_json: bool,
-) -> str:
-    from joulecast.spec import Workload
-    from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
-    from joulecast.tuning.registry import make_policy
-    from joulecast.tuning.report import live_report, live_report_text
-    from joulecast.tuning.trial import Trial
-
-    environment = LiveTraining(LiveJob(Workload(network="lenet5", image_size=8), **job))
-    trials: list[Trial] = []
-    done = tune_live(
-        environment,
-        make_policy(policy, environment.space, **options),
-        recurrences,
-        seed=1,
-        history_file=history,
-        whose={"policy": policy, **options},
-        ended=trials.append,
-        say=lambda note: typer.echo(f"note: {note}", err=True),
-    )
-    report = live_report(environment.space, policy, done, trials, environment.notes, history)
-    return _json(report) if as_json else live_report_text(report)
+    in_words = live_report_text if live else report_text
+    typer.echo(_json(report) if as_json else in_words(report))
 
 
 def advise_recurring(

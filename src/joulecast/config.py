@@ -24,6 +24,7 @@ from joulecast.config_experiments import (
 from joulecast.errors import JoulecastError
 from joulecast.names import NAME, plain_path, relative_name, simple_name, without_secrets
 from joulecast.power.meters import METER_NAMES
+from joulecast.shipped import is_path
 from joulecast.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
 from joulecast.yaml_files import read_yaml
@@ -200,7 +201,9 @@ class Config(Section):
     campaign: str = Field("default", pattern=NAME, description="Name that the records carry.")
     results: str = Field("results", min_length=1, description="Folder of everything generated.")
     platform: str = Field(
-        "this-machine", pattern=NAME, description="A file of config/platforms, without .yaml."
+        "this-machine",
+        description="A platform by name: a file of config/platforms without .yaml, or one that is "
+        "shipped; or the path of a FILE.yaml.",
     )
     external_data: str | dict[str, Download] | None = Field(
         None,
@@ -225,6 +228,12 @@ class Config(Section):
         False, description="Make the papers' tables too, and show them on the overview page."
     )
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
+
+    @field_validator("platform")
+    @classmethod
+    def _name_or_file(cls, platform: str) -> str:
+        is_file = is_path(platform, (".yaml", ".yml"))
+        return plain_path(platform) if is_file else simple_name(platform)
 
     @field_validator("results")
     @classmethod

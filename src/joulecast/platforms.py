@@ -1,6 +1,7 @@
 """What a node is: the facts of a platform that no program can read off by itself.
 
-A platform is one YAML file in ``config/platforms``. A fact that nobody established stays ``null``;
+A platform is one YAML file: of the user's ``config/platforms``, one that is shipped, or any other by its
+path. A fact that nobody established stays ``null``;
 watts carry the source they come from, because an estimate is only as good as they are.
 """
 
@@ -10,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
+from joulecast.shipped import PLATFORMS, find, is_path, known
 from joulecast.yaml_files import read_yaml, validated
 
 
@@ -122,7 +124,8 @@ class Platform(BaseModel):
         min_length=1,
         exclude=True,
         description="A recorded campaign whose runs stand for measurements on this platform: its "
-        "folder, absolute or from the project's folder (the one that holds config/).",
+        "folder, absolute or from the project's folder (the one that holds config/platforms/; of a "
+        "file that lies elsewhere its own folder).",
     )
 
     @model_validator(mode="after")
@@ -157,6 +160,51 @@ def read_platform(path: Path) -> Platform:
     Raises:
         JoulecastError: the file is missing, is no YAML mapping, or has wrong keys.
     """
-    known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
-    what = f"platform file (configuration key `platform`; known: {known})"
-    return validated(TypeAdapter(Platform), read_yaml(path, what), str(path))
+    return validated(TypeAdapter(Platform), read_yaml(path, "platform file"), str(path))
+
+
+def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
+    """The file of a platform.
+
+    Args:
+        platform: a name; or the path of its file, which ends in ``.yaml`` or ``.yml`` or has a ``/``.
+        own: folder of the user's own platform files, which go before the shipped ones.
+
+    Raises:
+        JoulecastError: no such name; lists those that there are. A path is not looked at.
+    """
+    if is_path(platform, (".yaml", ".yml")):
+        return Path(platform)
+    file = find(PLATFORMS, f"{platform}.yaml", own)
+    if file is None:
+        raise JoulecastError(
+            f"{own / platform}.yaml: no such platform file (known: "
+            f"{', '.join(known(PLATFORMS, '.yaml', own))}); name one of them, or a FILE.yaml, where "
+            "`platform` says it"
+        )
+    return file
+
+
+def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
+    """A platform by its name or the path of its file, as :func:`platform_file` finds it.
+
+    Raises:
+        JoulecastError: no such platform, or its file is not sound.
+    """
+    return read_platform(platform_file(platform, own))
+
+
+def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
+    """The folder of the recorded campaign that stands for a platform; ``None`` where runs are measured.
+
+    Raises:
+        JoulecastError: as :func:`find_platform`.
+    """
+    file = platform_file(platform, own)
+    recorded = read_platform(file).recorded
+    if recorded is None:
+        return None
+    folder = file.absolute().parent
+    of_a_project = folder.parts[-2:] == PLATFORMS.parts
+    # An absolute path stays what it is.
+    return (folder.parent.parent if of_a_project else folder) / recorded

@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 
+from joulecast.shipped import checkout
+
 _PACKAGES = ("torch", "torchvision", "numpy", "mpi4py", "mpich", "nvidia-ml-py", "scikit-learn")
-_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def boot_id() -> str | None:
@@ -60,10 +61,10 @@ def host_fingerprint() -> dict[str, Any]:
     }
 
 
-def _git(*arguments: str) -> str | None:
+def _git(project: Path, *arguments: str) -> str | None:
     try:
         answer = subprocess.run(
-            ["git", "-C", str(_CHECKOUT), *arguments], capture_output=True, text=True, timeout=10
+            ["git", "-C", str(project), *arguments], capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -75,10 +76,14 @@ def source_state() -> dict[str, Any]:
 
     ``None`` where joulecast runs from an installed package without a checkout.
     """
-    lock = _CHECKOUT / "requirements.lock"
-    changes = _git("status", "--porcelain")
+    project = checkout()
+    if project is None:
+        # Whatever repository the environment lies in is not joulecast's.
+        return {"git_commit": None, "git_dirty": None, "lock_sha256": None}
+    lock = project / "requirements.lock"
+    changes = _git(project, "status", "--porcelain")
     return {
-        "git_commit": _git("rev-parse", "HEAD"),
+        "git_commit": _git(project, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else bool(changes),
         "lock_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
     }

@@ -9,13 +9,15 @@ Unpacking gives ordinary run records back, whose ``measured`` figures are then c
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,8 +34,10 @@ from joulecast.records import (
     RunRecord,
     read_info,
     read_record,
+    record_folders,
     write_record,
 )
+from joulecast.shipped import RECORDED, find
 
 FORMAT = 1
 MAX_BYTES = 20_000_000
@@ -355,3 +359,32 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     for run in campaign.runs:
         write_record(out / run, recorded_run(campaign, run))
     return [out / run for run in campaign.runs]
+
+
+def campaign_folder(campaign: Path) -> Path:
+    """The folder of a recorded campaign: the path itself, or if it is not there a shipped one by its name.
+
+    The name is ``NAME`` or, as in a checkout, ``recorded/NAME``.
+    """
+    named = campaign in (Path(campaign.name), RECORDED / campaign.name)
+    shipped = find(RECORDED, campaign.name) if named and not campaign.exists() else None
+    return shipped or campaign
+
+
+@contextmanager
+def run_records(above: Iterable[Path]) -> Iterator[list[Path]]:
+    """All run records in some folders, however deep; of a recorded campaign all its runs, unpacked for now.
+
+    Raises:
+        JoulecastError: a folder has none, or a campaign cannot be read.
+    """
+    folders: list[Path] = []
+    with ExitStack() as stack:
+        for path in above:
+            campaign = campaign_folder(path)
+            if (campaign / CAMPAIGN_FILE).is_file():
+                scratch = stack.enter_context(TemporaryDirectory(prefix="joulecast-replay-"))
+                folders += unpack_all(campaign, Path(scratch))
+            else:
+                folders += record_folders(path)
+        yield folders

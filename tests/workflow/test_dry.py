@@ -55,6 +55,16 @@ def test_mistakes_in_the_configuration_are_said_in_one_line(workflow_copy, chang
     assert done.returncode != 0 and said in text and "Traceback" not in text
 
 
+def test_a_platform_may_be_a_file_anywhere(workflow_copy, tmp_path):
+    own = (workflow_copy / "config/platforms/this-machine.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(own.replace("name: this-machine", "name: mine"))
+    given = f"platform={tmp_path / 'mine.yaml'}"
+    done = snakemake(workflow_copy, "-n", "--config", given, "--", "all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    gone = snakemake(workflow_copy, "-n", "--config", "platform=gone.yaml")
+    assert gone.returncode != 0 and "gone.yaml: no such platform file" in gone.stdout + gone.stderr
+
+
 def test_lint(workflow_copy):
     done = snakemake(workflow_copy, "--lint")
     complaints = re.findall(r"^    \* (.*)$", done.stdout + done.stderr, re.M)

@@ -11,12 +11,14 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 from joulecast.attempts import ASKED_S
-from joulecast.campaign import campaign_runs, recorded_folder, run_table
+from joulecast.campaign import campaign_runs, run_table
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of
+from joulecast.platforms import platform_file, recorded_for
 from joulecast.recorded import FILES
 from joulecast.external import listed_downloads
+from joulecast.shipped import find
 from joulecast.tuning.experiment import COMPARED
 
 PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
@@ -24,15 +26,20 @@ try:
     CONFIG = parse_config(config, "configuration")
     SPECS = {spec.run: spec for spec in campaign_runs(CONFIG, PLATFORMS)}
     # The recorded campaign that is replayed; None where runs are measured.
-    RECORDED = recorded_folder(CONFIG, PLATFORMS)
+    RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
+    # Files of the platforms that are forecast on: the campaign's own first.
+    PLATFORM_FILES = [
+        str(platform_file(name, PLATFORMS))
+        for name in [CONFIG.platform, *CONFIG.simulator.platforms]
+    ]
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 
 RUNS = run_table(list(SPECS.values()))
 RESULTS = CONFIG.results
-PUBLISHED = Path(workflow.basedir) / "config" / "published"
 PROJECT = Path(workflow.basedir)
-EXTERNAL = PROJECT / "config" / "external"
+PUBLISHED = find(Path("config"), "published", PROJECT / "config")
+EXTERNAL = find(Path("config"), "external", PROJECT / "config")
 NETWORKS = CONFIG.workload.networks
 # Measured here only where the configuration says so; else taken from what the project keeps as data.
 EMULATED_NETWORK = CONFIG.simulator.emulated_network

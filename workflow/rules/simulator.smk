@@ -98,12 +98,7 @@ rule scaling_forecast:
         ops=expand(
             f"{RESULTS}/ops/{{network}}.json", network=NETWORKS if PROFILES_OPS else []
         ),
-        platforms=ancient(
-            [
-                str(PLATFORMS / f"{name}.yaml")
-                for name in [CONFIG.platform, *CONFIG.simulator.platforms]
-            ]
-        ),
+        platforms=ancient(PLATFORM_FILES),
     output:
         forecast=f"{RESULTS}/simulator/scaling_forecast.parquet",
     log:
@@ -113,10 +108,7 @@ rule scaling_forecast:
         config=CONFIG.model_dump(
             mode="json", include={"simulator", "scale", "training", "emulation"}
         ),
-        platforms_sha256=[
-            sha256_of(PLATFORMS / f"{name}.yaml")
-            for name in [CONFIG.platform, *CONFIG.simulator.platforms]
-        ],
+        platforms_sha256=[sha256_of(file) for file in PLATFORM_FILES],
     script:
         "../scripts/scaling_forecast.py"
 
@@ -126,7 +118,7 @@ rule simulator_report:
         judged=rules.judge_simulator.output.judged,
         forecast=rules.scaling_forecast.output.forecast,
         published=ancient(str(PUBLISHED / "proteus.yaml")),
-        platform=ancient(str(PLATFORMS / "hc2.yaml")),
+        platform=ancient(str(platform_file("hc2", PLATFORMS))),
     output:
         tables(
             "Simulator",

@@ -2,11 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.placement import PlacementGraph
 from joulecast.graphs.readers import read_partitionable
+from joulecast.graphs.shipped import task_graph_file
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.order import nodes_of
@@ -197,6 +198,27 @@ def compat_report(
         "planning_cpu_s": cpu_s,
         "stages": stages,
     }
+
+
+def partition_report(
+    graph: str,
+    devices: int | None = None,
+    cost: CostModel | None = None,
+    bandwidth: float | None = None,
+    replicate: bool = False,
+    memory: float | None = None,
+    mode: Literal["exact", "compat"] = "exact",
+    most_ideals: int | None = None,
+) -> dict[str, Any]:
+    """The stages of a network or of a graph file: :func:`plan_report`, or :func:`compat_report`.
+
+    Raises:
+        JoulecastError: no such graph, and as these say.
+    """
+    path = task_graph_file(graph)
+    if mode == "compat":
+        return compat_report(path, devices, cost, bandwidth, replicate, memory)
+    return plan_report(path, devices, cost, bandwidth, replicate, memory, most_ideals)
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -15,8 +15,9 @@ from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.limits import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
-from joulecast.platforms import read_platform
+from joulecast.platforms import Platform, find_platform
 from joulecast.records import RunInfo, read_info
+from joulecast.shipped import PLATFORMS, find, is_path
 
 _LONG = 10.0
 """Times the work of the longest recorded run from which that is worth a warning."""
@@ -54,7 +55,7 @@ def advise(
     nodes: Sequence[int] | None = None,
     batches: Sequence[int] | None = None,
     history: Path | None = None,
-    platforms: Path = Path("config/platforms"),
+    platforms: Path = PLATFORMS,
     fits: Path | None = None,
     precision: str = "fp32",
 ) -> dict[str, Any]:
@@ -64,12 +65,13 @@ def advise(
         records: folders of run records; may be empty where ``platform`` can be simulated.
         network: as the records name it.
         limit: a deadline, an energy budget, or a weight between energy and time.
-        platform: as the records name it, or a platform file's name; by default the one of the records.
+        platform: as the records name it; or one to simulate, by name or the path of its FILE.yaml, whose
+            ``name`` is then what the records may call it. By default the one of the records.
         samples: work in the records' unit; by default 1,000 samples (1 epoch) of a long training.
         nodes: node counts; by default those that were run and the powers of two between them.
         batches: batches of all nodes; by default those that were run.
         history: of ``joulecast tune``, for the power limit.
-        platforms: folder of the platform files.
+        platforms: folder of the user's own platform files, which go before the shipped ones.
         fits: of a campaign on a simulated platform, for its joules.
         precision: peak rate of a simulated platform.
 
@@ -89,11 +91,19 @@ def advise(
             raise JoulecastError(f"{option}: give numbers of at least 1, as 1,2,4")
     if samples is not None and not (math.isfinite(samples) and samples > 0):
         raise JoulecastError(f"--samples {samples:g}: give a number above 0")
-    simulated = platform is not None and (platforms / f"{platform}.yaml").is_file()
-    found = _from_records(records, network, platform, samples, nodes, batches, simulated)
+    facts, called = None, platform
+    # What imported systems are called may look like a path, too.
+    if platform and is_path(platform, (".yaml", ".yml")) and Path(platform).is_file():
+        facts = find_platform(platform)
+        called = facts.name
+    simulated = facts is not None or (
+        platform is not None and find(PLATFORMS, f"{platform}.yaml", platforms) is not None
+    )
+    found = _from_records(records, network, called, samples, nodes, batches, simulated)
     if found is None:
+        facts = facts or find_platform(str(platform), platforms)
         found = _from_simulator(
-            network, str(platform), samples, nodes, batches, platforms, fits, precision
+            network, str(called), facts, samples, nodes, batches, fits, precision
         )
     powers = NO_HISTORY if history is None else power_limit_of(history, network)
     candidates = [powers.applied(candidate) for candidate in found.candidates]
@@ -222,17 +232,16 @@ def _settings_differ(records: Sequence[Path], network: str, platform: str) -> li
 def _from_simulator(
     network: str,
     platform: str,
+    facts: Platform,
     samples: float | None,
     nodes: Sequence[int] | None,
     batches: Sequence[int] | None,
-    platforms: Path,
     fits: Path | None,
     precision: str,
 ) -> _Found:
     # Loads scipy and the simulator, which records do not need.
     from joulecast.planning import simulated
 
-    facts = read_platform(platforms / f"{platform}.yaml")
     facts.require_cluster()
     if samples is None:
         raise JoulecastError(

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.campaign import campaign_runs, recorded_folder
+from joulecast.campaign import campaign_runs
 from joulecast.config import Config
 from joulecast.errors import JoulecastError
+from joulecast.platforms import recorded_for
 from joulecast.recorded import MAX_BYTES, CampaignInfo, pack
 from joulecast.records import answers, read_info
+from joulecast.shipped import PLATFORMS
 from joulecast.spec import RunSpec
 from joulecast.training.launch import Quiet, measure
 
@@ -36,7 +38,7 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
     that differs from an earlier one of the same name gets its campaign's name in front.
 
     Args:
-        platforms: folder of the platform files.
+        platforms: folder of the user's own platform files.
 
     Raises:
         JoulecastError: a platform is itself a recorded campaign, or as
@@ -45,7 +47,7 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
     planned: dict[str, PlannedRun] = {}
     digests: set[str] = set()
     for config in configurations:
-        if recorded_folder(config, platforms) is not None:
+        if recorded_for(config.platform, platforms) is not None:
             raise JoulecastError(
                 f"configuration {config.campaign}: its platform {config.platform} is a recorded "
                 "campaign, there is nothing to measure; name a platform without the key `recorded`"
@@ -112,6 +114,42 @@ def measure_all(
     return failed
 
 
+def _measured(
+    runs: Sequence[PlannedRun],
+    work: Path,
+    launcher: str,
+    tell: Callable[[str], None],
+    failing: str = "failed",
+) -> list[Path]:
+    """The records of all runs; an error that lists those that failed, if any did."""
+    failed = measure_all(runs, work, launcher=launcher, tell=tell)
+    if failed:
+        reasons = "".join(f"\n  {run}: {reason}" for run, reason in failed.items())
+        raise JoulecastError(
+            f"{len(failed)} of {len(runs)} runs {failing}; the others are in {work}, so the same command "
+            f"repeats only these:{reasons}"
+        )
+    return [work / "records" / planned.spec.run for planned in runs]
+
+
+def measure_campaign(
+    config: Config,
+    platforms: Path = PLATFORMS,
+    *,
+    launcher: str = "mpiexec",
+    tell: Callable[[str], None] = print,
+) -> list[Path]:
+    """Measure the runs of a campaign; the folders of their records, in the order of the runs.
+
+    They lie where the workflow puts them, in ``records/`` of the configuration's ``results``; those that
+    are there already are not measured again.
+
+    Raises:
+        JoulecastError: the configuration asks for what cannot be measured, or runs failed (lists them).
+    """
+    return _measured(planned_runs([config], platforms), Path(config.results), launcher, tell)
+
+
 def record_campaign(
     configurations: Sequence[Config],
     platforms: Path,
@@ -126,7 +164,7 @@ def record_campaign(
     """Measure the runs of ``configurations`` and keep them as the recorded campaign ``target``.
 
     Args:
-        platforms: folder of the platform files.
+        platforms: folder of the user's own platform files.
         work: keeps the records (``records/``), logs and the reasons of failed runs; runs whose record
             is there are not repeated. Nobody but the caller removes it.
         max_bytes: what the recorded campaign may weigh.
@@ -141,15 +179,8 @@ def record_campaign(
             "folder, or remove it"
         )
     runs = planned_runs(configurations, platforms)
-    failed = measure_all(runs, work, launcher=launcher, tell=tell)
-    if failed:
-        reasons = "".join(f"\n  {run}: {reason}" for run, reason in failed.items())
-        raise JoulecastError(
-            f"{len(failed)} of {len(runs)} runs failed and nothing was packed; the others are in "
-            f"{work}, so the same command repeats only these:{reasons}"
-        )
     return pack(
-        [work / "records" / planned.spec.run for planned in runs],
+        _measured(runs, work, launcher, tell, "failed and nothing was packed"),
         target,
         name=target.name,
         configurations=[config.model_dump(mode="json") for config in configurations],

@@ -1,0 +1,1 @@
+"""The public functions, as :mod:`joulecast` has them: thin, over what the commands call too."""

@@ -1,0 +1,225 @@
+"""The public functions that need no runs: strategies in simulated time, pipeline stages, tuning.
+
+Each loads what it needs when it is called, so that ``import joulecast`` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+# Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
+import joulecast.partition  # noqa: F401
+from joulecast.public.given import AnyPath, check, path
+
+
+def simulate(
+    network: AnyPath,
+    platform: AnyPath,
+    strategy: AnyPath,
+    *,
+    batch: int = 32,
+    devices: int | None = None,
+    precision: str = "fp32",
+    mode: Literal["default", "proteus"] = "default",
+    stragglers: Mapping[int, float] | None = None,
+    gamma: float | None = None,
+    links: Mapping[str, float] | None = None,
+    calibration: AnyPath | None = None,
+    database: AnyPath | None = None,
+    fits: AnyPath | None = None,
+    trace: AnyPath | None = None,
+) -> dict[str, Any]:
+    """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy.
+
+    Args:
+        network: a shipped op graph by name, or the JSON file of one.
+        strategy: as ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``, or a YAML file.
+        batch: samples of one replica's step.
+        devices: check that the strategy takes so many.
+        precision: peak rate to compute at: fp32, bf16, fp64.
+        mode: ``proteus``: the communication model of that paper.
+        stragglers: devices that take so many times as long, as ``{3: 1.5}``.
+        gamma: overlap slowdown in place of the platform's.
+        links: bytes/s of the platform's links in place of its file's, as ``{"nic": 12.5e9}``.
+        calibration, database: files that were measured on the platform: its network, its op costs.
+        fits: folder of a campaign's fits on this platform, for the joules.
+        trace: file to write a Chrome trace to.
+
+    Returns:
+        ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
+        ``peak_memory_bytes``, ``out_of_memory``, ``step_j`` (``None`` with ``why_no_energy``), ...
+
+    Raises:
+        JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
+    """
+    from joulecast.planning.strategies import simulate_strategy
+
+    _, told = simulate_strategy(
+        str(network),
+        str(platform),
+        str(strategy),
+        batch=batch,
+        devices=devices,
+        precision=precision,
+        mode=mode,
+        stragglers=stragglers,
+        gamma=gamma,
+        links=links,
+        calibration=path(calibration),
+        database=path(database),
+        fits=path(fits),
+        trace=path(trace),
+    )
+    return told
+
+
+def search(
+    network: AnyPath,
+    platform: AnyPath,
+    devices: int,
+    *,
+    global_batch: int | None = None,
+    precision: str = "fp32",
+    links: Mapping[str, float] | None = None,
+    calibration: AnyPath | None = None,
+    database: AnyPath | None = None,
+) -> dict[str, Any]:
+    """Rank all parallel strategies of some devices that fit in memory, by the time of a step.
+
+    Args:
+        devices: to use.
+        global_batch: samples of a step over all devices; 32 of each by default.
+        network, platform, precision, links, calibration, database: as of :func:`simulate`.
+
+    Returns:
+        ``feasible``: steps as of :func:`simulate`, the fastest first; ``out_of_memory`` and ``impossible``:
+        by strategy, why not.
+
+    Raises:
+        JoulecastError: an unknown network or platform, or no strategy divides this batch.
+    """
+    from joulecast.planning.strategies import search_strategies
+
+    return search_strategies(
+        str(network),
+        str(platform),
+        devices,
+        global_batch=global_batch,
+        precision=precision,
+        links=links,
+        calibration=path(calibration),
+        database=path(database),
+    )
+
+
+def partition(
+    graph: AnyPath,
+    devices: int | None = None,
+    *,
+    cost: Literal["compute", "max", "sum"] | None = None,
+    bandwidth_bytes_per_s: float | None = None,
+    replicate: bool = False,
+    memory_bytes: float | None = None,
+    mode: Literal["exact", "compat"] = "exact",
+    ideals: int | None = None,
+) -> dict[str, Any]:
+    """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it.
+
+    Args:
+        graph: a network whose measured task graph is shipped; or the file of a task graph, a PipeDream
+            profile or a device-placement graph.
+        devices: stages; a device-placement graph says itself how many.
+        cost: a stage's time: its work (the default), the larger of work and transfers, or their sum.
+        bandwidth_bytes_per_s: of a device's link, each way.
+        replicate: whether a stage may be on several devices.
+        memory_bytes: of a device.
+        mode: ``compat``: what PipeDream's optimizer would say.
+        ideals: how many to list at most before the certificate is given up.
+
+    Returns:
+        ``bottleneck_us``, ``certified`` with its ``certificate``, ``speedup_bound``, ``stages`` with their
+        nodes, times and bytes, ...
+
+    Raises:
+        JoulecastError: no such graph, an unsound one, a useless option, or nothing that fits.
+    """
+    from joulecast.partition.report import partition_report
+
+    check("cost", cost, ("compute", "max", "sum"))
+    check("mode", mode, ("exact", "compat"))
+    return partition_report(
+        str(graph), devices, cost, bandwidth_bytes_per_s, replicate, memory_bytes, mode, ideals
+    )
+
+
+def tune(
+    *,
+    live: bool = False,
+    traces: AnyPath | None = None,
+    workload: str | None = None,
+    gpu: str | None = None,
+    policy: str = "curve",
+    recurrences: int = 50,
+    seeds: int | None = None,
+    target: float | None = None,
+    eta: float = 0.5,
+    beta: float | None = None,
+    window: int | None = None,
+    criterion: Literal["cost", "energy", "time", "max-slowdown"] = "cost",
+    max_slowdown: float = 1.1,
+    history: AnyPath | None = None,
+    target_accuracy: float | None = None,
+    device: Literal["cpu", "cuda"] | None = None,
+    allow_power_limit: bool = False,
+    tell: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Tune batch size and power limit over recurrences of a training: replayed traces, or here and now.
+
+    Args:
+        live: train LeNet-5 on digits on this machine, to ``target_accuracy`` (0 to 1; 0.9 by default) on
+            ``device`` (cpu), whose power limit may be set with ``allow_power_limit``.
+        traces, workload, gpu: of a replay: folder of Zeus' traces, and names in them, as cifar100 and v100.
+        policy: by name; a wrong one lists all.
+        recurrences: trainings to the target.
+        seeds: replays to take the mean of; 20 by default.
+        target: metric to reach in a replay; the paper's by default.
+        eta: weight of energy in the cost, 0 to 1.
+        beta: stop a try at so many times the best cost.
+        window: only so many last costs of a batch size count.
+        criterion, max_slowdown: how a power limit is chosen among those that were tried.
+        history: file of the trials; a live tuning goes on where it ends.
+        tell: gets the notes of a live tuning.
+
+    Returns:
+        Live: ``by_recurrence`` with ``time_s``, ``advice``, ...; of a replay: ``ratio_to_default``,
+        ``break_even_recurrence``, ...
+
+    Raises:
+        JoulecastError: an option that is for the other kind, or missing, or wrong; no GPU where one is
+            asked for.
+    """
+    from joulecast.tuning.session import tuned
+
+    check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
+    check("device", device, ("cpu", "cuda"))
+    return tuned(
+        live=live,
+        traces=path(traces),
+        workload=workload,
+        gpu=gpu,
+        policy=policy,
+        recurrences=recurrences,
+        seeds=seeds,
+        target=target,
+        eta=eta,
+        beta=beta,
+        window=window,
+        criterion=criterion,
+        max_slowdown=max_slowdown,
+        history=path(history),
+        target_accuracy=target_accuracy,
+        device=device,
+        allow_power_limit=allow_power_limit,
+        say=tell,
+    )

@@ -1,0 +1,133 @@
+"""The public functions: small, typed, documented, and the same as the commands."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from api_examples import MEASURING, PAGE, assert_prints_what_the_page_says
+from conftest import ROOT
+from typer.testing import CliRunner
+
+import joulecast
+import joulecast.partition.planner
+from joulecast import JoulecastError
+from joulecast.cli import app
+
+FUNCTIONS = sorted(set(joulecast.__all__) - {"JoulecastError", "__version__"})
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("function", sorted(set(FUNCTIONS) - set(MEASURING)))
+def test_the_example_of_the_page(function):
+    assert_prints_what_the_page_says(function)
+
+
+def test_the_page_has_every_function_and_no_other():
+    text = PAGE.read_text()
+    titles = re.findall(r'^```python title="(\w+)"$', text, re.M)
+    assert sorted(titles) == FUNCTIONS and len(FUNCTIONS) == 10
+    assert sorted(re.findall(r"^\| \[`(\w+)`\]", text, re.M)) == FUNCTIONS
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_signatures_are_typed_and_docstrings_tell_all_of_them(function):
+    # Loading the package of that name does not take the function's place.
+    told = getattr(joulecast, function)
+    assert inspect.isfunction(told)
+    signature = inspect.signature(told)
+    assert signature.return_annotation is not inspect.Signature.empty
+    described = inspect.getdoc(told) or ""
+    for name, parameter in signature.parameters.items():
+        assert parameter.annotation is not inspect.Parameter.empty
+        # What records are is said once, of all functions.
+        assert name == "records" or re.search(rf"\b{name}\b", described), name
+    assert "Returns:" in described and "Raises:" in described
+
+
+def test_importing_loads_nothing_that_is_not_needed():
+    code = (
+        "import sys, joulecast\n"
+        "heavy = {'torch', 'pandas', 'numpy', 'scipy', 'pydantic', 'typer', 'mpi4py'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "joulecast.simulate('alexnet', 'hc2', 'dp=8')\n"
+        "assert not {'torch', 'mpi4py', 'typer'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_library_does_not_use_its_own_public_functions():
+    public = {*joulecast.__all__}
+    for file in (ROOT / "src/joulecast").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "joulecast":
+                assert not public & {alias.name for alias in node.names}, file
+
+
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [
+        (
+            lambda: joulecast.simulate("alexnet", "hc2", "dp=8", batch=16, stragglers={1: 1.5}),
+            "simulate --network alexnet --platform hc2 --strategy dp=8 --batch 16 --straggler 1=1.5",
+        ),
+        (
+            lambda: joulecast.search("alexnet", "hc1", 2, global_batch=32),
+            "search --network alexnet --platform hc1 --devices 2 --global-batch 32",
+        ),
+        (
+            lambda: joulecast.partition("vgg16", 3, cost="max", bandwidth_bytes_per_s=1e9),
+            "partition vgg16 --devices 3 --cost max --bandwidth 1e9",
+        ),
+        (
+            lambda: joulecast.partition("vgg16", 3, mode="compat"),
+            "partition vgg16 --devices 3 --mode compat",
+        ),
+        (
+            lambda: joulecast.forecast("two-core-vm", [4], scaling="strong"),
+            "forecast --records two-core-vm --nodes 4 --scaling strong",
+        ),
+        (
+            lambda: joulecast.advise("vit_ti", records=["two-core-vm"], energy_weight=0.5),
+            "advise --network vit_ti --records two-core-vm --energy-weight 0.5",
+        ),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_functions_return_what_commands_print(call, command):
+    said = CliRunner().invoke(app, [*command.split(), "--json"])
+    assert said.exit_code == 0, said.output
+    printed, told = json.loads(said.stdout), json.loads(json.dumps(call()))
+    for each in (printed, told):
+        each.pop("planning_cpu_s", None)
+    assert told == printed
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: joulecast.evaluate("two-core-vm", split="no"),
+            "split 'no': give one of in-sample",
+        ),
+        (lambda: joulecast.forecast("two-core-vm", [4], scaling="no"), "scaling 'no': give one of"),
+        (lambda: joulecast.partition("vgg16", 2, cost="no"), "cost 'no': give one of compute"),
+        (lambda: joulecast.tune(criterion="no"), "criterion 'no': give one of cost"),
+        (lambda: joulecast.simulate("vgg16", "hc9", "dp=2"), "known: dgx-h100, "),
+        (lambda: joulecast.measure({"scal": {}}), "did you mean `scale`"),
+        (lambda: joulecast.read_records("nowhere"), "nowhere: holds no run record"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(call, said):
+    with pytest.raises(JoulecastError) as caught:
+        call()
+    assert said in str(caught.value) and "\n" not in str(caught.value)

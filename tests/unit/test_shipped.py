@@ -1,0 +1,113 @@
+"""What comes with joulecast, and the user's own files before it, as somebody in any folder finds them."""
+
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from typer.testing import CliRunner
+
+from joulecast import provenance, shipped
+from joulecast.cli import app
+from joulecast.config import parse_config
+from joulecast.errors import JoulecastError
+from joulecast.graphs.shipped import task_graph_file
+from joulecast.planning.advise import advise
+from joulecast.platforms import find_platform, platform_file, recorded_for
+from joulecast.recorded import campaign_folder
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def test_a_name_is_found_from_any_folder_and_ones_own_goes_first(elsewhere):
+    assert platform_file("hc2") == ROOT / "config/platforms/hc2.yaml"
+    own = write(elsewhere / "config/platforms/hc2.yaml", "name: mine\n")
+    assert platform_file("hc2") == own.relative_to(elsewhere)
+    assert find_platform("hc2").name == "mine" and find_platform("hc1").name != "mine"
+    others = write(elsewhere / "others/hc2.yaml", "name: other\n").parent
+    assert find_platform("hc2", others).name == "other"
+
+
+@pytest.mark.parametrize("given", ["mine.yaml", "./mine.yaml", "mine.yml", "sub/mine"])
+def test_what_looks_like_a_path_is_one(elsewhere, given):
+    write(elsewhere / given, "name: from a file\n")
+    assert find_platform(given).name == "from a file"
+
+
+def test_an_unknown_platform_is_told_those_that_there_are(elsewhere):
+    write(elsewhere / "config/platforms/ours.yaml", "name: ours\n")
+    with pytest.raises(JoulecastError, match=r"nowhere.*\(known: .*hc2.*ours.*\).*FILE\.yaml"):
+        find_platform("nowhere")
+    with pytest.raises(JoulecastError, match=r"^nowhere\.yaml: no such platform file"):
+        find_platform("nowhere.yaml")
+
+
+def test_a_recording_lies_where_its_platform_does(elsewhere):
+    assert recorded_for("two-core-vm") == ROOT / "recorded/two-core-vm"
+    assert recorded_for("hc2") is None
+    write(elsewhere / "config/platforms/lab.yaml", "name: lab\nrecorded: kept/lab\n")
+    assert recorded_for("lab") == elsewhere / "kept/lab"
+    write(elsewhere / "sub/lab.yaml", "name: lab\nrecorded: kept\n")
+    assert recorded_for("sub/lab.yaml") == elsewhere / "sub/kept"
+
+
+def test_recorded_campaigns_and_task_graphs_have_names(elsewhere):
+    kept = ROOT / "recorded/two-core-vm"
+    assert campaign_folder(Path("two-core-vm")) == kept
+    assert campaign_folder(Path("recorded/two-core-vm")) == kept
+    assert campaign_folder(Path("results/two-core-vm")) == Path("results/two-core-vm")
+    (elsewhere / "two-core-vm").mkdir()
+    assert campaign_folder(Path("two-core-vm")) == Path("two-core-vm"), "a folder of records"
+    graph = ROOT / "recorded/task-graphs/resnet50.json"
+    assert task_graph_file("resnet50") == graph
+    assert task_graph_file("recorded/task-graphs/resnet50.json") == graph
+    assert task_graph_file("x/resnet50.json") == Path("x/resnet50.json")
+    own = write(elsewhere / "recorded/task-graphs/resnet50.json", "{}")
+    assert task_graph_file("resnet50") == own.relative_to(elsewhere)
+    with pytest.raises(JoulecastError, match=r"no such graph; did you mean `resnet50`\?"):
+        task_graph_file("resnet5")
+
+
+def test_a_configuration_names_a_platform_or_its_file(elsewhere):
+    for platform in ("hc2", "mine.yaml", "../lab/mine.yaml"):
+        assert parse_config({"platform": platform}).platform == platform
+    for platform in ("a b", "a;b.yaml", "-x.yaml", "~/x.yaml", ""):
+        with pytest.raises(JoulecastError, match="platform: "):
+            parse_config({"platform": platform})
+
+
+def test_a_platform_by_its_file_is_advised_on_by_the_name_in_it(elsewhere):
+    hc2 = (ROOT / "config/platforms/hc2.yaml").read_text()
+    write(elsewhere / "mine.yaml", hc2)
+    advice = advise([], "alexnet", platform="mine.yaml", samples=1e5, nodes=[1])
+    assert advice["platform"] == find_platform("hc2").name
+    assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
+
+
+def test_external_data_is_asked_of_the_defaults_where_there_is_no_configuration(elsewhere):
+    said = CliRunner().invoke(app, ["external", "x/y"])
+    assert said.exit_code == 2 and "`external_data` is null" in said.output
+
+
+def test_an_installed_package_names_no_commit_of_the_folder_it_lies_in(tmp_path, monkeypatch):
+    assert shipped.checkout() == ROOT and provenance.source_state()["git_commit"]
+    # An environment in the user's own repository: its commit is not joulecast's.
+    installed = tmp_path / "lib/python3/site-packages/joulecast"
+    monkeypatch.setattr(shipped, "_PACKAGE", installed)
+    assert shipped.checkout() is None and shipped.shipped_folder() == installed / "data"
+    assert set(provenance.source_state().values()) == {None}
+
+
+def test_the_version_is_said():
+    said = CliRunner().invoke(app, ["--version"])
+    assert said.exit_code == 0 and said.output.startswith("joulecast ")

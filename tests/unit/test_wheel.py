@@ -1,0 +1,136 @@
+"""The wheel, built and tried in an environment and a folder that know nothing of the checkout."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+from wheel_fixtures import joulecast, outside, python, wheel
+
+__all__ = ["joulecast", "python", "wheel"]
+MOST_BYTES = 10_000_000
+
+
+def test_the_wheel_has_what_its_commands_read_and_is_small(wheel):
+    assert wheel.stat().st_size < MOST_BYTES
+    names = zipfile.ZipFile(wheel).namelist()
+    for folder in ("config/platforms", "config/published", "config/external"):
+        for file in (ROOT / folder).glob("*.yaml"):
+            assert f"joulecast/data/{folder}/{file.name}" in names
+    for folder in ("recorded/task-graphs", "recorded/two-core-vm"):
+        for file in (ROOT / folder).iterdir():
+            assert f"joulecast/data/{folder}/{file.name}" in names
+    assert "joulecast/py.typed" in names and "joulecast/graphs/networks/resnet50.json" in names
+    assert not [name for name in names if name.startswith(("tests", "results", "src"))]
+
+
+def test_what_is_tried_is_the_wheel(python, joulecast, tmp_path):
+    said = subprocess.run(
+        [python, "-c", "import joulecast; print(joulecast.__file__, joulecast.__version__)"],
+        cwd=tmp_path,
+        env=outside(python),
+        capture_output=True,
+        text=True,
+    )
+    file, version = said.stdout.split()
+    assert Path(file).is_relative_to(python.parents[1]), said
+    assert joulecast("--version").stdout == f"joulecast {version}\n"
+
+
+HC2 = ("--network", "alexnet", "--platform", "hc2")
+DP = ("--strategy", "dp=8", "--json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("simulate", *HC2, "--strategy", "dp=8"), r"ms a step"),
+        (("search", "--network", "vgg16", "--platform", "hc1", "--devices", "4"), r"\bdp=4\b"),
+        (
+            ("advise", *HC2, "--samples", "1e5", "--nodes", "1", "--deadline", "600"),
+            r"choose \d node",
+        ),
+        (("advise", "--network", "resnet18", "--records", "two-core-vm"), r"choose \d node"),
+        (("partition", "resnet50", "--devices", "4"), r"resnet50: 4 stages"),
+        (("partition", "recorded/task-graphs/vgg16.json", "--devices", "2"), r"2 stages"),
+        (("forecast", "--records", "recorded/two-core-vm", "--nodes", "4"), r"vit_ti +4 "),
+        (("replay", "two-core-vm", "records"), r"records: 9 run records"),
+        (("meters",), r"estimated .* \(watts: assumed, not measured\)"),
+        (("meters", "--platform", "hc2"), r"estimated +missing"),
+        (("config", "default"), r"platform: this-machine"),
+    ],
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
+)
+def test_commands_know_what_is_shipped(joulecast, arguments, said):
+    assert re.search(said, joulecast(*arguments).stdout)
+
+
+def test_ones_own_files_go_before_what_is_shipped(joulecast, tmp_path):
+    shipped = json.loads(joulecast("simulate", *HC2, *DP).stdout)
+    own = yaml.safe_load((ROOT / "config/platforms/hc2.yaml").read_text())
+    own |= {"name": "slower"}
+    own["cluster"]["device"]["peak_flops"]["fp32"] /= 100
+    text = yaml.safe_dump(own)
+    (tmp_path / "mine.yaml").write_text(text)
+    asked = ("simulate", "--network", "alexnet", "--platform", "./mine.yaml", *DP)
+    mine = json.loads(joulecast(*asked).stdout)
+    assert mine["platform"] == "slower" and mine["step_s"] > 2 * shipped["step_s"]
+    (tmp_path / "config/platforms").mkdir(parents=True)
+    (tmp_path / "config/platforms/hc2.yaml").write_text(text)
+    assert json.loads(joulecast("simulate", *HC2, *DP).stdout) == mine
+    # The others are still there.
+    joulecast("simulate", "--network", "alexnet", "--platform", "hc1", *DP)
+    graph = (ROOT / "recorded/task-graphs/resnet18.json").read_text()
+    (tmp_path / "recorded/task-graphs").mkdir(parents=True)
+    (tmp_path / "recorded/task-graphs/resnet50.json").write_text(graph)
+    assert "resnet18: 2 stages" in joulecast("partition", "--devices", "2", "resnet50").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("simulate", "--network", "vgg16", "--platform", "hc9", *DP[:2]), "known: dgx-h100, "),
+        (("partition", "resnet5", "--devices", "2"), "did you mean `resnet50`?"),
+        (("advise", "--network", "vgg16", "--platform", "hc9"), "known: dgx-h100, "),
+    ],
+)
+def test_unknown_names_are_told_in_one_line_with_those_that_there_are(joulecast, arguments, said):
+    stderr = joulecast(*arguments, code=2).stderr
+    assert said in stderr and len(stderr.splitlines()) == 1
+
+
+def test_record_knows_the_platform(joulecast, tmp_path):
+    (tmp_path / "mine.yaml").write_text("workload: {dataset: cifar10, data_root: nowhere}\n")
+    assert "all right" in joulecast("config", "check", "mine.yaml").stdout
+    # It is read before the data, which is what is missing.
+    said = joulecast("record", "kept", "--config", "mine.yaml", code=2).stderr
+    assert "workload.data_root: nowhere is no folder" in said
+    (tmp_path / "mine.yaml").write_text("platform: hc9\n")
+    said = joulecast("record", "kept", "--config", "mine.yaml", code=2).stderr
+    assert "known: dgx-h100, " in said
+
+
+def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
+    (tmp_path / "script.py").write_text(
+        "from pathlib import Path\n\n"
+        "import joulecast\n\n"
+        "names: list[str] = [r.info.spec.run for r in joulecast.read_records(Path('records'))]\n"
+        "fitted = joulecast.fit(['a', Path('b')], bootstrap=20)\n"
+        "fitted.save(Path('fits'))\n"
+        "step = joulecast.simulate('resnet50', 'hc2', 'dp=8', links={'nic': 1e9}, fits='fits')\n"
+        "seconds: float = step['step_s']\n"
+        "stages = joulecast.partition('resnet50', 4)['stages']\n"
+        "version: str = joulecast.__version__\n"
+        "joulecast.evaluate('records', split='no such split')\n"
+        "joulecast.nothing\n"
+    )
+    strictly = ["--strict", "--python-executable", str(python), "script.py"]
+    command = [sys.executable, "-m", "mypy", *strictly]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    errors = [line.split(":")[1] for line in done.stdout.splitlines() if " error: " in line]
+    assert errors == ["12", "13"], done.stdout + done.stderr
