@@ -22,11 +22,18 @@ include: "workflow/rules/pages.smk"
 
 TARGETS = (
     *("all", "measure", "tables", "figures", "check", "overview"),
-    *("energy_tables", "simulator_tables", "partition_tables", "tuning_tables", "paper_tables"),
+    *(
+        "energy_tables",
+        "simulator_tables",
+        "partition_tables",
+        "tuning_tables",
+        "paper_tables",
+    ),
 )
 
 
 onstart:
+    require_gpus()
     tell_failed_runs()
 
 

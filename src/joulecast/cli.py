@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast import config as configuration
+from joulecast.campaign_check import dry_run, project_here, remarks, require_campaign
 from joulecast.cli_errors import failed
 from joulecast.cli_pages import overview
 from joulecast.cli_partition import partition, profile
@@ -73,12 +74,26 @@ def config_schema() -> None:
 
 @config_app.command("check")
 def config_check(file: Path) -> None:
-    """Check a configuration file."""
+    """Check a configuration, all that it names, and its dry run.
+
+    Looks at platforms, data folders, networks, meters, external data and kept measurements.
+    """
     try:
-        configuration.read_config(file)
+        project = project_here()
+        config = configuration.read_config(file)
+        runs = require_campaign(config, project=project)
+        told = remarks(config, runs)
+        jobs = None if project is None else dry_run(project, file)
     except JoulecastError as error:
         raise failed(error) from None
     typer.echo(f"{file}: all right")
+    told.append(
+        "no dry run: there is no Snakefile here"
+        if jobs is None
+        else f"dry run: {jobs:,} jobs to do"
+    )
+    for line in told:
+        typer.echo(f"  {line}")
 
 
 @app.command()

@@ -273,7 +273,10 @@ class Config(Section):
             n for n in self.workload.networks if isinstance(counts, dict) and n not in counts
         ]
         if missing:
-            raise ValueError(f"training.{key}: no number for {', '.join(missing)}")
+            raise ValueError(
+                f"training.{key}: no number for {', '.join(missing)}; give one number for all networks "
+                f"(`{key}: 5`), or one for each (`{key}: {{{missing[0]}: 5}}`)"
+            )
         return self
 
 
@@ -302,6 +305,10 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{key}: unknown key; {hint}")
         else:
             message = problem["msg"].removeprefix("Value error, ")
+            if not location:
+                # Of several keys together: the message names them.
+                lines.append(message)
+                continue
             given = without_secrets(repr(problem["input"]))
             lines.append(f"{key}: {message} (given: {given:.80})")
     return "; ".join(lines)

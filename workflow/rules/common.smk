@@ -11,7 +11,8 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 from joulecast.attempts import ASKED_S
-from joulecast.campaign import campaign_runs, run_table
+from joulecast.campaign import run_table
+from joulecast.campaign_check import require_campaign, require_gpu
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of
@@ -24,7 +25,10 @@ from joulecast.tuning.experiment import COMPARED
 PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
 try:
     CONFIG = parse_config(config, "configuration")
-    SPECS = {spec.run: spec for spec in campaign_runs(CONFIG, PLATFORMS)}
+    SPECS = {
+        spec.run: spec
+        for spec in require_campaign(CONFIG, PLATFORMS, Path(workflow.basedir))
+    }
     # The recorded campaign that is replayed; None where runs are measured.
     RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
     # Files of the platforms that are forecast on: the campaign's own first.
@@ -212,6 +216,15 @@ def tables_of_external_data(wildcards):
         if not missing[name]
         for key, files in needed.items()
     }
+
+
+def require_gpus():
+    """Refuse a campaign on GPUs where its runs would be on this host, and it has none."""
+    if workflow.local_exec:
+        try:
+            require_gpu(CONFIG)
+        except JoulecastError as error:
+            raise WorkflowError(str(error)) from None
 
 
 def require_targets():
