@@ -39,10 +39,12 @@ onstart:
 
 onsuccess:
     tell_failed_runs()
+    tell_end()
 
 
 onerror:
     tell_failed_runs(check_records=True)
+    tell_end()
 
 
 # Seconds each, of one core: not worth a job of their own.
@@ -82,32 +84,44 @@ rule all:
         rules.tuning_live_report.output if RECORDED is None else [],
         rules.overview.output,
         rules.papers.output if CONFIG.paper_tables else [],
+    message:
+        f"Everything that this machine can make of campaign {CONFIG.campaign}"
 
 
 rule measure:
     input:
         records(),
+    message:
+        f"All run records of campaign {CONFIG.campaign}"
 
 
 rule energy_tables:
     input:
         rules.tables.output,
+    message:
+        f"The tables of energy and time of campaign {CONFIG.campaign}"
 
 
 rule simulator_tables:
     input:
         rules.simulator_report.output,
+    message:
+        f"The tables of the simulator of campaign {CONFIG.campaign}"
 
 
 rule partition_tables:
     input:
         rules.partition_report.output,
+    message:
+        f"The tables of partitioning of campaign {CONFIG.campaign}"
 
 
 rule tuning_tables:
     input:
         rules.tuning_report.output,
         rules.tuning_live_report.output if RECORDED is None else [],
+    message:
+        f"The tables of tuning of campaign {CONFIG.campaign}"
 
 
 rule paper_tables:
@@ -116,6 +130,8 @@ rule paper_tables:
         rules.simulator_report.output,
         rules.partition_report.output,
         rules.papers.output,
+    message:
+        f"The tables of the papers of campaign {CONFIG.campaign}"
 
 
 require_targets()

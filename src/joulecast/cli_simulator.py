@@ -107,7 +107,7 @@ def simulate(
         typer.echo(in_words(simulation))
     else:
         typer.echo(
-            f"{told['step_s'] * 1e3:.2f} ms a step, {told['samples_per_s']:.1f} samples/s (simulated); "
+            f"{told['step_s'] * 1e3:.2f} ms a step, {told['samples_per_s']:,.1f} samples/s (simulated); "
             f"{told['verdict']}"
         )
     if fits is not None and not as_json:

@@ -39,6 +39,7 @@ try:
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 
+REPORTS = any(word.startswith("--report") for word in sys.argv)
 RUNS = run_table(list(SPECS.values()))
 RESULTS = CONFIG.results
 PROJECT = Path(workflow.basedir)
@@ -127,6 +128,9 @@ def host_count(wildcards):
 
 def in_report(path, category, caption=None):
     """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
+    # A report of what there is: Snakemake refuses one in which a file is missing.
+    if REPORTS and not Path(path).exists():
+        return path
     name = Path(path).stem
     return report(
         path,
@@ -239,6 +243,14 @@ def require_targets():
             )
 
 
+def tell_end():
+    """Say what to open, what was left out, and how to repeat what other programs disturbed."""
+    from joulecast.tables.ending import ending
+
+    for line in ending(Path(RESULTS), own_configfiles()):
+        logger.info(line)
+
+
 def tell_failed_runs(check_records=False):
     """Write the table of failed runs, and say which ones there are now."""
     from joulecast.tables.failed_runs import write_failed_runs
@@ -255,4 +267,3 @@ def tell_failed_runs(check_records=False):
         logger.error(f"{row.run}: {row.now}: {row.reason}")
     if len(unmeasured):
         logger.error(f"a page of what there is: ./run joulecast overview {RESULTS}")
-        logger.error(f"all failed attempts: {RESULTS}/tables/failed_runs.md")

@@ -1,11 +1,13 @@
 """Writing the papers' table as CSV, Markdown, HTML and LaTeX."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pandas as pd
 
 from joulecast.files import written_aside
 from joulecast.papers.rows import COLUMNS, verdict_counts
+from joulecast.provenance import source_state
 from joulecast.tables.output import markdown, significant, write_text
 
 _TITLE = "The papers' numbers, and ours"
@@ -18,6 +20,15 @@ _SPELLED_OUT = ("why_not_comparable", "tolerance")
 _IN_LATEX = [
     c for c in COLUMNS if c not in ("paper", "comparable", "why_not_comparable", "tolerance")
 ]
+
+
+def _made_by() -> str:
+    """The commit whose code made a table, in a sentence."""
+    state = source_state()
+    if state["git_commit"] is None:
+        return f"Made by joulecast {metadata.version('joulecast')}, outside of a git checkout."
+    changed = ", with changes that were not committed" if state["git_dirty"] else ""
+    return f"Made by joulecast at commit {state['git_commit']}{changed}."
 
 
 def write_papers(stem: Path, table: pd.DataFrame) -> None:
@@ -38,7 +49,16 @@ def write_papers(stem: Path, table: pd.DataFrame) -> None:
 
 
 def _as_markdown(table: pd.DataFrame) -> str:
-    text = [f"# {_TITLE}", "", _SAID, "", markdown(verdict_counts(table).reset_index()), ""]
+    text = [
+        f"# {_TITLE}",
+        "",
+        _SAID,
+        "",
+        _made_by(),
+        "",
+        markdown(verdict_counts(table).reset_index()),
+        "",
+    ]
     for paper, of_paper in table.groupby("paper", sort=False):
         notes: dict[str, str] = {}
         shown = of_paper.drop(columns=["paper", "comparable", *_SPELLED_OUT])
@@ -59,7 +79,7 @@ def _number(reason: str, notes: dict[str, str]) -> str | None:
 
 def _as_latex(table: pd.DataFrame) -> str:
     """Long tables for the packages ``booktabs`` and ``longtable``."""
-    text = ["% Made by joulecast; needs \\usepackage{booktabs,longtable}.", ""]
+    text = [f"% {_made_by()} Needs \\usepackage{{booktabs,longtable}}.", ""]
     for paper, of_paper in table.groupby("paper", sort=False):
         shown = of_paper[_IN_LATEX].astype(object).where(of_paper[_IN_LATEX].notna(), "--")
         shown = shown.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))

@@ -225,11 +225,11 @@ def summary(report: dict[str, Any]) -> str:
     """Two or three lines for people."""
     unit = f" {report['unit']}" if report["unit"] in _US_PER else ""
     lines = [
-        f"{report['graph']}: {len(report['stages'])} stages, bottleneck {report['bottleneck']:.10g}{unit}, "
+        f"{report['graph']}: {len(report['stages'])} stages, bottleneck {report['bottleneck']:,.10g}{unit}, "
         f"speedup up to {report['speedup_bound']:.3f}"
     ]
     if report["certificate"]:
-        bound = f"lower bound {report['lower_bound']:.10g}{unit}"
+        bound = f"lower bound {report['lower_bound']:,.10g}{unit}"
         lines.append(f"{bound}: {report['certificate']['proof']}")
     lines.append(f"planned in {1e3 * report['planning_cpu_s']:.1f} ms; --explain shows the stages")
     return "\n".join(lines)

@@ -47,7 +47,7 @@ def explain(simulation: Simulation) -> str:
     parts, step = simulation.breakdown, simulation.step_s
     lines = [
         f"{simulation.graph.name} on {simulation.platform.name}, {text_of(simulation.strategy)}: "
-        f"{step * 1e3:.2f} ms a step, {simulation.samples_per_s:.1f} samples/s (simulated)",
+        f"{step * 1e3:.2f} ms a step, {simulation.samples_per_s:,.1f} samples/s (simulated)",
         "",
         f"  computing              {parts.computing_s * 1e3:10.2f} ms  {_share(parts.computing_s, step)}",
         f"  exposed communication  {parts.exposed_communication_s * 1e3:10.2f} ms  "

@@ -1,6 +1,7 @@
 """Writing one table as CSV for programs, and as Markdown and a page of HTML for people."""
 
 from html import escape
+from numbers import Real
 from pathlib import Path
 from string import Template
 
@@ -105,6 +106,10 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def _in_a_cell(value: object) -> object:
+    if isinstance(value, Real) and not isinstance(value, bool):
+        whole = float(value).is_integer()
+        # Five digits and more are read in threes.
+        return f"{int(value):,}" if whole else f"{value:,}" if abs(value) >= 1e4 else value
     return " ".join(value.replace("|", r"\|").split()) if isinstance(value, str) else value
 
 
