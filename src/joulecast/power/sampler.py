@@ -228,7 +228,7 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
-    ranks = tuple(order["ranks"])
+    ranks = tuple(order.get("ranks", ()))
     sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes, ranks)
     try:
         answer = sample(sampled, stop, lambda: print("begun", flush=True))

@@ -107,9 +107,11 @@ def markdown(table: pd.DataFrame) -> str:
 
 def _in_a_cell(value: object) -> object:
     if isinstance(value, Real) and not isinstance(value, bool):
-        whole = float(value).is_integer()
+        number = float(value)
         # Five digits and more are read in threes.
-        return f"{int(value):,}" if whole else f"{value:,}" if abs(value) >= 1e4 else value
+        return (
+            f"{number:,.0f}" if number.is_integer() else f"{number:,}" if number >= 1e4 else value
+        )
     return " ".join(value.replace("|", r"\|").split()) if isinstance(value, str) else value
 
 
