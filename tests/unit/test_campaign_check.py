@@ -1,0 +1,110 @@
+"""`config check` and the last words of a campaign, from the side of who types them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import ROOT, make_record, make_spec
+from test_progress import noted
+from typer.testing import CliRunner
+
+from joulecast import campaign_check
+from joulecast.cli import app
+from joulecast.records import write_record
+from joulecast.tables.ending import ending
+
+GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """Check a configuration of this text in the checkout; the dry run has tests of its own."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("joulecast.cli.dry_run", lambda *_: 12)
+
+    def run(text: str):
+        file = tmp_path / "mine.yaml"
+        file.write_text(text)
+        return CliRunner().invoke(app, ["config", "check", str(file)])
+
+    return run
+
+
+def test_a_sound_configuration_says_what_it_will_do(check):
+    done = check(GOOD)
+    assert done.exit_code == 0 and "all right" in done.output
+    assert "trainings of resnet18) on 1, 2, 4 nodes of platform this-machine" in done.output
+    assert "dry run: 12 jobs" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD + "platform: my-node\n", ["my-node", "no such platform", "this-machine"]),
+        (GOOD + "platform: ./absent.yaml\n", ["absent.yaml", "no such platform file"]),
+        (
+            "workload: {networks: [resnet18], dataset: imagenet, data_root: /nope}\n"
+            "training: {steps: 3}\n",
+            ["workload.data_root", "/nope is no folder"],
+        ),
+        ("workload: {networks: [resnet19]}\ntraining: {steps: 3}\n", ["resnet19", "resnet18"]),
+        ("workload: {networks: [resnet18]}\n", ["training.steps", "resnet18", "steps: 5"]),
+        (GOOD + "external_data: /nope\n", ["external_data", "/nope is no folder"]),
+        (
+            GOOD + "external_data: /tmp\nevaluation: {imports: [absent_power]}\n",
+            ["absent_power", "is not there"],
+        ),
+        (GOOD + "simulator: {platforms: [hc9]}\n", ["hc9", "no such platform"]),
+        (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),
+        (GOOD + "power: {meters: [nvlm]}\n", ["power.meters", "nvlm", "known: nvml"]),
+        (GOOD + "powr: {}\n", ["powr", "did you mean `power`"]),
+        ("workload: [", ["is not YAML"]),
+    ],
+)
+def test_every_mistake_is_one_line_with_its_key_and_the_way_out(check, text, said):
+    done = check(text)
+    assert done.exit_code == 2 and len(done.output.strip().splitlines()) == 1
+    assert all(part in done.output for part in said), done.output
+
+
+def test_what_this_host_lacks_is_told(check):
+    done = check(GOOD.replace("steps: 3", "steps: 3, device: cuda"))
+    assert done.exit_code == 0
+    import torch
+
+    if not torch.cuda.is_available():
+        assert "training.device: cuda, but torch sees no GPU" in done.output
+        assert "meter nvml: not on this host" in done.output
+
+
+def test_the_dry_run_is_snakemake_s(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text(GOOD + f"results: {tmp_path / 'results'}\n")
+    assert campaign_check.dry_run(ROOT, file) > 20
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_campaign_ends_with_one_line(tmp_path):
+    assert ending(tmp_path, []) == []
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "fits").mkdir()
+    (tmp_path / "index.html").write_text("")
+    rows = {"run": ["a", "b"], "polluted": ["", "x"], "left_out_for": ["", "disturbed"]}
+    pd.DataFrame(rows).to_parquet(tmp_path / "fits/observations.parquet")
+    (line,) = ending(tmp_path, [])
+    assert f"page: {tmp_path / 'index.html'}; tables: {tmp_path / 'tables'}" in line
+    assert "left out: 1 of 2 runs (disturbed 1)" in line and "\n" not in line
+
+
+def test_one_more_line_says_how_to_repeat_what_was_disturbed(tmp_path):
+    record = make_record(make_spec("bad"))
+    info = record.info.model_copy(update={"disturbed": ["other programs kept 2.0 cores busy"]})
+    write_record(tmp_path / "records/bad", replace(record, info=info))
+    noted(tmp_path, "bad", since_s=200.0, until_s=100.0)
+    line = ending(tmp_path, ["config/mine.yaml"])[-1]
+    assert line.startswith("1 run disturbed by other programs; to repeat only these: ")
+    assert f"joulecast remeasure {tmp_path} && " in line
+    assert line.endswith("snakemake --cores all --configfile config/mine.yaml")
+    assert Path(tmp_path / "records/bad").is_dir()

@@ -1,0 +1,138 @@
+"""One question has one answer: tables, page and commands ask the same functions."""
+
+import json
+
+import pandas as pd
+import pytest
+from conftest import ROOT, make_record, make_spec
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.observations import metered_units
+from joulecast.graphs.shipped import load
+from joulecast.pages.advice import advices
+from joulecast.pages.results import read_results
+from joulecast.planning.advise import advise
+from joulecast.platforms import read_platform
+from joulecast.records import record_folders, write_record
+from joulecast.simulator.simulate import simulate
+from joulecast.simulator.strategy import Strategy
+from joulecast.tables.scaling import checked_forecast, fitted_forecast
+from joulecast.tables.strategies import Setting, scaling_forecast
+
+NODES = (1, 2, 4)
+
+
+def _steps(nodes: int, batch: int) -> dict[str, float]:
+    """Stages that last longer with more nodes and larger batches."""
+    return {
+        "materials": 0.01,
+        "computing": 0.1 * batch / nodes + 0.05,
+        "communicating_copy": 0.02 * (nodes - 1) + 1e-4,
+        "update": 0.02,
+    }
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Results of a small campaign: records and fits."""
+    folder = tmp_path_factory.mktemp("results")
+    cells = [*((n, 4 * n, r) for n in NODES for r in (1, 2)), (1, 8, 1), (1, 2, 1)]
+    for nodes, batch, repeat in cells:
+        training = {"global_batch_size": batch, "steps": 4}
+        spec = make_spec(f"r-n{nodes}-b{batch}-r{repeat}", nodes, repeat=repeat, training=training)
+        write_record(folder / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
+    fit = fit_campaign(
+        record_folders(folder / "records"), bootstrap=10, series_splits=2, series_period_s=0.1
+    )
+    fit.save(folder / "fits")
+    return folder, fit
+
+
+def _command(*arguments) -> dict:
+    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_the_table_of_forecasts_says_what_the_command_says(results):
+    folder, fit = results
+    told = _command("forecast", "--records", folder / "records", "--nodes", "4,64")
+    rows = fitted_forecast(fit, "test", [64])
+    fitted = rows[rows["rests_on"] == "fitted"].set_index("nodes")
+    assert {row["nodes"] for row in told["forecasts"]} == {4, 64}
+    for row in told["forecasts"]:
+        mine = fitted.loc[row["nodes"]]
+        for amount, unit in (("time", "s"), ("energy", "j")):
+            for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
+                value = row[f"{amount}{end}_{unit}"]
+                if amount == "time":
+                    assert mine[f"samples_per_s{other}"] == pytest.approx(row["work"] / value)
+                else:
+                    assert mine[f"joules_per_sample{end}"] == pytest.approx(value / row["work"])
+        assert "MC2, fitted to 8 runs on 1, 2, 4 nodes" == row["rests_on"] == mine["basis"]
+
+
+def test_forecasts_stand_beside_what_was_measured(results):
+    _, fit = results
+    table = checked_forecast(fitted_forecast(fit, "test", [1, 2, 4, 8]))
+    assert sorted(table.loc[table["rests_on"] == "measured", "nodes"]) == [1, 2, 4]
+    off = table[table["rests_on"] == "fitted"].set_index("nodes")["time_off_percent"]
+    assert off.loc[[1, 2, 4]].abs().max() < 15 and pd.isna(off.loc[8])
+    own = table[table["rests_on"] == "measured"].set_index("nodes")
+    assert own.loc[1, "efficiency_percent"] == pytest.approx(100)
+    expected_s = sum(_steps(2, 8).values())
+    assert own.loc[2, "samples_per_s"] == pytest.approx(8 / expected_s, rel=1e-6)
+
+
+def test_a_forecast_of_the_command_and_of_advise_agree(results):
+    folder, _ = results
+    told = _command("forecast", "--records", folder / "records", "--nodes", "8")["forecasts"][0]
+    advice = advise(
+        record_folders(folder / "records"), "vit_ti", nodes=[8], batches=[32], samples=told["work"]
+    )
+    (candidate,) = advice["candidates"]
+    assert candidate["rests_on"] == "fitted" and told["batch_size"] == 32
+    for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
+        assert candidate[figure] == pytest.approx(told[figure], rel=1e-6)
+
+
+def test_the_page_advises_what_the_command_advises(results):
+    folder, _ = results
+    told = _command("advise", "--records", folder / "records", "--network", "vit_ti")
+    (page,) = advices(read_results(folder))
+    best = told["best"]
+    nodes = "1 node" if best["nodes"] == 1 else f"{best['nodes']} nodes"
+    assert f"train on {nodes}, batch {best['batch_size']:,}" in page.sentences[0]
+    assert page.table is not None and len(page.table.rows) == len(told["candidates"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "units", "source", "hosts", "asked", "expected"),
+    [
+        (4, 4, "measured", None, 8, 8),
+        (4, 1, "measured", 1, 8, 1),
+        (4, 4, "estimated", 1, 64, 64),
+        (1, 1, "measured", None, 8, 8),
+        (1, 1, "measured", 1, 8, 1),
+        (1, 1, "estimated", 1, 8, 8),
+    ],
+)
+def test_units_that_idle_are_counted_by_one_rule(nodes, units, source, hosts, asked, expected):
+    example = {"nodes": nodes, "metered_units": units, "energy_source": source}
+    assert metered_units(example, asked, hosts) == expected
+
+
+def test_a_campaign_s_own_step_is_simulated_as_it_trains():
+    """Without overlap and with strong scaling, as the setting says; not as DDP would."""
+    platform = read_platform(ROOT / "config/platforms/hc2.yaml")
+    step = Strategy(overlap=False, bucket_bytes=64e6)
+    setting = Setting(platform, None, 1024, step=step, is_strong=True)
+    rows = scaling_forecast([load("resnet50")], [setting], [1, 4], {}).set_index("nodes")
+    assert list(rows["batch_per_device"]) == [128, 32]
+    assert all("no-overlap" in text for text in rows["strategy"])
+    alone = simulate(load("resnet50"), platform, step.model_copy(update={"mesh": {"data": 32}}), 32)
+    assert rows.loc[4, "step_s"] == pytest.approx(alone.step_s)
+    overlapped = simulate(load("resnet50"), platform, Strategy(mesh={"data": 32}), 32)
+    assert rows.loc[4, "step_s"] > overlapped.step_s
