@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 from conftest import MINIMAL, copy_workflow, snakemake
 
+from joulecast.progress import remove_disturbed
+
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory):
@@ -139,3 +141,30 @@ def test_a_broken_record_is_named_and_measured_again(campaign, tmp_path):
     shutil.rmtree(broken)
     again = snakemake(tmp_path, "-n", *MINIMAL, "--", "measure")
     assert re.search(r"^total +2$", again.stdout + again.stderr, re.M), again.stdout
+
+
+def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign, tmp_path):
+    """What a busy machine leaves: everything is made, marked, and only the disturbed runs are repeated."""
+    folder = tmp_path / "busy"
+    shutil.copytree(campaign, folder, symlinks=True)
+    results = folder / "results/minimal"
+    for path in results.glob("records/*/run.json"):
+        info = json.loads(path.read_text())
+        info["disturbed"] = ["other programs kept 1.9 cores busy (stress-ng) before the run"]
+        path.write_text(json.dumps(info))
+    shutil.rmtree(results / "fits")
+    done = snakemake(folder, *MINIMAL, "--", "tables", "check", "overview")
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    for name in ("time_error", "scaling", "energy_summary"):
+        assert "**Disturbed**: 6 of 6 training runs" in (results / f"tables/{name}.md").read_text()
+    page = (results / "index.html").read_text()
+    assert "Other programs disturbed these measurements" in page
+    assert "9 runs disturbed by other programs; to repeat only these: " in text
+    assert "joulecast remeasure results/minimal" in text
+    shutil.rmtree(results / "records/idle-n1")
+    shutil.copytree(campaign / "results/minimal/records/idle-n1", results / "records/idle-n1")
+    assert len(remove_disturbed(results)) == 8
+    again = snakemake(folder, "-n", *MINIMAL, "--", "measure")
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", again.stdout + again.stderr, re.M))
+    assert sum(int(jobs.get(rule, 0)) for rule in ("train", "train_single", "calibrate")) == 8

@@ -1,6 +1,8 @@
 """What the workflow says before it does anything."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 import yaml
@@ -47,6 +49,7 @@ def test_dry_run_of_every_target(workflow_copy, targets, there, not_there):
     [
         ("scal={a: 1}", "did you mean `scale`"),
         ("platform=nowhere", "no such platform file"),
+        ("external_data=/nowhere", "external_data: /nowhere is no folder"),
     ],
 )
 def test_mistakes_in_the_configuration_are_said_in_one_line(workflow_copy, change, said):
@@ -63,6 +66,34 @@ def test_a_platform_may_be_a_file_anywhere(workflow_copy, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     gone = snakemake(workflow_copy, "-n", "--config", "platform=gone.yaml")
     assert gone.returncode != 0 and "gone.yaml: no such platform file" in gone.stdout + gone.stderr
+
+
+def test_a_mistyped_target_names_the_targets(workflow_copy):
+    done = snakemake(workflow_copy, "-n", "--", "table")
+    text = done.stdout + done.stderr
+    assert done.returncode != 0 and "no target `table`; targets: all, measure, tables" in text
+    assert all(target in text for target in TARGETS)
+
+
+def test_a_missing_configuration_file_is_said_in_one_line(tmp_path):
+    shutil.copy(ROOT / "run", tmp_path / "run")
+    checked = (ROOT / "run").read_text().split("# Snakemake answers", 1)[1].split("[ $# -gt 0 ]")[0]
+    script = f'fail() {{ echo "./run: $*" >&2; exit 1; }}\n#{checked}\necho went on'
+    for words, code in (
+        (("snakemake", "--configfile", "nope.yaml", "--cores", "all"), 1),
+        (("snakemake", "--configfile=nope.yaml"), 1),
+        (("snakemake", "--configfile", "run", "--", "tables"), 0),
+        (("snakemake", "-n", "tables"), 0),
+    ):
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *words], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stderr
+        if code:
+            assert done.stderr.startswith("./run: nope.yaml: no such configuration file")
+            assert len(done.stderr.splitlines()) == 1
+        else:
+            assert done.stdout == "went on\n"
 
 
 def test_lint(workflow_copy):

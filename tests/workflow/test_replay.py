@@ -229,6 +229,21 @@ def test_the_report_has_every_table_and_figure_with_its_caption(clone, made):
     assert "Wei Jia et al." in report and "Proteus, IEEE TPDS" in report, "captions name sources"
 
 
+def test_a_report_of_some_targets_has_what_there_is(clone, made):
+    results = clone / "results/lab"
+    gone = [results / "figures/stage_times.svg", results / "index.html"]
+    kept = {path: path.read_bytes() for path in gone}
+    for path in gone:
+        path.unlink()
+    try:
+        done = snakemake(clone, *LAB, "--report", "results/lab/partial.html")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "results/lab/tables/time_error.html" in (results / "partial.html").read_text()
+    finally:
+        for path, content in kept.items():
+            path.write_bytes(content)
+
+
 def check_tuning_tables(results):
     tables = {
         path.stem.removeprefix("tuning_"): pd.read_csv(path)
