@@ -48,8 +48,12 @@ def predicted_against_measured(judged: pd.DataFrame, stem: Path) -> None:
 
 
 def step_by_node_count(forecast: pd.DataFrame, stem: Path) -> None:
-    """Stacked parts of a simulated step by node count: a row a platform, a column a network."""
-    known = forecast[forecast["step_s"].notna()] if "step_s" in forecast else forecast.iloc[:0]
+    """Stacked parts of a simulated step by node count: a row a platform, a column a network.
+
+    A dot is the step that was measured on as many nodes.
+    """
+    known = forecast[(forecast["rests_on"] == "simulated") & forecast["step_s"].notna()]
+    ran = forecast[forecast["rests_on"] == "measured"]
     platforms, networks = known["platform"].unique(), known["network"].unique()
     if not len(known):
         figure, axes = plt.subplots(figsize=(5, 3))
@@ -73,10 +77,13 @@ def step_by_node_count(forecast: pd.DataFrame, stem: Path) -> None:
                     cell["nodes"].astype(str), height, bottom=bottom, color=colour, label=label
                 )
                 bottom += height
+            same = ran[(ran["platform"] == platform) & (ran["network"] == network)]
+            dots = same[same["nodes"].isin(cell["nodes"])]
+            axes.plot(dots["nodes"].astype(str), 1e3 * dots["step_s"], "ko", ms=3, label="measured")
             axes.set_title(f"{network} on {platform}", fontsize=8)
             axes.tick_params(labelsize=6, axis="x", rotation=60)
         row[0].set_ylabel("ms a step", fontsize=8)
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncol=3, frameon=False)
-    figure.supxlabel("nodes (simulated, weak scaling)", fontsize=8)
+    figure.supxlabel("nodes (simulated)", fontsize=8)
     save(figure, stem)
