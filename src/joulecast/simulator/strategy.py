@@ -235,7 +235,7 @@ def text_of(strategy: Strategy) -> str:
     if strategy.tree.recompute:
         words.append("recompute")
     if strategy.bucket_bytes:
-        words.append(f"bucket={strategy.bucket_bytes:g}")
+        words.append(f"bucket={strategy.bucket_bytes:.15g}")
     if not strategy.overlap:
         words.append("no-overlap")
     if strategy.tree.children or strategy.tree.split:
