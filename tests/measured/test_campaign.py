@@ -49,10 +49,13 @@ def test_the_simulator_is_judged_and_forecasts(campaign):
     for name in ("simulator_order", "simulator_ablation", "simulator_speed"):
         assert len(pd.read_csv(tables / f"{name}.csv")) > 0
     forecast = pd.read_csv(tables / "scaling_forecast.csv")
-    known = forecast[forecast["platform"] == "hc2"]
+    simulated = forecast[forecast["rests_on"] == "simulated"]
+    known = simulated[simulated["platform"] == "hc2"]
     assert set(known["network"]) == {"resnet18", "vit_ti"} and known["step_s"].gt(0).all()
-    unknown = forecast[forecast["platform"] != "hc2"]
-    assert unknown["step_s"].isna().all() and unknown["why_none"].notna().all()
+    unknown = simulated[simulated["platform"] != "hc2"]
+    assert unknown["step_s"].isna().all() and unknown["basis"].notna().all()
+    own = forecast[forecast["platform"] == "this-machine"]
+    assert {"measured", "fitted"} < set(own["rests_on"])
     for figure in ("simulator_predicted_against_measured", "step_by_node_count"):
         assert (campaign / f"results/minimal/figures/{figure}.svg").stat().st_size > 5000
 

@@ -242,7 +242,7 @@ def test_energy_is_left_out_where_there_is_none():
     assert judged.full_fits[0].mc2.power is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sampled_from(sorted(FORMS)), st.floats(1e-6, 1e-3), st.floats(1e-11, 1e-9))
 def test_the_form_of_an_allreduce_is_recognised_by_its_times(form, alpha, per_byte):
     ranks = np.repeat([2.0, 4.0, 8.0, 16.0], len(SIZES))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
@@ -204,7 +204,7 @@ def test_replayed_default_limits_and_oracle_cost_what_is_expected(gpu: str) -> N
 
 # --- what holds for any trace -------------------------------------------------------------------------------
 
-ANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ANY = settings(max_examples=40)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -285,7 +285,7 @@ def test_zeus_prunes_by_walking(trace: Trace, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve", "grid-search"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     default=st.integers(3, 9),
     best=st.integers(3, 9),
