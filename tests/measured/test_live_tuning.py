@@ -619,10 +619,12 @@ def test_the_machine_is_held_before_the_history_is_read(bench, tmp_path, monkeyp
     @contextmanager
     def lock(log):
         held.append(file.exists())
-        yield 0
+        with open(tmp_path / "lock", "a+") as notes:
+            yield notes.fileno()
         held.append("free")
 
-    monkeypatch.setattr("joulecast.tuning.live.machine_lock", lock)
+    for holder in ("joulecast.tuning.live", "joulecast.training.machine"):
+        monkeypatch.setattr(f"{holder}.machine_lock", lock)
     environment, _ = on_gpu(bench)
     assert held == [False, "free"], "setting the limit in force once more is held, too"
     tune_live(environment, Default(environment.space), 1, seed=1, history_file=file, say=quiet)

@@ -156,7 +156,9 @@ def test_a_record_that_was_removed_for_a_job_comes_back_if_it_is_new(tmp_path):
 
 def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr("joulecast.attempts._POLL_S", 0.1)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
     _open_attempt(tmp_path, child.pid, psutil.Process(child.pid).create_time())
 
     class Said(io.StringIO):

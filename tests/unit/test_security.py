@@ -19,7 +19,8 @@ from joulecast.names import without_secrets
 from joulecast.recorded import pack, read_campaign, unpack_all
 from joulecast.records import write_record
 from joulecast.spec import Calibration
-from joulecast.training.launch import machine_lock, measure
+from joulecast.training.launch import measure
+from joulecast.training.machine import machine_lock
 
 HOSTILE = [
     "; touch PWNED",
