@@ -257,6 +257,17 @@ def test_the_form_of_an_allreduce_is_recognised_by_its_times(form, alpha, per_by
     assert system @ fitted == pytest.approx(1, abs=0.06)
 
 
+@pytest.mark.parametrize("algorithm", ["mpi", "ring:openmpi", "shared", "two_level"])
+def test_forms_that_fit_alike_are_told_apart_by_the_algorithm_and_not_by_rounding(algorithm):
+    """On one and two ranks most forms are the same: what is left of each is rounding alone."""
+    prior = choose_form(pd.DataFrame({"ranks": [2.0], "bytes": [1.0], "algorithm": [algorithm]}))
+    points = pd.DataFrame({"ranks": [2.0] * 6 + [4.0] * 6, "bytes": [*SIZES, *SIZES]})
+    latency, moved = FORMS[prior](points["ranks"].to_numpy(), points["bytes"].to_numpy())
+    for scale in (1.0, 1 / 3, 0.7):
+        points["copy_s"] = scale * (1e-4 * latency + 3e-10 * moved)
+        assert choose_form(points.assign(algorithm=algorithm)) == prior
+
+
 def test_the_four_linear_models_by_hand():
     runs = pd.DataFrame([run_row("big", 2, 8, 1, u_cpu=0.5, total_s=10.0)])
     context = Context(runs.assign(energy_j=2 * 10 * 130.0), 100.0, 200.0, 400.0)

@@ -31,6 +31,7 @@ from joulecast.tuning.history import (
 )
 from joulecast.tuning.outward import OutwardWalk
 from joulecast.tuning.policies import Policy, PowerLimitOnly
+from joulecast.tuning.power_limits import selector
 from joulecast.tuning.recurrences import recur, recur_overlapping
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
@@ -653,3 +654,15 @@ def test_pruning_goes_on_while_the_best_known_size_runs_beside_it() -> None:
         environment, Zeus(trace.space()), 100, random.Random(0), submit_every_s=submit_every_s
     )
     assert {recurrence.batch_size for recurrence in done[-10:]} == {32}
+
+
+@pytest.mark.parametrize("criterion", ["cost", "energy", "time"])
+def test_of_limits_that_cost_the_same_the_lowest_is_kept(criterion):
+    tenth = 0.1 + 0.2  # not 0.3
+    for seconds in ((0.3, tenth), (tenth, 0.3)):
+        epochs = {
+            watts: EpochAtLimit(time_s, 100 * time_s)
+            for watts, time_s in zip((300, 200), seconds, strict=True)
+        }
+        for order in (epochs, dict(reversed(epochs.items()))):
+            assert selector(criterion, CostModel(0.5, 300))(order) == 200
