@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, settings
 
 from joulecast.platforms import Platform
 from joulecast.records import (
@@ -25,6 +26,12 @@ from joulecast.records import (
 from joulecast.spec import Foreign, RunSpec, Training, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
+# How long an example takes is a matter of the machine and of what else it does.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
 MINIMAL = ("--configfile", "config/minimal.yaml")
 
 

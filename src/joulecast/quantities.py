@@ -27,6 +27,21 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
+def steady(value: float, beside: float = 0.0) -> float:
+    """A number to nine significant digits: a key for orders and choices in which rounding decides nothing.
+
+    What is equal but for its last bits, which differ between processors, becomes equal; what is to
+    decide then follows in the key.
+
+    Args:
+        beside: a size that its rounding is in proportion to, where it is a small difference of such numbers.
+    """
+    size = max(abs(value), abs(beside))
+    if not size or not math.isfinite(size):
+        return value
+    return round(float(value), 8 - math.floor(math.log10(size)))
+
+
 def digits(value: Any, count: int = 3) -> str:
     """A number with so many significant digits, a whole one as it is counted; no exponent where people
     read it without."""

@@ -67,7 +67,7 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.as_uri())
-        self.page.wait_for_selector("html[data-drawn=yes]", timeout=30_000)
+        self.page.wait_for_selector("html[data-drawn=yes]", timeout=120_000)
 
     def close(self):
         self.page.context.close()
@@ -170,10 +170,10 @@ def test_tooltips_show_numbers(whole, name):
     # The first marks of a chart are its data; those of its legend come last.
     marks.nth(0).scroll_into_view_if_needed()
     marks.nth(0).hover(force=True)
-    tooltip.wait_for(timeout=5_000)
+    tooltip.wait_for(timeout=30_000)
     assert re.search(r"\d", tooltip.inner_text())
     whole.mouse.move(1, 1)
-    tooltip.wait_for(state="detached", timeout=5_000)
+    tooltip.wait_for(state="detached", timeout=30_000)
 
 
 def test_only_colours_that_were_judged_are_drawn(whole):

@@ -60,7 +60,7 @@ def two_hosts(tmp_path):
         (tmp_path / f"{name}.sh").chmod(0o755)
     clock = [sys.executable, "-c", "import time; print(time.monotonic())"]
     found = subprocess.run(
-        [tmp_path / "host.sh", "node01", *clock], capture_output=True, text=True, timeout=20
+        [tmp_path / "host.sh", "node01", *clock], capture_output=True, text=True, timeout=120
     )
     if found.returncode:
         pytest.skip(f"no namespaces for hosts here: {found.stderr.strip()}")
@@ -71,7 +71,7 @@ def two_hosts(tmp_path):
 
 def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hosts, tmp_path):
     add_rapl(tmp_path / "node01")
-    spec = make_spec("two", 2, meters=("rapl",), training={"steps": 4}, sample_period_s=0.05)
+    spec = make_spec("two", 2, meters=("rapl",), training={"steps": 12}, sample_period_s=0.05)
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
     measure(spec, tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
     record = read_record(tmp_path / "two")
@@ -79,18 +79,20 @@ def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hos
     assert info.nodes == ["node00", "node01"] and info.checks.distinct_hosts == 2
 
     own, ahead = (info.clock[f"{node}:{boot_id()}"] for node in info.nodes)
-    assert ahead["offset_s"] == pytest.approx(-AHEAD_S, abs=0.01)
-    assert 0 < ahead["uncertainty_s"] < 0.01
+    doubt_s = ahead["uncertainty_s"]
+    assert ahead["offset_s"] == pytest.approx(-AHEAD_S, abs=doubt_s)
+    assert 0 < doubt_s < 0.5, "a busy machine answers late; the clocks are 1000 s apart"
     # It is one clock in truth, so that what seems to drift is no more than the doubt.
     assert abs(ahead["drift_ppm"]) <= ahead["drift_uncertainty_ppm"]
     assert own["offset_s"] == own["drift_ppm"] == 0
     assert outcome.stop_s - outcome.start_s < 100, "no rank is 1000 s away"
     within = record.stages["start_s"].min(), record.stages["stop_s"].max()
-    assert outcome.start_s - 0.01 <= within[0] and within[1] <= outcome.stop_s + 0.01
+    slack_s = 0.01 + doubt_s
+    assert outcome.start_s - slack_s <= within[0] and within[1] <= outcome.stop_s + slack_s
     # All ranks leave a sum together: a clock that is off shows there.
     sums = record.stages[record.stages["stage"] == "communicating_copy"]
     ends = sums.groupby(["step", "rank"])["stop_s"].max().unstack()
-    assert (ends[0] - ends[1]).abs().median() < 0.05
+    assert (ends[0] - ends[1]).abs().median() < 0.5
     for frame in (record.power, record.activity):
         t_s = frame[frame["node"] == "node01"]["t_s"]
         assert t_s.between(outcome.start_s, outcome.stop_s).sum() >= 2

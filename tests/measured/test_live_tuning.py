@@ -12,7 +12,6 @@ import textwrap
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -67,10 +66,12 @@ def test_a_live_loop_reaches_its_target_and_costs_seconds(digits, tmp_path):
     assert all(trial["energy_source"] is None for trial in trials)
 
 
-def test_the_bound_stops_before_the_epoch_that_would_exceed_it(digits):
-    one = digits.run(Proposal(64, cost_bound=inf), 0)
+def test_the_bound_stops_before_the_epoch_that_would_exceed_it():
+    # On CPU time, which does not pass while other programs have the core.
+    one = LiveTraining(EASY, counter=NO_COUNTER, seconds=time.process_time).run(Proposal(64), 0)
     an_epoch_s = one.time_s / one.epochs
-    unreachable = LiveTraining(replace(EASY, target_accuracy=1.0), counter=NO_COUNTER)
+    never = replace(EASY, target_accuracy=1.0)
+    unreachable = LiveTraining(never, counter=NO_COUNTER, seconds=time.process_time)
     stopped = unreachable.run(Proposal(64, cost_bound=3.5 * an_epoch_s), 0)
     assert stopped.stopped_by == "cost_bound" and not stopped.reached
     assert stopped.epochs < 30
@@ -107,7 +108,7 @@ def test_torch_is_loaded_only_to_train():
         "LiveTraining(LiveJob(Workload(network='lenet5')))\n"
         "assert not {'torch', 'mpi4py', 'pynvml'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 # The profile of power limits, on a clock and a counter that are made up
@@ -142,7 +143,7 @@ def test_a_job_of_the_scheduler_s_can_train():
     )
     step = {**os.environ, "PMI_FD": "11", "PMI_RANK": "0", "PMI_SIZE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", train], env=step, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", train], env=step, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0 and done.stdout.strip() == "1", done.stderr
 
@@ -618,10 +619,12 @@ def test_the_machine_is_held_before_the_history_is_read(bench, tmp_path, monkeyp
     @contextmanager
     def lock(log):
         held.append(file.exists())
-        yield 0
+        with open(tmp_path / "lock", "a+") as notes:
+            yield notes.fileno()
         held.append("free")
 
-    monkeypatch.setattr("joulecast.tuning.live.machine_lock", lock)
+    for holder in ("joulecast.tuning.live", "joulecast.training.machine"):
+        monkeypatch.setattr(f"{holder}.machine_lock", lock)
     environment, _ = on_gpu(bench)
     assert held == [False, "free"], "setting the limit in force once more is held, too"
     tune_live(environment, Default(environment.space), 1, seed=1, history_file=file, say=quiet)
@@ -720,18 +723,18 @@ def test_a_killed_loop_restores_the_limit_and_goes_on(tmp_path):
 
     first = start(10_000)
     assert [first.stdout.readline() for _ in range(2)] == ["ended 0\n", "ended 1\n"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while limits()[-1] == 345_500 and time.monotonic() < deadline:
         pass  # in the middle of a trial: its limit is set
     first.send_signal(signal.SIGTERM)
-    assert first.wait(30) == -signal.SIGTERM
+    assert first.wait(120) == -signal.SIGTERM
     assert limits()[-1] == 345_500, "as found, not the highest"
     assert {345_000, 245_000, 200_000} <= set(limits())
     kept = file.read_text()
     ended = len(kept.splitlines()) - 1
     assert ended >= 2
     second = start(ended + 2)
-    said, _ = second.communicate(timeout=60)
+    said, _ = second.communicate(timeout=300)
     assert second.returncode == 0
     assert said.splitlines() == [f"ended {ended}", f"ended {ended + 1}"], (
         "none again, none left out"

@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from conftest import ROOT
 from pydantic import ValidationError
@@ -207,10 +209,13 @@ def test_measuring_says_what_it_lacks(tmp_path, monkeypatch):
 
 def test_own_processes_are_not_foreign():
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    work = psutil.Process(busy.pid)
     try:
         before = foreign_cpu_s({os.getpid()}), foreign_cpu_s({os.getpid(), busy.pid})
-        with pytest.raises(subprocess.TimeoutExpired):
-            busy.wait(0.3)
+        until_s = work.cpu_times().user + 0.3
+        deadline = time.monotonic() + 120
+        while work.cpu_times().user < until_s and time.monotonic() < deadline:
+            time.sleep(0.05)
         after = foreign_cpu_s({os.getpid()}), foreign_cpu_s({os.getpid(), busy.pid})
     finally:
         busy.kill()
@@ -251,7 +256,7 @@ def skip_if_measuring():
 
 def test_all_reduces_add():
     command = [launcher_or_skip(), "-n", "4", sys.executable, "-c", SUMS]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stderr
 
 
@@ -271,7 +276,7 @@ def test_a_step_is_measured(tmp_path, monkeypatch):
     seen = read_results(out)
     assert [each.name for each in seen.configurations] == [name]
     # 0.24 s of computing and 4 MiB each way; a busy machine may take longer, none can take less.
-    assert 0.24 + (4 << 20) / (25e6 * PAYLOAD) - 0.002 < seen.steps.median_s[name] < 1
+    assert 0.24 + (4 << 20) / (25e6 * PAYLOAD) - 0.002 < seen.steps.median_s[name] < 10
     assert told[0].startswith(f"1/1 {name}")
     assert not (tmp_path / "out.work").exists()
     assert (

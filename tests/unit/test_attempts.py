@@ -156,10 +156,20 @@ def test_a_record_that_was_removed_for_a_job_comes_back_if_it_is_new(tmp_path):
 
 def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkeypatch):
     monkeypatch.setattr("joulecast.attempts._POLL_S", 0.1)
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    )
     _open_attempt(tmp_path, child.pid, psutil.Process(child.pid).create_time())
-    said = io.StringIO()
-    threading.Thread(target=child.wait).start()
+
+    class Said(io.StringIO):
+        """Lets the other one end once it is waited for."""
+
+        def flush(self):
+            if not child.stdin.closed:
+                child.stdin.close()
+                threading.Thread(target=child.wait).start()
+
+    said = Said()
     with attempt_noted(tmp_path, "r", tmp_path / "log") as own:
         _open_attempt(tmp_path, os.getpid(), psutil.Process().create_time(), id="a2")
         wait_for_earlier(tmp_path, own, said)

@@ -63,7 +63,7 @@ def rank_stages(draw, ranks=2):
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rank_stages())
 def test_exposed_intervals_never_overlap_and_lose_only_what_was_hidden(stages):
     exposed = exposed_intervals(stages)
@@ -81,7 +81,7 @@ def test_exposed_intervals_never_overlap_and_lose_only_what_was_hidden(stages):
     assert others.sum() == kept.sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rank_stages(), st.floats(0.05, 0.7), st.integers(0, 2**31))
 def test_stages_add_up_to_the_meter(stages, period, seed):
     stages = stages[~stages["stage"].str.startswith("communicating")]

@@ -73,6 +73,10 @@ def test_front_by_hand():
     time = pd.Series([1.0, 2.0, 2.0, 3.0, 1.0], index=[5, 6, 7, 8, 9])
     energy = pd.Series([9.0, 4.0, 5.0, 4.0, 9.0], index=time.index)
     assert on_front(time, energy).to_dict() == {5: True, 6: True, 7: False, 8: False, 9: True}
+    bits = pd.Series([1.0, 1.0 + 2**-52]), pd.Series([3.0, 3.0])
+    assert on_front(*bits).all() and on_front(*bits[::-1]).all(), (
+        "rounding puts nothing off the front"
+    )
 
 
 def test_costs_by_hand(results):

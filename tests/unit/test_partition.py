@@ -30,6 +30,7 @@ from joulecast.partition.problem import (
     Problem,
     pipeline_problem,
     placement_problem,
+    summable,
 )
 
 PROFILES = Path(__file__).resolve().parents[3] / "shared/data/pipedream_profiles"
@@ -144,7 +145,7 @@ def chain_of(plan_nodes: list[tuple[str, ...]], problem: Problem) -> Iterator[tu
         done = after
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     graphs(),
     st.integers(1, 4),
@@ -156,7 +157,7 @@ def test_no_pipeline_is_better_than_the_planned_one(graph, devices, cost, replic
     check_against_exhaustive_search(graph, devices, cost, replicate, memory)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     graphs(),
     st.integers(1, 4),
@@ -234,14 +235,14 @@ def milp_bottleneck(problem: Problem) -> float:
     return float(found.fun)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(graphs(most=18), st.integers(2, 4))
 def test_the_planner_agrees_with_a_milp(graph, devices):
     problem = pipeline_problem(graph, min(devices, len(graph.tasks)))
     assert best_plan(problem).bottleneck == pytest.approx(milp_bottleneck(problem), abs=1e-4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graphs(most=12), st.integers(2, 4), st.sampled_from(["compute", "sum"]), st.randoms())
 def test_fractions_lose_no_plan(graph, devices, cost, chance):
     """Windows and gaps are compared with sums that were added up in another order."""
@@ -528,7 +529,7 @@ def scaled(content: dict, factor: float) -> dict:
     return content | {"nodes": nodes, "edges": edges, "maxSizePerFPGA": memory}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(placements(), st.sampled_from([1, 1e-6, 0.3]), st.sampled_from([1500, 1]))
 def test_no_placement_is_better_than_the_planned_one(content, factor, few):
     with patch.multiple(planner, _FEW_IDEALS=few, _HANDFUL=few):
@@ -694,3 +695,17 @@ def test_the_command_prints_the_plan(tmp_path):
     assert json.loads(theirs.stdout)["bottleneck_us"] == pytest.approx(15)
     wrong = run(app, ["partition", str(tmp_path / "none.json"), "--devices", "2", "--json"])
     assert wrong.exit_code == 2 and not wrong.stdout and "no such graph" in wrong.stderr
+
+
+# --- rounding -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40), st.randoms())
+def test_sums_of_weights_are_the_same_in_any_order(weights, chance):
+    found, whole = summable(np.array(weights), np.array([3.0, 1e6]))
+    assert whole.tolist() == [3.0, 1e6], "whole numbers stay"
+    total = math.fsum(weights) + 1e6 + 3
+    assert np.abs(found - weights).max() <= 2**-50 * total
+    shuffled = found.tolist()
+    chance.shuffle(shuffled)
+    assert sum(shuffled) == sum(found.tolist()) == math.fsum(found) == found @ np.ones(len(found))

@@ -137,7 +137,7 @@ def killed_while_holding(tmp_path, watts):
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)},
     )
     assert done.returncode == -signal.SIGKILL
@@ -347,7 +347,7 @@ def test_a_process_told_to_end_restores_and_dies_of_the_signal(tmp_path, number)
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     assert done.returncode == -number, done.stderr

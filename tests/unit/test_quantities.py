@@ -15,6 +15,7 @@ from joulecast.quantities import (
     joules,
     lasting,
     seconds,
+    steady,
     times,
     with_range,
 )
@@ -63,3 +64,17 @@ def test_durations_are_read_as_people_type_them(text, expected):
 def test_what_is_no_duration_is_answered_in_one_line(text):
     with pytest.raises(JoulecastError, match="no duration; give seconds, or as"):
         duration_s(text)
+
+
+@given(st.integers(1, 999_999_999), st.integers(-30, 30), st.integers(-8, 8))
+def test_a_key_does_not_see_the_last_bits(nine_digits, size, bits):
+    value = nine_digits * 10.0**size
+    near = value * (1 + bits * 2**-52)
+    assert steady(near) == steady(value) == pytest.approx(value, rel=1e-15)
+    assert steady(-near) == -steady(value)
+
+
+def test_a_key_tells_apart_what_differs():
+    assert steady(1.00000001) > steady(1.0) == 1.0 == steady(0.1 + 0.2 + 0.7)
+    assert steady(0.1 + 0.2 - 0.3) != 0 == steady(0.1 + 0.2 - 0.3, beside=0.3)
+    assert steady(0.0) == 0 and steady(math.inf) == math.inf and math.isnan(steady(math.nan))

@@ -238,7 +238,7 @@ class Ended(BaseException):
 RUNS = [make_spec(f"run-{k}") for k in range(5)]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(["done", "fails", "killed"]), max_size=12))
 def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
     tmp_path_factory, monkeypatch, fates

@@ -17,7 +17,7 @@ MICRO_BATCHES = st.integers(1, 9)
 
 
 @given(TIMES, MICRO_BATCHES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_gpipe_takes_what_the_closed_form_says(times, micro_batches):
     forward, backward = zip(*times, strict=True)
     bubbles = micro_batches - 1
@@ -26,7 +26,7 @@ def test_gpipe_takes_what_the_closed_form_says(times, micro_batches):
 
 
 @given(TIMES, SCHEDULES, MICRO_BATCHES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_pipeline_is_never_slower_than_one_after_the_other(times, schedule, micro_batches):
     forward, backward = zip(*times, strict=True)
     found = makespan(forward, backward, schedule, micro_batches)
@@ -36,7 +36,7 @@ def test_a_pipeline_is_never_slower_than_one_after_the_other(times, schedule, mi
 
 
 @given(TIMES, SCHEDULES, MICRO_BATCHES, st.integers(0, 50))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_stages_work_in_order_one_thing_at_a_time_and_wait(
     times, schedule, micro_batches, transfer
 ):

@@ -222,7 +222,7 @@ def _meshes() -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     text=_meshes(),
     per_node=st.sampled_from([1, 2, 3, 4, 5, 6]),
@@ -263,7 +263,7 @@ def test_folded_equals_unfolded(
     assert folded.fleet.classes.count <= unfolded.fleet.classes.count == strategy.devices
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(text=_meshes(), nic=st.sampled_from([1e8, 1e9, 1e10]))
 def test_no_step_is_shorter_than_its_work(text: str, nic: float) -> None:
     strategy = parse_strategy(text)
@@ -274,7 +274,7 @@ def test_no_step_is_shorter_than_its_work(text: str, nic: float) -> None:
         assert part.step_s == pytest.approx(simulated.step_s)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     flows=st.dictionaries(
         st.integers(0, 9),

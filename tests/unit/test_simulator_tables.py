@@ -66,7 +66,8 @@ def test_order_and_ablation() -> None:
 
 
 def _fit(power: dict[str, float] | None) -> CampaignFit:
-    observations = pd.DataFrame({"platform": ["mine"], "energy_source": ["measured"]})
+    example = {"platform": "mine", "kind": "training", "nodes": 1, "metered_units": 1}
+    observations = pd.DataFrame([example | {"energy_source": "measured"}])
     mc2 = {"time": {"values": {"m:alexnet": 0.001}}, "power": power and {"values": power}}
     return CampaignFit(observations, EMPTY, EMPTY, EMPTY, EMPTY, mc2)
 
@@ -74,7 +75,7 @@ def _fit(power: dict[str, float] | None) -> CampaignFit:
 def test_a_step_is_priced_by_stage() -> None:
     times = StageTimes(0.1, 1.0, 0.2, 0.3, 0.4)
     power = {"P0": 10.0, "dP:computing": 100.0, "dP:communicating_copy": 50.0}
-    energy = step_energy(_fit(power), "mine", times, nodes=4, metered_units=4)
+    energy = step_energy(_fit(power), "mine", times, nodes=4, hosts=4)
     # Stages without a power of their own draw that of computing.
     expected = 10 * 2.0 * 4 + 4 * (100 * (0.1 + 1.0 + 0.2 + 0.4) + 50 * 0.3)
     assert energy.joules == pytest.approx(expected) and energy.source == "measured"

@@ -182,7 +182,7 @@ def test_platforms_do_not_lend_each_other_their_watts():
     assert model.predict_energy(cold).iloc[0] > 1.5 * cold["energy_j"].iloc[0]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(0.05, 1.0), st.floats(0.0, 1.5))
 def test_partial_duty_lies_between_idle_and_full(share, kappa):
     fall = float(duty(np.asarray(share), kappa))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
@@ -31,6 +31,7 @@ from joulecast.tuning.history import (
 )
 from joulecast.tuning.outward import OutwardWalk
 from joulecast.tuning.policies import Policy, PowerLimitOnly
+from joulecast.tuning.power_limits import selector
 from joulecast.tuning.recurrences import recur, recur_overlapping
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
@@ -204,7 +205,7 @@ def test_replayed_default_limits_and_oracle_cost_what_is_expected(gpu: str) -> N
 
 # --- what holds for any trace -------------------------------------------------------------------------------
 
-ANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ANY = settings(max_examples=40)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -285,7 +286,7 @@ def test_zeus_prunes_by_walking(trace: Trace, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["zeus", "outward-walk", "curve", "grid-search"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     default=st.integers(3, 9),
     best=st.integers(3, 9),
@@ -653,3 +654,15 @@ def test_pruning_goes_on_while_the_best_known_size_runs_beside_it() -> None:
         environment, Zeus(trace.space()), 100, random.Random(0), submit_every_s=submit_every_s
     )
     assert {recurrence.batch_size for recurrence in done[-10:]} == {32}
+
+
+@pytest.mark.parametrize("criterion", ["cost", "energy", "time"])
+def test_of_limits_that_cost_the_same_the_lowest_is_kept(criterion):
+    tenth = 0.1 + 0.2  # not 0.3
+    for seconds in ((0.3, tenth), (tenth, 0.3)):
+        epochs = {
+            watts: EpochAtLimit(time_s, 100 * time_s)
+            for watts, time_s in zip((300, 200), seconds, strict=True)
+        }
+        for order in (epochs, dict(reversed(epochs.items()))):
+            assert selector(criterion, CostModel(0.5, 300))(order) == 200

@@ -51,7 +51,7 @@ def test_leaving_dynamo_out_leaves_torch_whole():
         "import torch, torch._dynamo; f = torch.compile(lambda x: x + 1, backend='eager');"
         "assert f(torch.ones(1)).item() == 2"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_image_folder_is_read_and_preprocessed(tmp_path):
         open_dataset("imagenet", str(tmp_path), 32, 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 60), st.integers(0, 5))
 def test_ranks_together_see_what_one_rank_sees(batch, ranks, length, seed):
     alone = list(itertools.islice(batch_indices(length, batch, 1, 0, seed), 4))
@@ -116,7 +116,7 @@ def test_ranks_together_see_what_one_rank_sees(batch, ranks, length, seed):
     assert sum(sizes) == batch and max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 30), st.integers(1, 30))
 def test_an_epoch_shows_every_image_once(length, batch):
     flat = itertools.chain.from_iterable(batch_indices(length, batch, 1, 0, 0))

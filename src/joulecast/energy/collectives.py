@@ -12,6 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from joulecast.quantities import steady
+
 Floats = NDArray[np.float64]
 
 
@@ -50,7 +52,8 @@ def choose_form(points: pd.DataFrame) -> str:
     residual = {}
     for name, terms in FORMS.items():
         system = np.column_stack(terms(ranks, size)) * weight[:, None]
-        residual[name] = nnls(system, np.ones(len(points)))[1]
+        # Beside errors of 1, which is what is fitted: what is left of a form that fits exactly is rounding.
+        residual[name] = steady(float(nnls(system, np.ones(len(points)))[1]), beside=1.0)
     best = min(residual, key=lambda name: residual[name])
     # The prior keeps its place unless another is clearly better.
     return best if residual[best] < 0.95 * residual[prior] else prior

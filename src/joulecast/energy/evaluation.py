@@ -16,6 +16,7 @@ import pandas as pd
 
 from joulecast.energy.models import TIME, EnergyModel, Evidence, ablations, mc2_for, rivals
 from joulecast.energy.proportional import TIME_MODELS, Watts
+from joulecast.quantities import steady
 
 MEASURED = ("measured", "recorded", "imported")
 """Energy sources that may judge a model; an estimate shows the pipeline only."""
@@ -308,7 +309,7 @@ def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
 
 def compare(cells: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> list[Comparison]:
     """Paired bootstrap of MC2 against every rival over the settings of one split and kind of time,
-    the best rival first; each on the settings that it and MC2 both predict.
+    the best rival first, equals by name; each on the settings that it and MC2 both predict.
 
     The best rival is chosen on the very settings that judge it, which favours the rival.
     """
@@ -328,7 +329,7 @@ def compare(cells: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> list[C
         compared.append(
             Comparison(str(rival), len(gained), float(gained.mean()), lower, upper, share)
         )
-    return sorted(compared, key=lambda c: c.better_by_points)
+    return sorted(compared, key=lambda c: steady(c.better_by_points, beside=1.0))
 
 
 def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:

@@ -71,7 +71,7 @@ def step_energy(
         return StepEnergy(None, None, f"the runs on {platform} carry no energy")
     powers: dict[str, float] = power["values"]
     trained = of_platform[of_platform["kind"].isin(("training", "imported"))]
-    example = trained.sort_values("nodes").iloc[-1].to_dict()
+    example = trained.sort_values("nodes", kind="stable").iloc[-1].to_dict()
     joules = powers.get("P0", 0.0) * times.step_s * metered_units(example, nodes, hosts)
     for stage in ("materials", "computing", "communicating_wait", "communicating_copy", "update"):
         joules += nodes * getattr(times, f"{stage}_s") * _power_of(stage, powers)

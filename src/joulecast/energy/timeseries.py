@@ -34,7 +34,7 @@ def resampled_power(record: RunRecord, period_s: float) -> Floats:
     edges = np.arange(info.outcome.start_s, info.outcome.stop_s, period_s)
     total = np.zeros(max(len(edges) - 1, 0))
     for _, of_meter in power.groupby(["node", "meter"]):
-        ordered = of_meter.sort_values("t_s")
+        ordered = of_meter.sort_values("t_s", kind="stable")
         t_s = ordered["t_s"].to_numpy()
         if ordered["joules"].notna().all():
             counted = np.interp(edges, t_s, ordered["joules"].to_numpy())

@@ -20,6 +20,7 @@ from joulecast.quantities import (
     joules,
     percent,
     seconds,
+    steady,
     times,
 )
 
@@ -63,7 +64,10 @@ def advices(results: Results) -> list[Advice]:
     having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
     told = []
     for row in (
-        clean.sort_values("workload").drop_duplicates("workload").head(networks).itertuples()
+        clean.sort_values("workload", kind="stable")
+        .drop_duplicates("workload")
+        .head(networks)
+        .itertuples()
     ):
         name = str(row.workload)
         try:
@@ -168,7 +172,7 @@ def _sentences(
         # Without energies the choice is by time.
         taken = f"{_time(best)} for {work_told(unit)}, with {_energy(best)}"
         yield f"Least time: train {setting_of(best)}. That takes {taken}."
-    fastest = min(candidates, key=lambda c: float(c["time_s"]), default=best)
+    fastest = min(candidates, key=lambda c: steady(c["time_s"]), default=best)
     if setting_of(fastest) == setting_of(best) and not is_number(best.get("energy_j")):
         return
     if setting_of(fastest) == setting_of(best):

@@ -274,7 +274,7 @@ def cost_sentences(results: Results) -> list[str]:
     """
     said = []
     for workload, of_workload in costs(results, usual_batch(results.clean)).groupby("workload"):
-        ordered = of_workload.sort_values("nodes")
+        ordered = of_workload.sort_values("nodes", kind="stable")
         ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
         work = work_told(str(ends[0]["unit"]))
         taken = zip(

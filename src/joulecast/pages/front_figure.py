@@ -23,7 +23,7 @@ from joulecast.pages.charts import (
 )
 from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results
-from joulecast.quantities import joules, listed, seconds
+from joulecast.quantities import joules, listed, seconds, steady
 
 _MOST_FRONTS = 6
 
@@ -47,11 +47,13 @@ def energy_time_front(results: Results, forecasts: Sequence[Mapping[str, Any]]) 
     tables, found = [], []
     for (workload, source), of_front in fronts:
         marked = of_front.assign(front=on_front(of_front["time_s"], of_front["energy_j"]))
-        marked = marked.sort_values(["time_s", "energy_j"])
+        marked = marked.sort_values(
+            ["time_s", "energy_j"], key=lambda column: column.map(steady), kind="stable"
+        )
         if len(charts) < _MOST_FRONTS:
             charts.append(_front(marked, str(workload), str(source)))
         tables.append(_front_table(marked, str(workload), str(source)))
-        least = marked.loc[marked["energy_j"].idxmin()]
+        least = marked.loc[marked["energy_j"].map(steady).idxmin()]
         word = answers.energy_is(str(source), least["how"] == answers.WAS_RUN)
         cost = f"{joules(least['energy_j'])} ({word}) for {answers.work_told(least['unit'])}"
         found.append(f"{workload} {cost} {least['setting']}")
@@ -74,7 +76,7 @@ def energy_time_front(results: Results, forecasts: Sequence[Mapping[str, Any]]) 
 
 def on_front(time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
     """Whether no other setting takes less of one and no more of the other."""
-    time, energy = time_s.to_numpy(float), energy_j.to_numpy(float)
+    time, energy = (each.map(steady).to_numpy(float) for each in (time_s, energy_j))
     no_worse = (time[:, None] <= time) & (energy[:, None] <= energy)
     better = (time[:, None] < time) | (energy[:, None] < energy)
     return pd.Series(~np.any(no_worse & better, axis=0), index=time_s.index)

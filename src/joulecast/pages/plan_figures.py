@@ -21,7 +21,7 @@ from joulecast.pages.charts import (
 )
 from joulecast.pages.grid import Table
 from joulecast.pages.results import NothingToShow, Results, having
-from joulecast.quantities import NONE, counted, digits, is_number, joules, percent, seconds
+from joulecast.quantities import NONE, counted, digits, is_number, joules, percent, seconds, steady
 from joulecast.schedules import Schedule, Timeline, timeline
 
 _DEFAULT = "default"
@@ -97,7 +97,9 @@ def _replayed(replays: Mapping[str, pd.DataFrame]) -> Figure:
         )
     )
     rule = alt.Chart(values(pd.DataFrame({"ratio": [1.0]}))).mark_rule(color=INK, strokeDash=[4, 3])
-    last = table[table["recurrence"] == table["recurrence"].max()].sort_values("ratio")
+    last = table[table["recurrence"] == table["recurrence"].max()].sort_values(
+        "ratio", key=lambda ratio: ratio.map(steady), kind="stable"
+    )
     compared = last[last["policy"].isin(drawn) & (last["policy"] != _KNOWS_MORE)]
     numbers = [r for r in (1, 2, 5, 10, 20, 50) if r <= table["recurrence"].max()]
     wide = table.pivot(index="policy", columns="recurrence", values="ratio")

@@ -83,8 +83,10 @@ def compat_plan(
     if devices > len(ideals):
         raise JoulecastError(f"graph {graph.name}: {devices} stages are more than its states")
     inside = membership(order, ideals).astype(float)
-    sizes = [(t.work_us / 1e6, t.parameter_bytes, t.activation_bytes) for t in graph.tasks]
-    work, parameters, _ = (inside @ np.array(sizes, float)).T
+    # Whole numbers are added up: that is exact, whichever way the processor does it.
+    sizes = [(t.work_us, t.parameter_bytes) for t in graph.tasks]
+    work, parameters = (inside @ np.array(sizes, float)).T
+    work /= 1e6
     boundary = np.array(
         [
             float(sum(graph.tasks[node].activation_bytes for node in _boundary(order, ideal)))

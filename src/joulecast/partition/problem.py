@@ -6,6 +6,7 @@ kinds of devices, on one of either. What a stage costs is computed for many stag
 (:class:`StageCosts`): all those that begin after one ideal.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -27,6 +28,8 @@ _BOTH_WAYS = 2
 """An activation goes forward, its gradient comes back."""
 _US = 1e6
 _ROUNDING = 1e-9
+_LARGEST, _EXACT_BITS = 1e300, 51
+"""Of a float's 53 bits two are left for what is counted more than once."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,10 @@ def pipeline_problem(
         for producer, (task, readers) in enumerate(zip(graph.tasks, graph.readers, strict=True))
         if readers and task.activation_bytes
     )
-    work = np.array([task.work_us for task in graph.tasks], float)
+    work, sending = summable(
+        np.array([task.work_us for task in graph.tasks], float),
+        np.array([_BOTH_WAYS * each.cost * per_byte for each in traffic], float),
+    )
     parameters = np.array([task.parameter_bytes for task in graph.tasks], float)
     activations = np.array([task.activation_bytes for task in graph.tasks], float)
     problem = Problem(
@@ -226,7 +232,9 @@ def pipeline_problem(
         work=work,
         outputs=()
         if cost == "compute"
-        else tuple(replace(each, cost=_BOTH_WAYS * each.cost * per_byte) for each in traffic),
+        else tuple(
+            replace(each, cost=time) for each, time in zip(traffic, sending.tolist(), strict=True)
+        ),
         traffic=traffic,
         cost=cost,
         devices=devices,
@@ -259,12 +267,18 @@ def _check_memory(where: str, problem: Problem) -> None:
 
 def placement_problem(graph: PlacementGraph) -> Problem:
     """Placing a graph on accelerators and CPUs, as its file asks for; it may leave some of them empty."""
-    work = np.array([each.accelerator_load for each in graph.classes], float)
-    cpu_work = np.array([each.cpu_load for each in graph.classes], float)
+    work, cpu_work, sending = summable(
+        np.array([each.accelerator_load for each in graph.classes], float),
+        np.array([each.cpu_load for each in graph.classes], float),
+        np.array([each.cost for each in graph.outputs], float),
+    )
     on_accelerators = np.array([each.runs_on_accelerator for each in graph.classes])
     cpu_only = np.full(len(work), True) if not graph.accelerators else ~on_accelerators
     fastest = fastest_work(work, cpu_work if graph.cpus else None, cpu_only)
-    outputs = tuple(Output(o.producer, bits_of(o.consumers), o.cost) for o in graph.outputs)
+    outputs = tuple(
+        Output(each.producer, bits_of(each.consumers), cost)
+        for each, cost in zip(graph.outputs, sending.tolist(), strict=True)
+    )
     moves = [Move("accelerator")] if graph.accelerators else []
     moves += [Move("cpu")] if graph.cpus else []
     if not moves:
@@ -292,6 +306,19 @@ def placement_problem(graph: PlacementGraph) -> Problem:
         unordered=bits_of(n for n, each in enumerate(graph.classes) if each.is_orphan),
         mirrored=graph.mirrored,
     )
+
+
+def summable(*parts: Floats) -> list[Floats]:
+    """The same numbers, each moved by less than the last bits of their sum, so that all sums are exact.
+
+    Added up in any order they give the same then, on every processor: which of several equally good
+    pipelines is found, and whether it reaches its bound, is no matter of rounding. Whole numbers stay.
+    """
+    total = float(sum(np.abs(part).sum() for part in parts))
+    if not 0 < total < _LARGEST:
+        return list(parts)
+    step = 2.0 ** (math.frexp(total)[1] - _EXACT_BITS)
+    return [np.round(part / step) * step if step else part for part in parts]
 
 
 def fastest_work(work: Floats, cpu_work: Floats | None, is_cpu_only: NDArray[np.bool_]) -> Floats:

@@ -295,7 +295,10 @@ def _told(
         for candidate, within in zip(candidates, choice.within, strict=True)
     ]
     chosen = None if choice.best is None else rows[choice.best]
-    order = sorted(rows, key=lambda row: (row is not chosen, not row["within_limit"], *_cost(row)))
+    order = sorted(
+        range(len(rows)),
+        key=lambda p: (p != choice.best, not choice.within[p], candidates[p].cost_order),
+    )
     return {
         "network": network,
         "platform": found.platform,
@@ -304,7 +307,7 @@ def _told(
         "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
         "best": chosen,
         "why_none": choice.why_none,
-        "candidates": order,
+        "candidates": [rows[place] for place in order],
         "refused": found.refused,
         "rests_on": "; ".join([_choice_rests_on(best), *found.rests_on]),
         "warnings": warnings,
@@ -316,11 +319,6 @@ def _told(
         ),
         "left_out": found.left_out,
     }
-
-
-def _cost(row: dict[str, Any]) -> tuple[float, float]:
-    joules = row["energy_j"]
-    return (math.inf if joules is None else joules), row["time_s"]
 
 
 def _choice_rests_on(best: Candidate | None) -> str:

@@ -1,7 +1,10 @@
 """A setting that could be run, with what it is expected to take and what that expectation rests on."""
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+from joulecast.quantities import steady
 
 RestsOn = Literal["measured", "fitted", "simulated"]
 
@@ -57,6 +60,17 @@ class Candidate:
         strategy = "" if "node" in self.strategy else f", {self.strategy}"
         return f"{nodes}{batch}{strategy}"
 
+    @property
+    def simplicity(self) -> tuple[int, int, str]:
+        """What settles a tie: fewer nodes, then the smaller batch, then the strategy's name."""
+        return self.nodes, self.batch_size or 0, self.strategy
+
+    @property
+    def cost_order(self) -> tuple[float, float, int, int, str]:
+        """The order of cost: the least energy (an unknown one last), then the least time, then simplicity."""
+        joules = math.inf if self.energy_j is None else self.energy_j
+        return steady(joules), steady(self.time_s), *self.simplicity
+
     def part(self, share: float) -> "Candidate":
         """The same setting for a share of the work."""
 
@@ -82,5 +96,5 @@ def dominates(one: Candidate, other: Candidate) -> bool:
     """Whether ``one`` is expected to take no more time and no more energy, and less of either."""
     if one.energy_j is None or other.energy_j is None:
         return False
-    no_worse = one.time_s <= other.time_s and one.energy_j <= other.energy_j
-    return no_worse and (one.time_s < other.time_s or one.energy_j < other.energy_j)
+    ours, theirs = one.cost_order[:2], other.cost_order[:2]
+    return ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
-from joulecast.quantities import energies, times
+from joulecast.quantities import energies, steady, times
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def choose(candidates: Sequence[Candidate], limit: Limit) -> Choice:
     With a deadline: the least energy among those that keep it; with an energy budget: the least time among
     those that stay within it; with a weight ``w``: the least ``w E/E_ref + (1 - w) T/T_ref``, the cost of
     Zeus (You et al., NSDI 2023, eq. 2) with the least energy and time of the candidates as references;
-    without a limit: the least energy. Where no energy is known, time takes its place.
+    without a limit: the least energy. Where no energy is known, time takes its place. Of equals: the faster
+    or cheaper, then the one on fewer nodes, with the smaller batch.
     """
     if not candidates:
         return Choice(None, "there are no candidates", (), "nothing: there are no candidates")
@@ -105,12 +106,14 @@ def choose(candidates: Sequence[Candidate], limit: Limit) -> Choice:
 
 def _cheapest(candidates: Sequence[Candidate], within: Sequence[bool]) -> tuple[int | None, str]:
     inside = [place for place, fits in enumerate(within) if fits]
-    known = [(candidates[p].energy_j, candidates[p].time_s, p) for p in inside]
-    with_energy = [(joules, seconds, p) for joules, seconds, p in known if joules is not None]
-    if with_energy:
-        return min(with_energy)[2], "energy"
-    fastest = min(((seconds, p) for _, seconds, p in known), default=None)
-    return (None if fastest is None else fastest[1]), "time, for no energy is known"
+    best = min(inside, key=lambda place: candidates[place].cost_order, default=None)
+    is_by_energy = any(candidates[place].energy_j is not None for place in inside)
+    return best, "energy" if is_by_energy else "time, for no energy is known"
+
+
+def nearest_deadline(candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate that keeps the shortest deadline."""
+    return min(candidates, key=lambda c: (steady(c.time_bound_s), *c.simplicity))
 
 
 def _by_deadline(candidates: Sequence[Candidate], deadline_s: float) -> Choice:
@@ -120,7 +123,7 @@ def _by_deadline(candidates: Sequence[Candidate], deadline_s: float) -> Choice:
         by = _cheapest(candidates, [True] * len(candidates))[1]
     why = None
     if best is None:
-        closest = min(candidates, key=lambda c: c.time_bound_s)
+        closest = nearest_deadline(candidates)
         end = "at most " if closest.time_high_s is not None else "about "
         asked, bound, expected = times(deadline_s, closest.time_bound_s, closest.time_s)
         why = (
@@ -134,11 +137,16 @@ def _by_deadline(candidates: Sequence[Candidate], deadline_s: float) -> Choice:
 def _by_budget(candidates: Sequence[Candidate], budget_j: float) -> Choice:
     bounds = [c.energy_bound_j for c in candidates]
     within = tuple(bound is not None and bound <= budget_j for bound in bounds)
-    inside = [(c.time_s, c.energy_j, p) for p, c in enumerate(candidates) if within[p]]
+    inside = [place for place, fits in enumerate(within) if fits]
+    best = min(inside, key=lambda place: _time_order(candidates[place]), default=None)
     why = None
-    if not inside:
-        known = [c for c in candidates if c.energy_bound_j is not None]
-        closest = min(known, key=lambda c: c.energy_bound_j or 0.0, default=None)
+    if best is None:
+        known = [
+            ((steady(c.energy_bound_j), *c.simplicity), c)
+            for c in candidates
+            if c.energy_bound_j is not None
+        ]
+        closest = min(known, key=lambda each: each[0], default=(None, None))[1]
         if closest is None:
             why = "no energy is known, so nothing can be held against an energy budget"
         else:
@@ -148,13 +156,13 @@ def _by_budget(candidates: Sequence[Candidate], budget_j: float) -> Choice:
                 f"({expected} expected, {closest.energy_source})"
             )
     judged = f"{_upper('energy', candidates)}; among those within it, the least expected time"
-    return Choice(min(inside)[2] if inside else None, why, within, judged)
+    return Choice(best, why, within, judged)
 
 
 def _by_weight(candidates: Sequence[Candidate], weight: float) -> Choice:
     everything = tuple(True for _ in candidates)
     if weight == 0:
-        best = min((c.time_s, p) for p, c in enumerate(candidates))[1]
+        best = min(range(len(candidates)), key=lambda place: _time_order(candidates[place]))
         return Choice(best, None, everything, "the expected time; energy has no weight")
     known = [(c.energy_j, c.time_s, p) for p, c in enumerate(candidates) if c.energy_j is not None]
     judged = "w E/E_ref + (1 - w) T/T_ref of what is expected"
@@ -162,8 +170,20 @@ def _by_weight(candidates: Sequence[Candidate], weight: float) -> Choice:
         why = "no energy is known, so it cannot be weighed against time; --energy-weight 0 asks for time"
         return Choice(None, why, everything, judged)
     joules, seconds = min(k[0] for k in known), min(k[1] for k in known)
-    costs = [(weight * e / joules + (1 - weight) * t / seconds, e, place) for e, t, place in known]
+    costs = [
+        (
+            steady(weight * e / joules + (1 - weight) * t / seconds),
+            candidates[place].cost_order,
+            place,
+        )
+        for e, t, place in known
+    ]
     return Choice(min(costs)[2], None, everything, judged, (joules, seconds))
+
+
+def _time_order(candidate: Candidate) -> tuple[float, tuple[float, float, int, int, str]]:
+    """The order of time: the fastest first, then the cheapest."""
+    return steady(candidate.time_s), candidate.cost_order
 
 
 def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:

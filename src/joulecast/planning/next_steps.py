@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from joulecast.planning.candidate import Candidate
+from joulecast.planning.limits import nearest_deadline
+from joulecast.quantities import steady
 
 _MOST = 5
 
@@ -45,7 +47,7 @@ def measure_next(
     """
     if not candidates:
         return []
-    leading = best or min(candidates, key=lambda c: c.time_bound_s)
+    leading = best or nearest_deadline(candidates)
     name = "the fastest, which misses the limit," if best is None else "the choice"
     steps: list[tuple[str, str]] = []
     if leading.rests_on == "simulated":
@@ -74,7 +76,8 @@ def measure_next(
         steps.append((what, why))
     rivals = [c for c in candidates if c is not leading and _overlaps(c, leading)]
     if rivals:
-        widest = max(rivals, key=_width)
+        # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
+        widest = min(rivals, key=lambda c: (-steady(_width(c)), c.cost_order))
         again = "again " if widest.rests_on == "measured" else ""
         steps.append(
             (

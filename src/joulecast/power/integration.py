@@ -41,7 +41,7 @@ class EnergyCurve:
         if np.isnan(counts).all():
             powered = readings[readings["watts"].notna()]
             return cls.of_power(powered["t_s"].to_numpy(float), powered["watts"].to_numpy(float))
-        ordered = readings.sort_values("t_s").drop_duplicates("t_s")
+        ordered = readings.sort_values("t_s", kind="stable").drop_duplicates("t_s")
         counted = ordered[ordered["joules"].notna()]
         if len(counted) >= 2:
             return cls(counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float), None)
@@ -100,7 +100,7 @@ def _hidden_somewhere(stages: pd.DataFrame, communication: NDArray[np.bool_]) ->
     for one in pd.unique(rank):
         own = rank == one
         moved, beside = own & communication, own & busy
-        order = np.argsort(begins[beside])
+        order = np.argsort(begins[beside], kind="stable")
         first = np.searchsorted(ends[beside][order], begins[moved], side="right")
         last = np.searchsorted(begins[beside][order], ends[moved], side="left")
         if (first < last).any():
@@ -123,7 +123,9 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
         return stages.iloc[np.lexsort(keys)].reset_index(drop=True)
     pieces = []
     for _, of_rank in stages.groupby("rank", sort=True):
-        busy = of_rank[of_rank["stage"].isin(("computing", "update"))].sort_values("start_s")
+        busy = of_rank[of_rank["stage"].isin(("computing", "update"))].sort_values(
+            "start_s", kind="stable"
+        )
         communication = of_rank["stage"].str.startswith("communicating")
         begins, ends = busy["start_s"].to_numpy(), busy["stop_s"].to_numpy()
         pieces.append(of_rank[~communication])

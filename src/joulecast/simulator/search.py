@@ -12,6 +12,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
+from joulecast.quantities import steady
 from joulecast.simulator.cutting import unit_of
 from joulecast.simulator.memory import exceeds, memory_verdict
 from joulecast.simulator.simulate import Assumptions, Simulation, prepare, run_prepared
@@ -112,4 +113,5 @@ def search(
         raise JoulecastError(
             f"{graph.name}: no strategy divides a batch of {global_batch} over {devices} devices: {why}"
         )
-    return Ranking(sorted(fits, key=lambda s: s.step_s), too_large, impossible)
+    # Equals stay in the order in which they were tried: the plainer first.
+    return Ranking(sorted(fits, key=lambda s: steady(s.step_s)), too_large, impossible)

@@ -136,7 +136,7 @@ def power_trace(record: RunRecord, stem: Path) -> None:
     figure, axes = plt.subplots(figsize=(8, 3.4))
     source = info.energy_source
     used = {m.meter for m in info.meters if m.available and m.source == source}
-    power = record.power[record.power["meter"].isin(used)].sort_values("t_s")
+    power = record.power[record.power["meter"].isin(used)].sort_values("t_s", kind="stable")
     for (node, meter), of_meter in power.groupby(["node", "meter"]):
         watts = of_meter["watts"]
         if watts.isna().all():

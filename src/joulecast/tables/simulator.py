@@ -10,6 +10,7 @@ from scipy.stats import kendalltau
 
 from joulecast.graphs.shipped import load
 from joulecast.platforms import Platform
+from joulecast.quantities import steady
 from joulecast.simulator.emulated import judge
 from joulecast.simulator.real import judge_training
 from joulecast.simulator.simulate import Assumptions, simulate
@@ -105,7 +106,8 @@ def _averages(errors: pd.DataFrame, published: PublishedSimulators) -> list[dict
 def error_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
     """Averages first, then every configuration, the worst first."""
     errors = _errors(judged)
-    order = errors["predicted_error_percent"].abs().sort_values(ascending=False).index
+    sizes = errors["predicted_error_percent"].abs().map(steady)
+    order = sizes.sort_values(ascending=False, kind="stable").index
     columns = [
         "experiment",
         "configuration",
@@ -127,15 +129,18 @@ def error_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.Data
 
 
 def _order_row(experiment: str, what: str, group: pd.DataFrame) -> dict[str, Any]:
-    best = group["predicted_s"].idxmin()
+    predicted = group["predicted_s"].map(steady)
+    best = predicted.idxmin()
     regret = group.loc[best, "measured_s"] / group["measured_s"].min() - 1
     return {
         "experiment": experiment,
         "strategies": what,
         "count": len(group),
-        "kendall_tau": float(kendalltau(group["measured_s"], group["predicted_s"]).statistic),
+        "kendall_tau": float(kendalltau(group["measured_s"], predicted).statistic),
         "top1_regret_percent": 100 * float(regret),
-        "kendall_tau_sum": float(kendalltau(group["measured_s"], group["sum_s"]).statistic)
+        "kendall_tau_sum": float(
+            kendalltau(group["measured_s"], group["sum_s"].map(steady)).statistic
+        )
         if "sum_s" in group
         else None,
     }

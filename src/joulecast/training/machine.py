@@ -65,7 +65,7 @@ def _note_vain_wait(lock: int, when_s: float | None) -> None:
     with suppress(OSError):
         os.ftruncate(lock, 0)
         if when_s is not None:
-            os.pwrite(lock, f"{when_s:.0f}".encode(), 0)
+            os.pwrite(lock, str(int(when_s)).encode(), 0)  # not in the future
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from joulecast.quantities import steady
 from joulecast.tuning.curve import Curve
 from joulecast.tuning.expectation import (
     best_configuration,
@@ -214,10 +215,10 @@ def leave_one_workload_out(
     tables, choices = [], {}
     for held_out in workloads:
         scores = [
-            np.mean([ratio for (workload, _), ratio in mean.items() if workload != held_out])
+            float(np.mean([ratio for (workload, _), ratio in mean.items() if workload != held_out]))
             for mean in means
         ]
-        choice = choices[held_out] = CHOICES[int(np.argmin(scores))]
+        choice = choices[held_out] = CHOICES[int(np.argmin([steady(score) for score in scores]))]
         judged = [setting for setting in settings if setting.name[0] == held_out]
         tables.append(
             replayed(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import inf, log, sqrt
 
 from joulecast.errors import JoulecastError
+from joulecast.quantities import steady
 from joulecast.tuning.cost_curve import (
     CostCurve,
     CurvePrior,
@@ -193,8 +194,9 @@ class Curve:
             doubt = max(spread[i, i] + spread[best, best] - 2 * spread[i, best], 1e-9)
             better_by = float(believed.mean[best] - believed.mean[i])
             gain = self._horizon * expected_improvement(better_by, sqrt(doubt))
-            net = gain - expected_excess(better_by, sqrt(doubt + variance), self._beta)
-            if net > most:
+            excess = expected_excess(better_by, sqrt(doubt + variance), self._beta)
+            net = steady(gain - excess, beside=gain)
+            if net > most:  # of equals the smaller
                 most, choice = net, batch
         return choice
 

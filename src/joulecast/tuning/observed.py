@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import log, sqrt
 from statistics import fmean, variance
 
+from joulecast.quantities import steady
 from joulecast.tuning.history import History
 from joulecast.tuning.trial import EpochAtLimit, SearchSpace
 
@@ -146,15 +147,19 @@ def configuration_of(
 
 
 def cheapest_configuration(space: SearchSpace, sizes: Mapping[int, Size]) -> Configuration | None:
-    """Among batch sizes that have reached the target; ``None`` where no cost is known."""
+    """Among batch sizes that have reached the target, the smaller of equals; ``None`` without a cost."""
     found = [
         configuration_of(space, batch, size, watts)
         for batch, size in sizes.items()
         if size.epochs
         for watts in size.at_limit
     ]
-    known = [candidate for candidate in found if candidate.cost is not None]
-    return min(known, key=lambda candidate: candidate.cost or 0.0, default=None)
+    known = [
+        ((steady(each.cost), each.batch_size, each.power_limit_w or 0), each)
+        for each in found
+        if each.cost is not None
+    ]
+    return min(known, key=lambda each: each[0], default=(None, None))[1]
 
 
 def default_configuration(

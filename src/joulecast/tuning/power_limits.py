@@ -10,11 +10,12 @@ from math import inf
 from typing import Protocol
 
 from joulecast.errors import JoulecastError
+from joulecast.quantities import steady
 from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
 
 
 class Selector(Protocol):
-    """Chooses one of the measured limits."""
+    """Chooses one of the measured limits; of equals the lowest."""
 
     def __call__(self, epochs: Mapping[int, EpochAtLimit]) -> int: ...
 
@@ -24,18 +25,22 @@ def _cheapest(cost: CostModel, epochs: Mapping[int, EpochAtLimit]) -> int:
         found = cost.of(epochs[watts].time_s, epochs[watts].energy_j)
         return inf if found is None else found
 
-    best = min(epochs, key=of)
+    best = min(epochs, key=lambda watts: (steady(of(watts)), watts))
     # Without energies nothing speaks for a lower limit.
     return max(epochs) if of(best) == inf else best
 
 
 def _least_energy(epochs: Mapping[int, EpochAtLimit]) -> int:
-    known = {watts: epoch.energy_j for watts, epoch in epochs.items() if epoch.energy_j is not None}
-    return min(known, key=lambda watts: known[watts]) if known else max(epochs)
+    known = {
+        watts: steady(epoch.energy_j)
+        for watts, epoch in epochs.items()
+        if epoch.energy_j is not None
+    }
+    return min(known, key=lambda watts: (known[watts], watts)) if known else max(epochs)
 
 
 def _fastest(epochs: Mapping[int, EpochAtLimit]) -> int:
-    return min(epochs, key=lambda watts: epochs[watts].time_s)
+    return min(epochs, key=lambda watts: (steady(epochs[watts].time_s), watts))
 
 
 def _lowest_within(factor: float, epochs: Mapping[int, EpochAtLimit]) -> int:

@@ -135,7 +135,9 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
         for batch, runs in train.groupby("batch_size")
     }
     at_limit: dict[int, dict[int, EpochAtLimit]] = {}
-    for batch, rows in power.sort_values("power_limit", ascending=False).groupby("batch_size"):
+    for batch, rows in power.sort_values("power_limit", ascending=False, kind="stable").groupby(
+        "batch_size"
+    ):
         at_limit[int(batch)] = {
             int(row.power_limit): EpochAtLimit(
                 float(row.time_per_epoch), float(row.time_per_epoch * row.average_power)
