@@ -33,7 +33,7 @@ TARGETS = (
 
 
 onstart:
-    require_gpus()
+    require_this_host()
     tell_failed_runs()
 
 

@@ -119,9 +119,10 @@ def _require_root(config: Config) -> None:
     """Say before the first run what every one of them would find out."""
     dataset, root = config.workload.dataset, config.workload.data_root
     if dataset in ROOT_LAYOUT and (root is None or not Path(root).is_dir()):
+        found = "is not given" if root is None else f"{root} is no folder"
         raise JoulecastError(
-            f"workload.data_root: {root} is no folder; the data set {dataset} is read from one that "
-            f"holds {ROOT_LAYOUT[dataset]}"
+            f"workload.data_root: {found}; the data set {dataset} is read from a folder that holds "
+            f"{ROOT_LAYOUT[dataset]}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.campaign import campaign_runs
@@ -10,8 +11,9 @@ from joulecast.errors import JoulecastError
 from joulecast.external import locate_folder
 from joulecast.platforms import find_platform, recorded_for
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, openers
+from joulecast.provenance import usable_cores
 from joulecast.shipped import PLATFORMS, shipped_folder
-from joulecast.spec import RunSpec
+from joulecast.spec import RunSpec, check_cores
 
 
 def _require_external(config: Config) -> None:
@@ -61,13 +63,18 @@ def require_campaign(
     return runs
 
 
-def require_gpu(config: Config) -> None:
-    """Look for a GPU on this host if the campaign computes on one.
+def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
+    """Look whether this host has what the campaign computes on, if its runs are to be here.
 
     Raises:
-        JoulecastError: torch sees none.
+        JoulecastError: it has fewer cores than the ranks of a run need, or no GPU.
     """
-    if config.training.device != "cuda" or recorded_for(config.platform) is not None:
+    if recorded_for(config.platform) is not None:
+        return
+    for run in runs:
+        if run.platform.hosts == 1:
+            check_cores(run, run.ranks, usable_cores())
+    if config.training.device != "cuda":
         return
     # Takes seconds to load, which only campaigns on GPUs pay.
     import torch
@@ -99,10 +106,6 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
             told.append(
                 f"meter {name}: not on this host: {missing.reason}; to get it: {missing.remedy}"
             )
-    try:
-        require_gpu(config)
-    except JoulecastError as error:
-        told.append(str(error))
     return told
 
 

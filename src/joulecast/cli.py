@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast import config as configuration
-from joulecast.campaign_check import dry_run, project_here, remarks, require_campaign
+from joulecast.campaign_check import dry_run, project_here, remarks, require_campaign, require_host
 from joulecast.cli_errors import failed
 from joulecast.cli_pages import overview
 from joulecast.cli_partition import partition, profile
@@ -22,7 +22,16 @@ from joulecast.external import locate
 from joulecast.platforms import find_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
-from joulecast.quantities import digits, energies, percent, times, with_range
+from joulecast.quantities import (
+    counted,
+    digits,
+    energies,
+    joules,
+    percent,
+    seconds,
+    times,
+    with_range,
+)
 from joulecast.recorded import MAX_BYTES, campaign_folder, run_records, unpack_all
 from joulecast.shipped import PLATFORMS
 from joulecast.tables.failed_runs import write_failed_runs
@@ -85,8 +94,13 @@ def config_check(file: Path) -> None:
         told = remarks(config, runs)
         jobs = None if project is None else dry_run(project, file)
     except JoulecastError as error:
-        raise failed(error) from None
-    typer.echo(f"{file}: all right")
+        named = str(error) if str(file) in str(error) else f"{file}: {error}"
+        raise failed(JoulecastError(named)) from None
+    try:
+        require_host(config, runs)
+        typer.echo(f"{file}: all right")
+    except JoulecastError as error:
+        typer.echo(f"{file}: sound, but this host cannot run it: {error}")
     told.append(
         "no dry run: there is no Snakefile here"
         if jobs is None
@@ -312,6 +326,16 @@ def evaluate(
     _print_notes(verdict)
 
 
+def _as_run(row: dict[str, Any]) -> str:
+    """Means of the runs of a forecast setting."""
+    if row["measured_time_s"] is None:
+        return "not run"
+    parts = [seconds(row["measured_time_s"])]
+    if row["measured_energy_j"] is not None:
+        parts.append(joules(row["measured_energy_j"]))
+    return ", ".join(parts)
+
+
 @app.command()
 def forecast(
     records: Annotated[Path, _RECORDS],
@@ -349,6 +373,7 @@ def forecast(
                 **{name: str(row[name]) for name in ("platform", "workload")},
                 **{name: digits(row[name]) for name in ("nodes", "batch_size", "work")},
                 **amounts,
+                "as it was run": _as_run(row),
                 "energy is": f"forecast from {row['fitted_on']}"
                 if row["fitted_on"]
                 else "not known",
@@ -356,9 +381,9 @@ def forecast(
             }
         )
     _print_table(rows)
-    beyond = digits(told["largest_fitted_nodes"])
+    beyond = counted(told["largest_fitted_nodes"], "node")
     typer.echo(
-        f"\nfitted to {told['fitted_runs']} runs on up to {beyond} nodes; beyond, the time is an "
+        f"\nfitted to {told['fitted_runs']} runs on up to {beyond}; beyond, the time is an "
         "extrapolation\nin brackets: 90 % intervals; work is samples (or epochs) of a run as recorded; "
         "batch_size is of all nodes"
     )

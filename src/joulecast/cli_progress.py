@@ -82,9 +82,9 @@ def remeasure(
         Path | None, typer.Option("--config", "--configfile", help="Of the campaign.")
     ] = None,
 ) -> None:
-    """Have the runs measured again that other programs disturbed: their records are removed.
+    """Remove what other programs disturbed, so that it is measured again.
 
-    The campaign measures them, and nothing else, when it is started again.
+    The next start of the campaign measures these runs, and no others.
     """
     try:
         folder, _ = _asked(results, configuration, PLATFORMS, runs=False)
@@ -94,9 +94,10 @@ def remeasure(
     if not removed:
         typer.echo(f"{folder}: no run was disturbed; nothing is to be measured again")
         return
-    flags = "" if configuration is None else f" --configfile {configuration}"
-    typer.echo(f"{folder}: {len(removed)} disturbed records removed: {', '.join(removed)}")
-    typer.echo(f"this measures these runs again: ./run snakemake --cores all{flags}")
+    typer.echo(f"{folder}: {len(removed)} disturbed runs removed: {', '.join(removed)}")
+    file = "" if folder == Path("results") else " --configfile FILE"
+    flags = file if configuration is None else f" --configfile {configuration}"
+    typer.echo(f"the next start measures them again: ./run snakemake --cores all{flags}")
 
 
 def _asked(

@@ -158,7 +158,7 @@ def search(
     typer.echo(f"{'step, ms':>10} {'samples/s':>10} {'memory, GB':>10}  strategy (simulated)")
     for row in rows[:top]:
         typer.echo(
-            f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10.1f} "
+            f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10,.1f} "
             f"{row['peak_memory_bytes'] / 1e9:10.2f}  {row['strategy']}"
         )
     typer.echo(

@@ -188,7 +188,7 @@ class QuietSection(Section):
         60,
         ge=0,
         description="Longest wait, in seconds, for other programs to end before a measurement; after "
-        "a wait in vain the measurements of the next 10 minutes do not wait.",
+        "a wait in vain the campaign's measurements of the next 10 minutes do not wait.",
     )
     repeats: int = Field(
         1, ge=0, description="How often a run that other programs disturbed is measured again."
@@ -255,7 +255,10 @@ class Config(Section):
         if self.scale.scaling == "weak":
             ranks = self.scale.ranks_per_node
         if smallest < ranks:
-            raise ValueError(f"scale.batch_size {smallest} is smaller than the {ranks} ranks")
+            raise ValueError(
+                f"scale.batch_size {smallest} is smaller than the {ranks} ranks that share it; give at least "
+                f"{ranks}"
+            )
         for size in self.calibration.batch_sizes:
             if size < self.scale.ranks_per_node:
                 raise ValueError(
@@ -305,6 +308,8 @@ def _explain(error: ValidationError) -> str:
             lines.append(f"{key}: unknown key; {hint}")
         else:
             message = problem["msg"].removeprefix("Value error, ")
+            if problem["type"] == "list_type":
+                message = "give a list, as [1, 2]"
             if not location:
                 # Of several keys together: the message names them.
                 lines.append(message)
@@ -332,7 +337,13 @@ def read_config(path: Path) -> Config:
     Raises:
         JoulecastError: missing, no YAML, or wrong keys.
     """
-    return parse_config(read_yaml(path, "configuration") or {}, str(path))
+    content = read_yaml(path, "configuration")
+    if not isinstance(content, dict):
+        raise JoulecastError(
+            f"{path}: is {'empty' if content is None else 'no configuration'}; give keys and values, as "
+            "`campaign: mine` (`joulecast config default` prints all keys)"
+        )
+    return parse_config(content, str(path))
 
 
 def json_schema() -> str:

@@ -160,7 +160,8 @@ def read_platform(path: Path) -> Platform:
     Raises:
         JoulecastError: the file is missing, is no YAML mapping, or has wrong keys.
     """
-    return validated(TypeAdapter(Platform), read_yaml(path, "platform file"), str(path))
+    what = f"platform file (`platform`; by name there are: {', '.join(known(PLATFORMS, '.yaml'))})"
+    return validated(TypeAdapter(Platform), read_yaml(path, what), str(path))
 
 
 def platform_file(platform: str, own: Path = PLATFORMS) -> Path:

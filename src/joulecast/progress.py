@@ -4,7 +4,9 @@ Read from the records and the journal of attempts alone, so that a campaign can 
 while it runs; nothing is written and nothing is locked.
 """
 
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 from joulecast.attempts import Attempt, attempts_at, forget_record, goes_on
 from joulecast.errors import JoulecastError
-from joulecast.quantities import lasting
+from joulecast.quantities import counted, lasting
 from joulecast.records import FRAMES, RunInfo, read_info
 from joulecast.spec import RunSpec
 
@@ -189,7 +191,7 @@ def _time_left(runs: Sequence[RunState], asked: bool) -> tuple[float | None, str
         left += max(0.0, (_expected_s(run, timed) or 0.0) - spent)
     together = max(1, sum(run.state == "running" for run in runs))
     at_a_time = "one at a time" if together == 1 else f"{together} at a time, as now"
-    return left / together, f"an estimate from {len(timed)} ended runs, {at_a_time}"
+    return left / together, f"an estimate from {counted(len(timed), 'ended run')}, {at_a_time}"
 
 
 def progress_of(
@@ -223,8 +225,20 @@ def progress_of(
     return Progress(str(results), runs, total, left, why, strangers)
 
 
+def disturbed_pipelines(results: Path) -> list[Path]:
+    """Files of the pipelines that were run while other programs were at work."""
+    found = []
+    for pipeline in sorted((results / "pipelines").glob("*.json")):
+        with suppress(OSError, ValueError, AttributeError):
+            if json.loads(pipeline.read_text()).get("disturbed"):
+                found.append(pipeline)
+    return found
+
+
 def remove_disturbed(results: Path) -> list[str]:
-    """The names of the runs whose records were removed because other programs had disturbed them.
+    """The names of the runs and pipelines that were removed because other programs had disturbed them.
+
+    What shows them goes, too: the checks, the page, the table of pipelines. The next start makes all of it.
 
     Raises:
         JoulecastError: no runs were measured in this folder, or one is being measured.
@@ -241,6 +255,13 @@ def remove_disturbed(results: Path) -> list[str]:
     removed = [run.run for run in progress.disturbed]
     for run in removed:
         forget_record(results / "attempts", run, results / "records" / run)
+    for pipeline in disturbed_pipelines(results):
+        pipeline.unlink()
+        removed.append(pipeline.stem)
+    if removed:
+        # What was made of all records: without it a campaign that is started again looks for them.
+        for made in ("checks.csv", "index.html", "tables/partition_pipeline.csv"):
+            (results / made).unlink(missing_ok=True)
     return removed
 
 
@@ -281,7 +302,8 @@ def progress_text(progress: Progress) -> str:
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
     if progress.disturbed:
         lines.append(
-            f"disturbed runs are measured again after `joulecast remeasure {progress.results}`"
+            f"`joulecast remeasure {progress.results}` removes disturbed runs; the next start of the "
+            "campaign measures them again"
         )
     again = [run for run in progress.of("waiting") if run.why]
     lines += [f"waiting: {run.run}: {run.why}" for run in again]

@@ -16,6 +16,9 @@ from joulecast.shipped import checkout
 
 _PACKAGES = ("torch", "torchvision", "numpy", "mpi4py", "mpich", "nvidia-ml-py", "scikit-learn")
 
+_CODE = ("src", "workflow", "Snakefile", "profiles", "pyproject.toml", "requirements.lock")
+"""What decides what a run does: a configuration of the user's own beside it is no change of joulecast."""
+
 
 def boot_id() -> str | None:
     """Of the running kernel: the same in all containers of a machine; ``None`` if it is not told."""
@@ -81,7 +84,7 @@ def source_state() -> dict[str, Any]:
         # Whatever repository the environment lies in is not joulecast's.
         return {"git_commit": None, "git_dirty": None, "lock_sha256": None}
     lock = project / "requirements.lock"
-    changes = _git(project, "status", "--porcelain")
+    changes = _git(project, "status", "--porcelain", "--", *_CODE)
     return {
         "git_commit": _git(project, "rev-parse", "HEAD"),
         "git_dirty": None if changes is None else bool(changes),

@@ -63,10 +63,9 @@ def _significant(value: float, count: int = 3) -> str:
 
 
 def _together(values: Sequence[Any], units: Sequence[tuple[float, str]]) -> list[str]:
-    """Values in the unit that fits the middle one of them."""
-    sizes = sorted(abs(value) for value in values if is_number(value))
-    middle = sizes[len(sizes) // 2] if sizes else 0.0
-    size, unit = next(((s, u) for s, u in units if middle >= s), units[-1])
+    """Values in the unit that fits the first of them."""
+    first = next((abs(value) for value in values if is_number(value)), 0.0)
+    size, unit = next(((s, u) for s, u in units if first >= s), units[-1])
     return [
         f"{_significant(value / size)} {unit}" if is_number(value) else NONE for value in values
     ]

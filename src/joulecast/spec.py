@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform
 
 Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
@@ -140,3 +141,29 @@ class RunSpec(_Frozen):
         """SHA-256 over everything that decides what is measured; the names are left out."""
         science = self.model_dump(mode="json", exclude={"run", "campaign"})
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
+
+
+def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
+    """Check that the ranks of this host have cores enough; return whether they share cores.
+
+    Args:
+        cores: that the ranks of this host may use together.
+
+    Raises:
+        JoulecastError: more ranks than cores without emulation, or more than the emulation holds.
+    """
+    if ranks_here <= cores:
+        return False
+    if spec.emulation is None:
+        raise JoulecastError(
+            f"run {spec.run}: {ranks_here} ranks on a host with {cores} usable cores would measure "
+            "time sharing, not training; ask for fewer nodes, or emulate slower ones with the "
+            f"configuration key `emulation: {{nodes_per_core: {-(-ranks_here // cores)}}}` or more"
+        )
+    holds = cores * spec.emulation.nodes_per_core
+    if ranks_here > holds:
+        raise JoulecastError(
+            f"run {spec.run}: {ranks_here} emulated nodes do not fit on {cores} cores with "
+            f"nodes_per_core {spec.emulation.nodes_per_core} (at most {holds})"
+        )
+    return True

@@ -21,6 +21,8 @@ def read_yaml(path: Path, what: str) -> Any:
     Raises:
         JoulecastError: missing, unreadable, or no YAML.
     """
+    if path.is_dir():
+        raise JoulecastError(f"{path}: is a folder; give the {what} itself")
     try:
         return yaml.safe_load(path.read_text())
     except FileNotFoundError:
@@ -28,7 +30,16 @@ def read_yaml(path: Path, what: str) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise JoulecastError(f"{path}: cannot be read as a {what} ({error})") from None
     except yaml.YAMLError as error:
-        raise JoulecastError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+        raise JoulecastError(f"{path}: is not YAML: {_mistake(error)}") from None
+
+
+def _mistake(error: yaml.YAMLError) -> str:
+    """What is wrong, and in which line."""
+    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    mark = getattr(error, "problem_mark", None)
+    return (
+        problem if mark is None else f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+    )
 
 
 def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:

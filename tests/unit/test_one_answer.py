@@ -59,7 +59,7 @@ def _command(*arguments) -> dict:
 def test_the_table_of_forecasts_says_what_the_command_says(results):
     folder, fit = results
     told = _command("forecast", "--records", folder / "records", "--nodes", "4,64")
-    rows = fitted_forecast(fit, "test", [64])
+    rows = fitted_forecast(fit, [64])
     fitted = rows[rows["rests_on"] == "fitted"].set_index("nodes")
     assert {row["nodes"] for row in told["forecasts"]} == {4, 64}
     for row in told["forecasts"]:
@@ -76,7 +76,7 @@ def test_the_table_of_forecasts_says_what_the_command_says(results):
 
 def test_forecasts_stand_beside_what_was_measured(results):
     _, fit = results
-    table = checked_forecast(fitted_forecast(fit, "test", [1, 2, 4, 8]))
+    table = checked_forecast(fitted_forecast(fit, [1, 2, 4, 8]))
     assert sorted(table.loc[table["rests_on"] == "measured", "nodes"]) == [1, 2, 4]
     off = table[table["rests_on"] == "fitted"].set_index("nodes")["time_off_percent"]
     assert off.loc[[1, 2, 4]].abs().max() < 15 and pd.isna(off.loc[8])

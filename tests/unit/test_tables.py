@@ -104,8 +104,8 @@ def test_published_points_and_errors_agree():
 
 def test_scaling_by_hand(fit):
     table = scaling(fit.observations).set_index("nodes")
-    assert table.loc[1, "efficiency"] == pytest.approx(1)
-    assert table.loc[2, "efficiency"] == pytest.approx(1.0015 / 1.0515, rel=1e-3)
+    assert table.loc[1, "efficiency_percent"] == pytest.approx(100)
+    assert table.loc[2, "efficiency_percent"] == pytest.approx(100.15 / 1.0515, rel=1e-3)
     stages = [c for c in table.columns if c.endswith("_percent") and c != "cv_percent"]
     assert table[stages].sum(axis=1).to_numpy() == pytest.approx([100, 100])
 

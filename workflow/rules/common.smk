@@ -12,7 +12,7 @@ from snakemake.logging import logger
 
 from joulecast.attempts import ASKED_S
 from joulecast.campaign import run_table
-from joulecast.campaign_check import require_campaign, require_gpu
+from joulecast.campaign_check import require_campaign, require_host
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of
@@ -21,6 +21,7 @@ from joulecast.recorded import FILES
 from joulecast.external import listed_downloads
 from joulecast.shipped import find
 from joulecast.tuning.experiment import COMPARED
+from joulecast.workloads.networks import NETWORKS as KNOWN_NETWORKS
 
 PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
 try:
@@ -45,7 +46,15 @@ RESULTS = CONFIG.results
 PROJECT = Path(workflow.basedir)
 PUBLISHED = find(Path("config"), "published", PROJECT / "config")
 EXTERNAL = find(Path("config"), "external", PROJECT / "config")
-NETWORKS = CONFIG.workload.networks
+# Those of the campaign; of a recorded one, which may be of others, as far as they are known here.
+NETWORKS = (
+    CONFIG.workload.networks
+    if RECORDED is None
+    else sorted(
+        {spec.workload.network for spec in SPECS.values() if spec.workload}
+        & set(KNOWN_NETWORKS)
+    )
+)
 # Measured here only where the configuration says so; else taken from what the project keeps as data.
 EMULATED_NETWORK = CONFIG.simulator.emulated_network
 REAL_TRAINING = CONFIG.simulator.real_training
@@ -222,11 +231,11 @@ def tables_of_external_data(wildcards):
     }
 
 
-def require_gpus():
-    """Refuse a campaign on GPUs where its runs would be on this host, and it has none."""
+def require_this_host():
+    """Refuse a campaign whose runs would be on this host, which lacks cores or a GPU for them."""
     if workflow.local_exec:
         try:
-            require_gpu(CONFIG)
+            require_host(CONFIG, list(SPECS.values()))
         except JoulecastError as error:
             raise WorkflowError(str(error)) from None
 

@@ -15,6 +15,7 @@ from joulecast.energy.proportional import Watts
 from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside
+from joulecast.quantities import listed
 from joulecast.records import read_info, read_record
 
 _FRAMES = ("observations", "times", "energies", "ablations", "series")
@@ -111,13 +112,17 @@ def disturbance_note(observations: pd.DataFrame) -> str | None:
     if used.empty:
         return None
     trained = observations["kind"].isin(("training", "imported")) & (observations["polluted"] == "")
-    disturbed = int(used["kind"].isin(("training", "imported")).sum())
-    reason = used.iloc[0]["disturbed"]
+    is_training = used["kind"].isin(("training", "imported"))
+    first = used.iloc[0]
+    folder = Path(first["folder"])
+    results = folder.parent.parent if folder.parent.name == "records" else Path("RESULTS")
     return (
-        f"**Disturbed**: {disturbed} of {int(trained.sum())} training runs and {len(used) - disturbed} "
-        "calibrations that these figures rest on were measured while other programs were at work (the "
-        f"first: {reason}). Times and energies are too high by an unknown amount. `joulecast remeasure` has "
-        "these runs measured again."
+        f"**Disturbed**: other programs were at work during {int(is_training.sum())} of "
+        f"{int(trained.sum())} training runs and during {int((~is_training).sum())} calibrations that these "
+        f"figures rest on: {listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was "
+        "measured then took more time and energy than on a quiet machine, and what was fitted to it, too. "
+        f"`./run joulecast remeasure {results}` removes these runs; the next start of the campaign measures "
+        "them again."
     )
 
 

@@ -4,7 +4,7 @@ MC2 is fitted to all records of a few small node counts and asked for larger one
 the same work, with the batch that the records themselves keep (of all nodes, or of one).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +77,19 @@ def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[st
     return setting | {"samples": work}
 
 
+def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:
+    """Mean time and energy of the runs of exactly a setting, for its work; NaN where it was not run."""
+    same = of_workload["nodes"] == setting["nodes"]
+    if pd.notna(setting["batch"]):
+        same &= of_workload["batch"] == setting["batch"]
+    own = of_workload[same]
+    share = setting["samples"] / own["samples"]
+    return {
+        "measured_time_s": float((own["total_s"] * share).mean()),
+        "measured_energy_j": float((own["energy_j"] * share).mean()),
+    }
+
+
 @dataclass(frozen=True)
 class Known:
     """The runs that a forecast rests on: all observations, sums of the all-reduce, watts of platforms."""
@@ -138,7 +151,9 @@ def forecast_table(
             asked = pd.DataFrame(settings)
             told = asked.join(model.predict(asked, "predicted"))
             columns = {name: told[column] for name, column in _COLUMNS.items()}
-            parts.append(pd.DataFrame(columns).assign(rests_on=rests_on))
+            ran = [_as_run(of_workload, setting) for setting in settings]
+            forecasts = pd.DataFrame(columns).assign(rests_on=rests_on)
+            parts.append(pd.concat([forecasts, pd.DataFrame(ran)], axis=1))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
 
 
@@ -153,9 +168,10 @@ def forecast(
         scaling: whether the batch grows with the nodes; ``recorded`` as in the records.
 
     Returns:
-        ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals, what
-        they rest on, and what the nodes are; energies are ``None`` where the records have none),
-        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``, ``notes``.
+        ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals, means of the
+        runs of that very setting (``measured_``), what the forecasts rest on, and what the nodes are;
+        energies are ``None`` where the records have none), ``fitted_runs``, ``largest_fitted_nodes``,
+        ``left_out``, ``notes``.
 
     Raises:
         JoulecastError: nothing is left to fit, or a node count is below 1.

@@ -44,6 +44,15 @@ class Load:
         return f"other programs keep {self.busy_cores:.1f} cores busy ({names})"
 
 
+def disturbances(before: Load | None, during: Load | None) -> list[str]:
+    """What a record says of other programs before and during a measurement; empty if they left it alone."""
+    return [
+        f"{load.text()} {when}".replace("programs keep", "programs kept")
+        for load, when in ((before, "before the run"), (during, "during the run"))
+        if load is not None and not load.is_quiet
+    ]
+
+
 def machine_work_s() -> float:
     """CPU seconds that this machine has worked since it was started."""
     times = psutil.cpu_times()
@@ -146,7 +155,7 @@ def wait_for_quiet(patience_s: float, tell: Callable[[str], None]) -> tuple[Load
 
     Args:
         patience_s: seconds after which the wait ends in any case.
-        tell: gets a line when the wait begins, and when other programs take over.
+        tell: gets a line when the wait begins.
 
     Returns:
         the last load, and the seconds waited (0 where the machine was quiet).
@@ -154,12 +163,32 @@ def wait_for_quiet(patience_s: float, tell: Callable[[str], None]) -> tuple[Load
     load = load_now()
     if load.is_quiet:
         return load, 0.0
-    begin, told = time.monotonic(), tuple[str, ...]()
+    begin, told = time.monotonic(), False
     while True:
         load = load_now(_NAMED_LOOK_S, named=True)
         waited_s = time.monotonic() - begin
         if load.is_quiet or waited_s >= patience_s:
             return load, waited_s
-        if load.programs != told or not told:
-            tell(f"{load.text()}; waiting up to {patience_s - waited_s:.0f} s for their end")
-            told = load.programs or ("",)
+        if not told:
+            tell(f"{load.text()}; waiting up to {patience_s:.0f} s for their end")
+            told = True
+
+
+class LoadWatch:
+    """What other programs do while this process, and those that it starts, work on this machine."""
+
+    def __init__(self) -> None:
+        self._programs = Programs()
+        self._began = self._seen()
+
+    @staticmethod
+    def _seen() -> tuple[float, float, float]:
+        # Of children, those that have ended and were waited for.
+        return time.monotonic(), machine_work_s(), sum(os.times()[:4])
+
+    def load(self) -> Load:
+        """The foreign load since this watch was made."""
+        now = self._seen()
+        elapsed, machine, own = (b - a for a, b in zip(self._began, now, strict=True))
+        foreign = max(0.0, machine - own) / max(elapsed, 1e-9)
+        return Load(round(foreign, 3), self._programs.busiest())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.progress import progress_of
+from joulecast.progress import disturbed_pipelines, progress_of
 from joulecast.quantities import counted
 
 
@@ -43,7 +43,7 @@ def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
     parts += [left] if (left := _left_out(results)) else []
     lines = [f"{results}: {'; '.join(parts)}"] if parts else []
     if (results / "attempts").is_dir():
-        disturbed = len(progress_of(results).disturbed)
+        disturbed = len(progress_of(results).disturbed) + len(disturbed_pipelines(results))
         if disturbed:
             flags = "".join(f" --configfile {file}" for file in configfiles)
             lines.append(

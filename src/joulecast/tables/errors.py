@@ -187,9 +187,10 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
                 "nodes_are": cell["nodes_are"].iloc[0],
                 "batch_per_rank": per_rank,
                 "runs": len(cell),
+                "disturbed_runs": int((cell["disturbed"] != "").sum()),
                 "work_per_s": own.mean(),
                 "cv_percent": 100 * own.std() / own.mean() if len(cell) > 1 else np.nan,
-                "efficiency": own.mean() / nodes / alone,
+                "efficiency_percent": 100 * own.mean() / nodes / alone,
                 "total_s": cell["total_s"].mean(),
             }
             row |= _parts_percent(cell)

@@ -37,7 +37,7 @@ _PIPELINE_NOTES = [
 _PIPELINE_COLUMNS = (
     *("network", "stages", "planner", "schedule", "micro_batches", "batch", "image_size", "source"),
     *("oversubscribed", "step_s", "predicted_s", "error_percent", "uncut_s", "speedup", "capacity"),
-    "slowest_stage_s",
+    *("slowest_stage_s", "disturbed"),
 )
 
 
@@ -182,6 +182,7 @@ def pipeline_runs(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
                 "image_size": record["image_size"],
                 "source": record["label"],
                 "oversubscribed": record["oversubscribed"],
+                "disturbed": "; ".join(record.get("disturbed", [])),
                 "step_s": summary["step_s"],
                 "predicted_s": summary["predicted_makespan_s"],
                 "error_percent": 100 * (summary["predicted_makespan_s"] / summary["step_s"] - 1),

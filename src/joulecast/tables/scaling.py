@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.fitting import CampaignFit, disturbance_note
 from joulecast.energy.forecast import Known, forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.errors import JoulecastError
@@ -26,6 +26,7 @@ from joulecast.simulator.strategy import Strategy
 from joulecast.tables.errors import scaling
 from joulecast.tables.strategies import Setting, scaling_forecast
 
+_KEY = ["network", "platform", "nodes"]
 _FIGURES = (
     "devices",
     "batch_per_device",
@@ -120,12 +121,11 @@ def _other(path: Path, config: Mapping[str, Any]) -> Setting:
     return Setting(platform, costs, int(section["batch_size"]))
 
 
-def fitted_forecast(fit: CampaignFit, platform: str, nodes: Sequence[int]) -> pd.DataFrame:
-    """What a campaign's own runs say of its platform: as they were measured, and as MC2 forecasts.
+def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
+    """What a campaign's own runs say of their platform: as they were measured, and as MC2 forecasts.
 
     Args:
         fit: of the campaign.
-        platform: the campaign's.
         nodes: node counts to forecast; those that were measured are added.
 
     Returns:
@@ -134,17 +134,18 @@ def fitted_forecast(fit: CampaignFit, platform: str, nodes: Sequence[int]) -> pd
     """
     known = Known.of_fit(fit)
     trained = known.trained
-    trained = trained[(trained["kind"] == "training") & (trained["platform"] == platform)]
+    trained = trained[trained["kind"] == "training"]
     if trained.empty:
         return pd.DataFrame()
     counts = sorted({*nodes, *(int(count) for count in trained["nodes"])})
     told = forecast_table(known, counts)
-    told = told[told["platform"] == platform]
+    told = told[told["platform"].isin(trained["platform"])]
     ranks = float((trained["ranks"] / trained["nodes"]).median())
     steps = told["work"] / told["batch_size"]
     fitted = pd.DataFrame(
         {
             "network": told["workload"],
+            "platform": told["platform"],
             "nodes": told["nodes"],
             "batch_per_device": told["batch_size"] / (told["nodes"] * ranks),
             "step_s": told["time_s"] / steps,
@@ -171,13 +172,10 @@ def fitted_forecast(fit: CampaignFit, platform: str, nodes: Sequence[int]) -> pd
         step_s=ran["batch_per_device"] * ranks * ran["nodes"] / ran["samples_per_s"],
     )
     # The batch that the forecast keeps.
-    ran = ran.merge(fitted[["network", "nodes", "batch_per_device"]])
+    ran = ran.merge(fitted[[*_KEY, "batch_per_device"]])
     columns = [column for column in fitted if column in ran]
     both = pd.concat([ran[columns], fitted], ignore_index=True)
-    return both.assign(platform=platform, devices=both["nodes"] * ranks)
-
-
-_KEY = ["network", "platform", "nodes"]
+    return both.assign(devices=both["nodes"] * ranks)
 
 
 def checked_forecast(rows: pd.DataFrame) -> pd.DataFrame:
@@ -185,9 +183,10 @@ def checked_forecast(rows: pd.DataFrame) -> pd.DataFrame:
 
     ``efficiency_percent`` is the speed of a node over that on the fewest nodes in rows of the same kind.
     """
-    alone = rows.sort_values("nodes").groupby(["network", "platform", "rests_on"], sort=False)
     per_node = rows["samples_per_s"] / rows["nodes"]
-    first = per_node.groupby(alone.ngroup()).transform("first")
+    of_kind = rows.sort_values("nodes", kind="stable").index
+    alike = [rows[key] for key in ("network", "platform", "rests_on")]
+    first = per_node.loc[of_kind].groupby(alike, sort=False).transform("first")
     table = rows.assign(efficiency_percent=100 * per_node / first)
     ran = table[table["rests_on"] == "measured"].set_index(_KEY)
     for column, name in (
@@ -216,12 +215,15 @@ def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.Dat
     others = [_other(path, config) for path in files.platforms[1:]]
     fit = CampaignFit.load(files.fits)
     nodes = config["simulator"]["nodes"]
-    known = fitted_forecast(fit, own.platform.name, nodes)
+    known = fitted_forecast(fit, nodes)
     ran = sorted({*nodes, *(int(count) for count in known.get("nodes", ()))})
     of_own = scaling_forecast(graphs, [own], ran, {own.platform.name: fit})
     rows = [known, of_own, scaling_forecast(graphs, others, nodes, {})]
     table = pd.concat([part for part in rows if len(part)], ignore_index=True)
     first = [*_KEY, "rests_on", *_FIGURES]
-    return checked_forecast(
+    checked = checked_forecast(
         table.reindex(columns=[*first, *table.columns.difference(first, sort=False)])
     )
+    note = disturbance_note(fit.observations)
+    checked.attrs["notes"] = [] if note is None else [note]
+    return checked

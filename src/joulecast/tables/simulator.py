@@ -290,6 +290,7 @@ def write_simulator_tables(
         folder / "scaling_forecast",
         "What the networks would take on many nodes",
         [
+            *forecast.attrs.get("notes", []),
             "Data parallel. `rests_on` says how a row is known. On the campaign's own platform the forecast "
             "is `fitted`: MC2, fitted to the campaign's runs, with 90 % intervals (`_low`, `_high`), as "
             "`joulecast forecast` gives it; `basis` says which runs. `measured` rows are means of runs.",

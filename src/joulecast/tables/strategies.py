@@ -132,7 +132,8 @@ def scaling_forecast(
     rows = []
     for graph in graphs:
         for setting in settings:
-            for count in nodes:
+            # Why a platform cannot be simulated is said once.
+            for count in nodes if not setting.why_not else nodes[:1]:
                 row = _row(graph, setting, count)
                 simulation: Simulation | None = row.pop("simulation", None)
                 if simulation is not None:

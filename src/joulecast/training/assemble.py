@@ -9,7 +9,7 @@ import pandas as pd
 
 from joulecast import provenance
 from joulecast.metering import MeterInfo
-from joulecast.power.foreign_load import Load
+from joulecast.power.foreign_load import Load, disturbances
 from joulecast.power.integration import reading_quality
 from joulecast.records import (
     ACTIVITY_COLUMNS,
@@ -25,6 +25,8 @@ from joulecast.spec import RunSpec
 from joulecast.training.mpi import MPI
 from joulecast.training.run import FromRank, Measured
 
+_SEEN_S = 1.0
+"""Least seconds in which foreign load is looked at, as far as the sampler ran so long."""
 _SHORTEST_JUDGED_S = 0.2
 """Clock ticks of 10 ms say too little of what happened in less time."""
 
@@ -106,9 +108,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load:
-    """What other programs did during the run, on the machine where they did most."""
-    loads = [Load(0.0)]
+def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load | None:
+    """What other programs did during the run, on the machine where they did most; ``None`` if not known.
+
+    A run of less than a second is seen with what came just before and after it.
+    """
+    loads = []
+    around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
     machines: dict[str, list[FromRank]] = {}
     for rank in samplers:
         # Containers of one machine see the work of all of it: only together do they know what is foreign.
@@ -120,7 +126,8 @@ def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load:
             assert rank.sampled is not None
             seen = np.array(rank.sampled["work"], dtype=float)
             times = [rank.clock(t) for t in seen[:, 0]]
-            inside = np.clip([outcome.start_s, outcome.stop_s], times[0], times[-1])
+            ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
+            inside = np.clip(ends, times[0], times[-1])
             machine, own = (np.diff(np.interp(inside, times, seen[:, k]))[0] for k in (1, 2))
             worked["own"] += float(own)
             if place == 0:
@@ -130,15 +137,7 @@ def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load:
         if span > _SHORTEST_JUDGED_S:
             foreign = max(0.0, worked["machine"] - worked["own"]) / span
             loads.append(Load(round(foreign, 3), tuple(sorted(programs))))
-    return max(loads, key=lambda load: load.busy_cores)
-
-
-def _disturbances(before: Load, during: Load) -> list[str]:
-    return [
-        f"{load.text()} {when}".replace("programs keep", "programs kept")
-        for load, when in ((before, "before the run"), (during, "during the run"))
-        if not load.is_quiet
-    ]
+    return max(loads, key=lambda load: load.busy_cores, default=None)
 
 
 def assemble(
@@ -181,8 +180,8 @@ def assemble(
         mpi_library=MPI.Get_library_version().splitlines()[0].strip("\x00 "),
         oversubscribed=any(rank.oversubscribed for rank in ranks),
         source=provenance.source_state(),
-        load_during={"busy_cores": during.busy_cores},
-        disturbed=_disturbances(load_before or Load(0.0), during),
+        load_during={} if during is None else {"busy_cores": during.busy_cores},
+        disturbed=disturbances(load_before, during),
         **measured.info,
     )
     did_s = ("run", 0, outcome.start_s, outcome.stop_s, float(outcome.samples))

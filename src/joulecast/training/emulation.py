@@ -8,35 +8,6 @@ an overrun, and its share is kept in the record.
 
 import time
 
-from joulecast.errors import JoulecastError
-from joulecast.spec import RunSpec
-
-
-def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
-    """Check that the ranks of this host have cores enough; return whether they share cores.
-
-    Args:
-        cores: that the ranks of this host may use together.
-
-    Raises:
-        JoulecastError: more ranks than cores without emulation, or more than the emulation holds.
-    """
-    if ranks_here <= cores:
-        return False
-    if spec.emulation is None:
-        raise JoulecastError(
-            f"run {spec.run}: {ranks_here} ranks on a host with {cores} usable cores would measure "
-            "time sharing, not training; ask for fewer nodes, or emulate slower ones with the "
-            f"configuration key `emulation: {{nodes_per_core: {-(-ranks_here // cores)}}}` or more"
-        )
-    holds = cores * spec.emulation.nodes_per_core
-    if ranks_here > holds:
-        raise JoulecastError(
-            f"run {spec.run}: {ranks_here} emulated nodes do not fit on {cores} cores with "
-            f"nodes_per_core {spec.emulation.nodes_per_core} (at most {holds})"
-        )
-    return True
-
 
 class NodeSpeed:
     """How long the stages of an emulated node last; without emulation it pads nothing."""

@@ -259,13 +259,14 @@ def measure(
     """
     attempts = out.parent / "attempts" if attempts is None else attempts
     patience = quiet or Quiet(wait_s=0.0, repeats=0)
+    since_s = asked_s if math.isfinite(asked_s) else 0.0
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log, ended_by_signals(), attempt_noted(attempts, spec.run, log_file) as attempt:
         # Before the lock, which an earlier attempt on this host may be waiting for.
         wait_for_earlier(attempts, attempt, log)
-        with held_machine(log, patience.wait_s) as machine:
+        with held_machine(log, patience.wait_s, since_s) as machine:
             bring_back(attempts, spec.run, out, asked_s)
             # Of killed attempts; their ranks, which read and wrote there, are gone with the lock.
             for left in attempts.glob(f".{spec.run}-*"):

@@ -80,15 +80,17 @@ class Machine:
     lock: int
     load: Load | None
     _wait_s: float
+    _since_s: float
     _tell: Callable[[str], None]
 
     def wait_for_quiet(self) -> Load:
         """The load after waiting for other programs to end, for the time that the machine was held with.
 
-        After a wait in vain, the measurements of the next 10 minutes do not wait.
+        After a wait in vain, the measurements of the next 10 minutes of the same campaign do not wait.
         """
-        since_s = time.time() - _last_vain_wait_s(self.lock)
-        patience_s = 0.0 if 0 <= since_s < _NO_NEW_WAIT_S else self._wait_s
+        vain_s = _last_vain_wait_s(self.lock)
+        is_of_now = self._since_s <= vain_s and 0 <= time.time() - vain_s < _NO_NEW_WAIT_S
+        patience_s = 0.0 if is_of_now else self._wait_s
         self.load, waited_s = wait_for_quiet(patience_s, self._tell)
         if self.load.is_quiet:
             _note_vain_wait(self.lock, None)
@@ -101,12 +103,14 @@ class Machine:
 
 
 @contextmanager
-def held_machine(log: TextIO, wait_s: float) -> Iterator[Machine]:
+def held_machine(log: TextIO, wait_s: float, since_s: float = 0.0) -> Iterator[Machine]:
     """Hold this machine for a measurement.
 
     Args:
         log: gets the lines that say what is waited for; standard error gets them too.
         wait_s: longest wait for other programs to end.
+        since_s: when the campaign was started (seconds of the epoch): waits in vain of earlier ones do not
+            shorten its own.
     """
     with machine_lock(log) as lock:
-        yield Machine(lock, None, wait_s, _teller(log))
+        yield Machine(lock, None, wait_s, since_s, _teller(log))

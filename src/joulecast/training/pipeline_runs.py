@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.files import explained_disk_errors, written_aside
-from joulecast.power.foreign_load import load_before
+from joulecast.power.foreign_load import LoadWatch, disturbances, load_before
 from joulecast.provenance import (
     host_fingerprint,
     source_state,
@@ -163,7 +163,7 @@ def measure_pipeline(
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log, held_machine(log, quiet_wait_s) as machine:
-        load = machine.wait_for_quiet()
+        load, watch = machine.wait_for_quiet(), LoadWatch()
         begun = {
             "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "load": load_before(load),
@@ -177,6 +177,7 @@ def measure_pipeline(
             machine.lock,
             timeout_s,
         )
+        during = watch.load()
     record = {
         "label": "measured",
         "what": _WHAT,
@@ -190,6 +191,8 @@ def measure_pipeline(
         "host": host_fingerprint(),
         "versions": versions(),
         "load_before": begun["load"],
+        "load_during": {"busy_cores": during.busy_cores},
+        "disturbed": disturbances(load, during),
         "source": source_state(),
     }
     if out is not None:

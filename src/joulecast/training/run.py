@@ -19,9 +19,8 @@ from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
 from joulecast.power.meters import MeteredNodes
 from joulecast.power.sampler import Sampler, SamplerOrder
-from joulecast.spec import RunSpec
+from joulecast.spec import RunSpec, check_cores
 from joulecast.training import calibration
-from joulecast.training.emulation import check_cores
 from joulecast.training.hosts import Hosts, RunClock, arrive_slowly, clock_offsets
 from joulecast.training.mpi import MPI
 from joulecast.training.progress import shown_progress

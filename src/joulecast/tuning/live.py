@@ -23,6 +23,7 @@ from typing import Any
 from joulecast import provenance
 from joulecast.errors import JoulecastError
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
+from joulecast.power.foreign_load import LoadWatch, disturbances
 from joulecast.power.limits import PowerLimits, Preflight, preflight
 from joulecast.power.nvml import uuid_of
 from joulecast.training.machine import held_machine, machine_lock
@@ -384,7 +385,7 @@ def tune_live(
     seeded = _SeededByTrial(policy, seed)
     # Held before the history is read: two loops on one file would both go on from its end.
     with held_machine(sys.stderr, quiet_wait_s) as machine:
-        machine.wait_for_quiet()
+        load, watch = machine.wait_for_quiet(), LoadWatch()
         if history_file is not None:
             of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
             history = begin_history_file(history_file, of, begun=live_provenance())
@@ -399,5 +400,7 @@ def tune_live(
             ended=keep,
         ):
             pass
+        environment.notes += [f"Disturbed: {why}." for why in disturbances(load, watch.load())]
+    say_notes()
     by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)
     return [Recurrence.of(number, list(trials)) for number, trials in by_recurrence]
