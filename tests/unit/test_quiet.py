@@ -25,7 +25,7 @@ from joulecast.records import read_info, write_record
 from joulecast.tables.errors import write_tables
 from joulecast.tables.published import read_published
 from joulecast.training import launch, machine
-from joulecast.training.assemble import _disturbances, _load_during
+from joulecast.training.assemble import _load_during
 from joulecast.training.launch import Quiet, measure
 
 BUSY = Load(1.7, ("stress-ng",))
@@ -128,7 +128,7 @@ def measured(monkeypatch, tmp_path):
             if fate is None:
                 raise JoulecastError("run run0: no luck")
             record = make_record(spec)
-            during = _disturbances(load, Load(fate))
+            during = foreign_load.disturbances(load, Load(fate))
             facts = {"disturbed": during, "load_during": {"busy_cores": fate}}
             write_record(folder, replace(record, info=record.info.model_copy(update=facts)))
             return read_info(folder)
