@@ -59,7 +59,15 @@ def test_a_sound_configuration_says_what_it_will_do(check):
         (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),
         (GOOD + "power: {meters: [nvlm]}\n", ["power.meters", "nvlm", "known: nvml"]),
         (GOOD + "powr: {}\n", ["powr", "did you mean `power`"]),
-        ("workload: [", ["is not YAML"]),
+        ("workload: [", ["is not YAML", "line 1"]),
+        ("", ["is empty", "config default"]),
+        ("- a\n", ["is no configuration"]),
+        (GOOD + "scale: {nodes: '1,2'}\n", ["scale.nodes", "give a list, as [1, 2]"]),
+        (
+            "workload: {networks: [resnet18], dataset: cifar10}\ntraining: {steps: 3}\n",
+            ["workload.data_root: is not given", "mine.yaml"],
+        ),
+        (GOOD + "scale: {batch_size: 1, ranks_per_node: 2}\n", ["scale.batch_size", "at least 2"]),
     ],
 )
 def test_every_mistake_is_one_line_with_its_key_and_the_way_out(check, text, said):
@@ -70,12 +78,19 @@ def test_every_mistake_is_one_line_with_its_key_and_the_way_out(check, text, sai
 
 def test_what_this_host_lacks_is_told(check):
     done = check(GOOD.replace("steps: 3", "steps: 3, device: cuda"))
-    assert done.exit_code == 0
+    assert done.exit_code == 0 and "trainings of resnet18" in done.output
     import torch
 
     if not torch.cuda.is_available():
-        assert "training.device: cuda, but torch sees no GPU" in done.output
+        assert "this host cannot run it: training.device: cuda, but torch sees no GPU" in done.output
         assert "meter nvml: not on this host" in done.output
+
+
+def test_more_ranks_than_this_host_can_hold_are_told(check):
+    done = check(GOOD + "emulation: null\nscale: {nodes: [1, 4096], batch_size: 4}\n")
+    assert done.exit_code == 0 and "sound, but this host cannot run it" in done.output
+    assert "4096 ranks on a host" in done.output and "nodes_per_core" in done.output
+    assert "all right" not in done.output
 
 
 def test_the_dry_run_is_snakemake_s(tmp_path, monkeypatch):

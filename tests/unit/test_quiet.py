@@ -238,6 +238,32 @@ def test_status_tells_disturbed_runs_and_remeasure_removes_them_alone(tmp_path):
     assert again.exit_code == 0 and "no run was disturbed" in again.output
 
 
+def test_a_disturbed_pipeline_is_removed_with_what_shows_it(tmp_path):
+    keep(tmp_path, make_spec("good"))
+    for name, why in (("calm", []), ("busy", [WHY])):
+        file = tmp_path / "pipelines" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"disturbed": why}))
+    shown = [tmp_path / "checks.csv", tmp_path / "index.html"]
+    for path in shown:
+        path.write_text("")
+    assert remove_disturbed(tmp_path) == ["busy"]
+    assert (tmp_path / "pipelines/calm.json").is_file() and (tmp_path / "records/good").is_dir()
+    assert not any(path.exists() for path in shown), "the next start makes them, of what it measures"
+
+
+def test_own_work_is_no_foreign_load(monkeypatch):
+    worked = iter([10.0, 14.0])
+    monkeypatch.setattr(foreign_load, "machine_work_s", lambda: next(worked))
+    times = iter([(1.0, 0, 0, 0), (2.5, 0, 1.0, 0)])
+    monkeypatch.setattr(foreign_load.os, "times", lambda: (*next(times), 0.0))
+    clock = iter([0.0, 0.0, 2.0])
+    monkeypatch.setattr(foreign_load.time, "monotonic", lambda: next(clock, 2.0))
+    watch = foreign_load.LoadWatch()
+    # The machine worked 4 s in 2 s, this process and its children 2.5 s of that.
+    assert watch.load().busy_cores == pytest.approx(0.75)
+
+
 def test_nothing_is_removed_while_a_run_is_measured_or_of_a_replay(tmp_path):
     keep(tmp_path, make_spec("bad"), [WHY])
     noted(tmp_path, "other", since_s=5.0)

@@ -79,8 +79,9 @@ LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
 # When this campaign was started, for its jobs wherever they run.
 if workflow.is_main_process:
     os.environ[ASKED_S] = str(time())
-# Minutes that a scheduler gives a run: it ends itself before, and says why.
-WALLTIME_MIN = ceil(CONFIG.run_timeout_s / 60) + 5
+# Minutes that a scheduler gives a run, as often as it may be measured: it ends itself before, and says why.
+TRIES = 1 + CONFIG.quiet.repeats
+WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
 # Runs that need a launcher are told from those of a single rank by their node count.
 ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"

@@ -128,7 +128,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
     }
     campaigns = sorted({info.spec.campaign for info in found.infos})
     return {
-        "campaign": listed(campaigns, 3) or folder.resolve().name,
+        "campaign": (listed(campaigns, 3) or folder.resolve().name) + _replayed(found),
         "is_empty": found.is_empty,
         "folder": str(folder),
         "costs": maker.part(lambda: answers.cost_sentences(found)),
@@ -153,6 +153,12 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "style": _asset("overview.css"),
         "script": _asset("overview.js"),
     }
+
+
+def _replayed(found: Results) -> str:
+    """Which recorded campaign is shown, if it is one that was measured elsewhere."""
+    recorded = {info.source.get("recorded_campaign") for info in found.infos} - {None}
+    return f", replayed from {listed(sorted(recorded), 3)}" if recorded else ""
 
 
 def _advise_command(found: Results, folder: Path) -> str:
