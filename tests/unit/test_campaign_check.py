@@ -82,7 +82,9 @@ def test_what_this_host_lacks_is_told(check):
     import torch
 
     if not torch.cuda.is_available():
-        assert "this host cannot run it: training.device: cuda, but torch sees no GPU" in done.output
+        assert (
+            "this host cannot run it: training.device: cuda, but torch sees no GPU" in done.output
+        )
         assert "meter nvml: not on this host" in done.output
 
 

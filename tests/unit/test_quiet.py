@@ -206,7 +206,12 @@ def test_disturbed_runs_count_only_where_nothing_better_is_there(tmp_path):
     observations, clean = clean_observations(folders)
     assert set(clean["run"]) == {"clean-n1", "only-n2"}
     note = disturbance_note(observations)
-    assert "1 of 2 training runs" in note and WHY in note and "remeasure" in note
+    assert (
+        "during 1 of 2 training runs" in note
+        and "only-n2" in note
+        and WHY in note
+        and "remeasure" in note
+    )
     assert disturbance_note(clean_observations(folders[:2])[0]) is None
 
 
@@ -214,11 +219,11 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     folders = [
         keep(tmp_path, make_spec(f"n{n}", n, training={"steps": 5}), [WHY]) for n in (1, 2, 4)
     ]
-    fit = fit_campaign(folders, bootstrap=10, series_splits=5, series_period_s=0.1)
+    fit = fit_campaign(folders, bootstrap=10, series_splits=1, series_period_s=1.0)
     write_tables(tmp_path, fit, read_published(PUBLISHED))
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
-        assert "**Disturbed**: 3 of 3 training runs" in text
+        assert "**Disturbed**: other programs were at work during 3 of 3 training runs" in text
     told = forecast(folders, [8])
     assert len(told["forecasts"]) == 1 and "3 of 3 training runs" in told["notes"][0]
 
@@ -232,7 +237,7 @@ def test_status_tells_disturbed_runs_and_remeasure_removes_them_alone(tmp_path):
     assert "2 runs done (1 of them disturbed)" in text and f"disturbed: bad: {WHY}" in text
     assert "joulecast remeasure" in text
     done = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
-    assert done.exit_code == 0 and "1 disturbed records removed: bad" in done.output
+    assert done.exit_code == 0 and "1 disturbed runs removed: bad" in done.output
     assert good.is_dir() and not bad.exists() and not list((tmp_path / "records").glob(".bad*"))
     again = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
     assert again.exit_code == 0 and "no run was disturbed" in again.output
@@ -249,7 +254,9 @@ def test_a_disturbed_pipeline_is_removed_with_what_shows_it(tmp_path):
         path.write_text("")
     assert remove_disturbed(tmp_path) == ["busy"]
     assert (tmp_path / "pipelines/calm.json").is_file() and (tmp_path / "records/good").is_dir()
-    assert not any(path.exists() for path in shown), "the next start makes them, of what it measures"
+    assert not any(path.exists() for path in shown), (
+        "the next start makes them, of what it measures"
+    )
 
 
 def test_own_work_is_no_foreign_load(monkeypatch):
