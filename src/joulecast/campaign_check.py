@@ -15,6 +15,9 @@ from joulecast.provenance import usable_cores
 from joulecast.shipped import PLATFORMS, shipped_folder
 from joulecast.spec import RunSpec, check_cores
 
+_WORKFLOW = Path("workflow/rules/common.smk")
+"""A file by which a folder is known to hold this workflow, and not another one."""
+
 
 def _require_external(config: Config) -> None:
     source = config.external_data
@@ -132,4 +135,4 @@ def dry_run(project: Path, file: Path) -> int:
 def project_here() -> Path | None:
     """The folder whose workflow runs a campaign: the working directory, or the checkout; else ``None``."""
     folders = (Path.cwd(), shipped_folder())
-    return next((folder for folder in folders if (folder / "Snakefile").is_file()), None)
+    return next((folder for folder in folders if (folder / _WORKFLOW).is_file()), None)

@@ -63,7 +63,8 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _joulecast(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     pass

@@ -188,7 +188,7 @@ class QuietSection(Section):
         60,
         ge=0,
         description="Longest wait, in seconds, for other programs to end before a measurement; after "
-        "a wait in vain the campaign's measurements of the next 10 minutes do not wait.",
+        "a wait that did not help the campaign's measurements of the next 10 minutes do not wait.",
     )
     repeats: int = Field(
         1, ge=0, description="How often a run that other programs disturbed is measured again."

@@ -252,6 +252,11 @@ def remove_disturbed(results: Path) -> list[str]:
     running = progress.of("running")
     if running:
         raise JoulecastError(f"{results}: {running[0].run} is being measured; wait for its end")
+    if any(Path(".snakemake/locks").glob("*")):
+        raise JoulecastError(
+            "a campaign is running in this folder (.snakemake/locks); wait for its end, or if it was killed: "
+            "`./run snakemake --unlock`"
+        )
     removed = [run.run for run in progress.disturbed]
     for run in removed:
         forget_record(results / "attempts", run, results / "records" / run)
@@ -300,7 +305,9 @@ def progress_text(progress: Progress) -> str:
     for run in [*progress.of("failed"), *progress.of("damaged")]:
         lines.append(f"{run.state}: {run.run}: {run.why}")
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
-    if progress.disturbed:
+    pipelines = disturbed_pipelines(Path(progress.results))
+    lines += [f"disturbed: pipeline {file.stem}" for file in pipelines]
+    if progress.disturbed or pipelines:
         lines.append(
             f"`joulecast remeasure {progress.results}` removes disturbed runs; the next start of the "
             "campaign measures them again"

@@ -16,8 +16,11 @@ from joulecast.shipped import checkout
 
 _PACKAGES = ("torch", "torchvision", "numpy", "mpi4py", "mpich", "nvidia-ml-py", "scikit-learn")
 
-_CODE = ("src", "workflow", "Snakefile", "profiles", "pyproject.toml", "requirements.lock")
-"""What decides what a run does: a configuration of the user's own beside it is no change of joulecast."""
+_CODE = (
+    *("src", "workflow", "Snakefile", "profiles", "pyproject.toml", "requirements.lock"),
+    *("config/published", "config/platforms", "recorded"),
+)
+"""What decides what a run does: the user's own configuration files do not count as changes."""
 
 
 def boot_id() -> str | None:

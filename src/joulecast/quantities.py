@@ -19,7 +19,8 @@ _LONG = 120.0
 """Seconds from which a duration is given in minutes, hours or days."""
 _COUNTED = 1e15
 _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
-_TYPED = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*")
+_TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def is_number(value: Any) -> bool:
@@ -34,7 +35,7 @@ def steady(value: float, beside: float = 0.0) -> float:
     decide then follows in the key.
 
     Args:
-        beside: a size that its rounding is in proportion to, where it is a small difference of such numbers.
+        beside: size of the numbers whose difference ``value`` is, if it is one.
     """
     size = max(abs(value), abs(beside))
     if not size or not math.isfinite(size):
@@ -121,14 +122,21 @@ def duration_s(text: str) -> float:
     Raises:
         JoulecastError: it is none.
     """
-    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.strip().lower())
-    whole = re.fullmatch(r"(?:(?:\d+(?:\.\d*)?|\.\d+)\s*[a-z]*\s*)+", text.strip().lower())
-    units = [unit for _, unit in parts]
-    if not whole or any(unit not in _TYPED for unit in units) or (len(parts) > 1 and "" in units):
+    typed = text.strip().lower()
+    try:
+        plain = float(typed)
+    except ValueError:
+        plain = math.nan
+    if math.isfinite(plain) and plain >= 0:
+        return plain
+    found = list(_PART.finditer(typed))
+    units = [match[2] for match in found]
+    is_whole = "".join(match[0] for match in found) == typed != ""
+    if not is_whole or any(unit not in _TYPED for unit in units):
         raise JoulecastError(
             f"{text}: no duration; give seconds, or as 45s, 30min, 1h, 1h30min, 2d"
         )
-    return sum(float(number) * _TYPED[unit] for number, unit in parts)
+    return sum(float(match[1]) * _TYPED[match[2]] for match in found)
 
 
 def percent(value: Any, signed: bool = False) -> str:

@@ -103,6 +103,12 @@ def test_the_dry_run_is_snakemake_s(tmp_path, monkeypatch):
     assert not (tmp_path / "results").exists()
 
 
+def test_another_project_s_snakefile_is_not_run(tmp_path, monkeypatch):
+    (tmp_path / "Snakefile").write_text("raise SystemExit('this is another project')")
+    monkeypatch.chdir(tmp_path)
+    assert campaign_check.project_here() == ROOT
+
+
 def test_a_campaign_ends_with_one_line(tmp_path):
     assert ending(tmp_path, []) == []
     (tmp_path / "tables").mkdir()

@@ -1,6 +1,7 @@
 """One question has one answer: tables, page and commands ask the same functions."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -8,7 +9,7 @@ from conftest import ROOT, make_record, make_spec
 from typer.testing import CliRunner
 
 from joulecast.cli import app
-from joulecast.energy.fitting import fit_campaign
+from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.observations import metered_units
 from joulecast.graphs.shipped import load
 from joulecast.pages.advice import advices
@@ -136,3 +137,32 @@ def test_a_campaign_s_own_step_is_simulated_as_it_trains():
     assert rows.loc[4, "step_s"] == pytest.approx(alone.step_s)
     overlapped = simulate(load("resnet50"), platform, Strategy(mesh={"data": 32}), 32)
     assert rows.loc[4, "step_s"] > overlapped.step_s
+
+
+def test_fits_of_an_earlier_version_are_read(results, tmp_path):
+    _, fit = results
+    old = replace(fit, observations=fit.observations.drop(columns="disturbed"))
+    old.save(tmp_path / "fits")
+    table = checked_forecast(fitted_forecast(CampaignFit.load(tmp_path / "fits"), [8]))
+    assert set(table["rests_on"]) == {"measured", "fitted"}
+
+
+def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
+    """Also where smaller batches were swept on one node."""
+    cells = [*((n, 16, r) for n in NODES for r in (1, 2)), *((1, b, 1) for b in (2, 4, 8))]
+    for nodes, batch, repeat in cells:
+        training = {"global_batch_size": batch, "steps": 2}
+        spec = make_spec(f"s-n{nodes}-b{batch}-r{repeat}", nodes, repeat=repeat, training=training)
+        write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
+    told = _command("forecast", "--records", tmp_path / "records", "--nodes", "2,8")
+    assert [row["batch_size"] for row in told["forecasts"]] == [16, 16]
+    assert told["forecasts"][0]["measured_time_s"] == pytest.approx(2 * sum(_steps(2, 16).values()))
+    assert told["forecasts"][1]["measured_time_s"] is None
+
+
+def test_a_batch_smaller_than_the_devices_is_not_simulated():
+    platform = read_platform(ROOT / "config/platforms/hc2.yaml")
+    setting = Setting(platform, None, 16, is_strong=True)
+    rows = scaling_forecast([load("resnet50")], [setting], [1, 4], {}).set_index("nodes")
+    assert rows.loc[1, "step_s"] > 0 and pd.isna(rows.loc[4, "step_s"])
+    assert rows.loc[4, "basis"] == "batch 16 is smaller than the 32 devices"

@@ -105,8 +105,11 @@ def test_unknown_names_are_told_in_one_line_with_those_that_there_are(joulecast,
 
 
 def test_record_knows_the_platform(joulecast, tmp_path):
+    (tmp_path / "mine.yaml").write_text("campaign: mine\n")
+    checked = joulecast("config", "check", "mine.yaml").stdout
+    assert "all right" in checked and "no dry run: there is no Snakefile here" in checked
     (tmp_path / "mine.yaml").write_text("workload: {dataset: cifar10, data_root: nowhere}\n")
-    assert "all right" in joulecast("config", "check", "mine.yaml").stdout
+    assert "nowhere is no folder" in joulecast("config", "check", "mine.yaml", code=2).stderr
     # It is read before the data, which is what is missing.
     said = joulecast("record", "kept", "--config", "mine.yaml", code=2).stderr
     assert "workload.data_root: nowhere is no folder" in said

@@ -127,7 +127,7 @@ def test_what_is_measured_has_its_nodes_alone_on_a_cluster():
     measuring = set()
     for rule in re.split(r"^ *(?:use )?rule ", rules, flags=re.M)[1:]:
         name = re.search(r"(?:as )?(\w+)(?: with)?:", rule).group(1)
-        if "machine=2" in rule or "use rule train" in f"use rule {rule}":
+        if "machine=16" in rule or "use rule train" in f"use rule {rule}":
             measuring.add(name)
     assert {"train", "train_single", "calibrate", "tune_live"} <= measuring <= set(exclusive)
     assert all("--exclusive" in exclusive[name]["slurm_extra"] for name in measuring)

@@ -12,7 +12,7 @@ if RECORDED is None:
         priority: place_in_order
         threads: 1
         resources:
-            machine=2,
+            machine=16,
             mpi="mpiexec",
             # What a cluster's scheduler is asked for.
             tasks=rank_count,
@@ -28,7 +28,7 @@ if RECORDED is None:
         wildcard_constraints:
             run=ONE_RANK,
         resources:
-            machine=2,
+            machine=16,
             cpus_per_task=CONFIG.scale.threads_per_rank,
             runtime=WALLTIME_MIN,
 

@@ -8,7 +8,7 @@ rule measure_task_graph:
         f"{RESULTS}/logs/task-graph-{{network}}.log",
     threads: 1
     resources:
-        machine=2,
+        machine=16,
     params:
         size=CONFIG.partition.model_dump(include={"batch_size", "image_size"}),
     script:
@@ -24,7 +24,7 @@ rule partition_network:
         f"{RESULTS}/logs/partition-{{network}}.log",
     threads: 1
     resources:
-        machine=2,  # planners are timed
+        machine=16,  # planners are timed
     params:
         content=lambda wildcards: content_of_graph(wildcards),
         devices=CONFIG.partition.devices,
@@ -41,7 +41,7 @@ rule run_pipeline:
         f"{RESULTS}/logs/pipeline-{{pipeline}}.log",
     threads: 1
     resources:
-        machine=2,
+        machine=16,
     params:
         run=lambda wildcards: PIPELINES[wildcards.pipeline].model_dump(mode="json"),
     script:

@@ -23,7 +23,7 @@ rule profile_ops:
         f"{RESULTS}/logs/ops-{{network}}.log",
     threads: 1
     resources:
-        machine=2,
+        machine=16,
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
         batches=sorted({CONFIG.scale.batch_size, *CONFIG.calibration.batch_sizes}),
@@ -52,7 +52,7 @@ rule measure_emulated_network:
         f"{RESULTS}/logs/emulated-network.log",
     threads: 1
     resources:
-        machine=2,
+        machine=16,
     script:
         "../scripts/measure_emulated_network.py"
 
@@ -64,7 +64,7 @@ rule measure_real_training:
         f"{RESULTS}/logs/real-training.log",
     threads: 1
     resources:
-        machine=2,
+        machine=16,
     script:
         "../scripts/measure_real_training.py"
 

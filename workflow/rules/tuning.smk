@@ -97,7 +97,7 @@ rule tune_live:
         f"{RESULTS}/logs/tune-live.log",
     threads: 1
     resources:
-        machine=2,
+        machine=16,
     params:
         live=CONFIG.tuning.live.model_dump(mode="json"),
         # Trials that have ended; an interrupted loop goes on from here.

@@ -52,6 +52,8 @@ class CampaignFit:
             mc2 = json.loads((folder / "mc2.json").read_text())
         except (OSError, ValueError) as error:
             raise JoulecastError(f"{folder}: the fits cannot be read ({error})") from None
+        if "disturbed" not in frames["observations"]:  # fits of an earlier version
+            frames["observations"] = frames["observations"].assign(disturbed="")
         return cls(**frames, mc2=mc2)
 
 
@@ -101,29 +103,29 @@ def _without_disturbed(observations: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def disturbed_runs(observations: pd.DataFrame) -> pd.DataFrame:
-    """The runs that are used although other programs disturbed them, for want of undisturbed ones."""
-    return observations[(observations["polluted"] == "") & (observations["disturbed"] != "")]
-
-
-def disturbance_note(observations: pd.DataFrame) -> str | None:
-    """What a reader must know of figures that rest on disturbed runs; ``None`` if none of them is."""
-    used = disturbed_runs(observations)
+def disturbance_notes(observations: pd.DataFrame) -> list[str]:
+    """What a reader must know of disturbed runs that are used for want of others; empty if there is none."""
+    used = observations[(observations["polluted"] == "") & (observations["disturbed"] != "")]
     if used.empty:
-        return None
+        return []
     trained = observations["kind"].isin(("training", "imported")) & (observations["polluted"] == "")
     is_training = used["kind"].isin(("training", "imported"))
     first = used.iloc[0]
     folder = Path(first["folder"])
-    results = folder.parent.parent if folder.parent.name == "records" else Path("RESULTS")
-    return (
+    results = folder.parent.parent
+    again = "They were measured elsewhere, and cannot be measured again here."
+    if (results / "attempts").is_dir():
+        again = (
+            f"`./run joulecast remeasure {results}` removes these runs; the next start of the campaign "
+            "measures them again."
+        )
+    return [
         f"**Disturbed**: other programs were at work during {int(is_training.sum())} of "
         f"{int(trained.sum())} training runs and during {int((~is_training).sum())} calibrations that these "
         f"figures rest on: {listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was "
         "measured then took more time and energy than on a quiet machine, and what was fitted to it, too. "
-        f"`./run joulecast remeasure {results}` removes these runs; the next start of the campaign measures "
-        "them again."
-    )
+        f"{again}"
+    ]
 
 
 def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import (
     CampaignFit,
     clean_observations,
-    disturbance_note,
+    disturbance_notes,
     known_watts,
     left_out,
 )
@@ -49,6 +49,13 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     """Whether the recorded batch grew with the nodes; imported runs divide one batch over them."""
     if of_workload["nodes"].nunique() < 2 or of_workload["batch"].isna().all():
         return bool(of_workload["batch_per_rank"].notna().all())
+    if of_workload["batch_per_rank"].notna().all():
+        # On how many node counts the most widespread batch was run: of a rank, or of all nodes. Batches that
+        # were swept on one node belong to neither.
+        of_rank, of_all = (
+            of_workload.groupby(key)["nodes"].nunique().max() for key in ("batch_per_rank", "batch")
+        )
+        return bool(of_rank >= of_all)
     sizes = of_workload.groupby("nodes")["batch"].median()
     return bool(sizes.iloc[-1] > sizes.iloc[0])
 
@@ -177,11 +184,10 @@ def forecast(
         JoulecastError: nothing is left to fit, or a node count is below 1.
     """
     known = Known.of_records(folders)
-    disturbed = disturbance_note(known.observations)
     return {
         "forecasts": plain_rows(forecast_table(known, nodes, scaling)),
         "fitted_runs": len(known.trained),
         "largest_fitted_nodes": int(known.trained["nodes"].max()),
         "left_out": left_out(known.observations),
-        "notes": [] if disturbed is None else [disturbed],
+        "notes": disturbance_notes(known.observations),
     }

@@ -20,7 +20,7 @@ from joulecast.energy.evaluation import (
 )
 from joulecast.energy.fitting import (
     clean_observations,
-    disturbance_note,
+    disturbance_notes,
     known_watts,
     left_out,
 )
@@ -77,13 +77,12 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
     )
     compared = compare(cells[measured])
     trained = clean[clean["kind"].isin(("training", "imported"))]
-    disturbed = disturbance_note(observations)
     return {
         "split": split,
         "time": time,
         "training_runs": len(trained),
         "left_out": left_out(observations),
-        "notes": [] if disturbed is None else [disturbed],
+        "notes": disturbance_notes(observations),
         "run_to_run_cv_percent": plain(run_to_run_cv(trained, "energy_j")),
         "settings": plain_rows(table),
         "summary": plain_rows(summarise(sourced, ["source", "model"])),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, disturbance_note
+from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import observe_all
 from joulecast.errors import JoulecastError
 from joulecast.records import RunInfo, read_info, record_folders
@@ -65,9 +65,8 @@ class Results:
     @property
     def disturbed(self) -> str | None:
         """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
-        if "disturbed" not in self.observations:
-            return None
-        return disturbance_note(self.observations)
+        notes = [] if self.observations.empty else disturbance_notes(self.observations)
+        return notes[0] if notes else None
 
     @property
     def is_empty(self) -> bool:

@@ -16,7 +16,7 @@ import pandas as pd
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import (
     clean_observations,
-    disturbance_note,
+    disturbance_notes,
     known_watts,
     left_out,
 )
@@ -44,8 +44,8 @@ class Campaign:
     evidence: Evidence
     imported: bool
     left_out: list[dict[str, str]]
-    disturbed: str | None = None
-    """What a reader must know of runs that other programs disturbed."""
+    notes: Sequence[str] = ()
+    """What a reader must know of the runs."""
 
     @property
     def unit(self) -> str:
@@ -113,13 +113,13 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
                 kept,
                 imported,
                 left_out(observations),
-                disturbance_note(observations),
+                disturbance_notes(observations),
             )
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
 PER_WORK = {"samples": 1000.0, "epochs": 1.0}
-"""The work that is told when no amount is asked for, by what a run's log counts."""
+"""Default amount of work, by what a run's log counts."""
 
 _LONG_TRAINING = 1e6
 """Times the usual work that is looked at: a training has whole steps, and of a few steps the last one, of

@@ -23,7 +23,7 @@ _INTERPRETERS = ("python", "perl", "ruby", "node", "java", "bash", "sh")
 
 def allowed_cores() -> float:
     """Cores that other programs may keep busy on a quiet machine: half a core, or 2 % of many cores."""
-    return max(0.5, 0.02 * (os.cpu_count() or 1))
+    return max(0.5, 0.02 * len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,17 @@ def disturbances(before: Load | None, during: Load | None) -> list[str]:
 
 
 def machine_work_s() -> float:
-    """CPU seconds that this machine has worked since it was started."""
-    times = psutil.cpu_times()
+    """CPU seconds that the cores which this process may use have worked since the machine was started."""
+    usable = os.sched_getaffinity(0)
     parts = ("user", "nice", "system", "irq", "softirq")
-    return float(sum(getattr(times, part, 0.0) for part in parts))
+    return float(
+        sum(
+            getattr(times, part, 0.0)
+            for core, times in enumerate(psutil.cpu_times(percpu=True))
+            if core in usable
+            for part in parts
+        )
+    )
 
 
 def _children(pid: int) -> list[int]:
@@ -183,7 +190,7 @@ class LoadWatch:
 
     @staticmethod
     def _seen() -> tuple[float, float, float]:
-        # Of children, those that have ended and were waited for.
+        # Includes the children that have ended and were waited for.
         return time.monotonic(), machine_work_s(), sum(os.times()[:4])
 
     def load(self) -> Load:

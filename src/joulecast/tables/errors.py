@@ -16,7 +16,7 @@ from joulecast.energy.evaluation import (
     settings,
     summarise,
 )
-from joulecast.energy.fitting import CampaignFit, disturbance_note
+from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import TIMED
 from joulecast.tables.output import write_table
 from joulecast.tables.published import PublishedErrors
@@ -202,8 +202,7 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(observations: pd.DataFrame) -> list[str]:
-    disturbed = disturbance_note(observations)
-    notes = [] if disturbed is None else [disturbed]
+    notes = disturbance_notes(observations)
     if (observations["nodes_are"] == "emulated").any():
         notes.append(EMULATED_NOTE)
     marked = observations[observations["polluted"] != ""]

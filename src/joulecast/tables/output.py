@@ -110,7 +110,11 @@ def _in_a_cell(value: object) -> object:
         number = float(value)
         # Five digits and more are read in threes.
         return (
-            f"{number:,.0f}" if number.is_integer() else f"{number:,}" if number >= 1e4 else value
+            f"{number:,.0f}"
+            if number.is_integer()
+            else f"{number:,}"
+            if abs(number) >= 1e4
+            else value
         )
     return " ".join(value.replace("|", r"\|").split()) if isinstance(value, str) else value
 

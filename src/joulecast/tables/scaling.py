@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, disturbance_note
+from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.forecast import Known, forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.errors import JoulecastError
@@ -171,8 +171,9 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
         rests_on="measured",
         step_s=ran["batch_per_device"] * ranks * ran["nodes"] / ran["samples_per_s"],
     )
-    # The batch that the forecast keeps.
-    ran = ran.merge(fitted[[*_KEY, "batch_per_device"]])
+    # The batch that the forecast keeps; its rounding decides nothing.
+    kept = fitted.set_index(_KEY)["batch_per_device"].reindex(pd.MultiIndex.from_frame(ran[_KEY]))
+    ran = ran[np.isclose(ran["batch_per_device"], kept.to_numpy(float), rtol=1e-6)]
     columns = [column for column in fitted if column in ran]
     both = pd.concat([ran[columns], fitted], ignore_index=True)
     return both.assign(devices=both["nodes"] * ranks)
@@ -224,6 +225,5 @@ def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.Dat
     checked = checked_forecast(
         table.reindex(columns=[*first, *table.columns.difference(first, sort=False)])
     )
-    note = disturbance_note(fit.observations)
-    checked.attrs["notes"] = [] if note is None else [note]
+    checked.attrs["notes"] = disturbance_notes(fit.observations)
     return checked

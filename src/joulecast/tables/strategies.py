@@ -104,6 +104,8 @@ def _row(graph: OpGraph, setting: Setting, nodes: int) -> dict[str, Any]:
     }
     if setting.why_not:
         return row | {"basis": setting.why_not}
+    if setting.is_strong and setting.batch < devices:
+        return row | {"basis": f"batch {setting.batch:,} is smaller than the {devices:,} devices"}
     try:
         simulation = simulate(graph, setting.platform, strategy, batch, setting.costs)
     except JoulecastError as error:

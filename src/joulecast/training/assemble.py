@@ -118,7 +118,8 @@ def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load | None:
     machines: dict[str, list[FromRank]] = {}
     for rank in samplers:
         # Containers of one machine see the work of all of it: only together do they know what is foreign.
-        machines.setdefault(rank.host.partition(":")[2], []).append(rank)
+        boot = rank.host.partition(":")[2]
+        machines.setdefault(rank.host if boot == "unknown-boot" else boot, []).append(rank)
     for ranks in machines.values():
         worked = {"machine": 0.0, "own": 0.0}
         programs: set[str] = set()

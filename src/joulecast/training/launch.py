@@ -1,7 +1,7 @@
 """Starting one run from outside, and vouching for its record.
 
 One measurement at a time has a host (:mod:`joulecast.training.machine`), and it waits for other programs
-to end. A run that they disturbed all the same is measured again. A record that already answers the
+to end. A run that they still disturbed is measured again. A record that already answers the
 specification is not measured again, so an orphan that finished after all is not lost.
 """
 
@@ -179,7 +179,7 @@ class Quiet:
 
 @dataclass(frozen=True)
 class _Job:
-    """One run to be started, as often as it takes."""
+    """One run, repeated while other programs disturb it."""
 
     spec: RunSpec
     command: Callable[[Path, Path, Load], list[str]]
