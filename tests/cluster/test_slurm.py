@@ -69,7 +69,16 @@ def test_every_run_is_measured_on_nodes_of_its_own(measured, slurm):
 
 # What two records of one specification may differ in: host facts, times, and what was read of meters.
 HOST_FACTS = {"started_utc", "scheduler_job", "scheduler_node_of_rank", "algorithm_used", "clock"}
-HOST_FACTS |= {"load_before", "polluted", "source", "oversubscribed", "reference_step_s", "hosts"}
+HOST_FACTS |= {
+    "load_before",
+    "load_during",
+    "disturbed",
+    "polluted",
+    "source",
+    "oversubscribed",
+    "reference_step_s",
+    "hosts",
+}
 
 
 def test_a_record_is_the_one_that_the_same_run_leaves_locally(measured, tmp_path):
