@@ -47,6 +47,12 @@ def quiet(note: str) -> None:
 # Real trainings
 
 
+@pytest.fixture(autouse=True)
+def nothing_disturbs(monkeypatch):
+    """These tests compare all notes: what other programs do meanwhile is no part of them."""
+    monkeypatch.setattr("joulecast.tuning.live.disturbances", lambda *_: [])
+
+
 @pytest.fixture(scope="module")
 def digits():
     return LiveTraining(EASY, counter=NO_COUNTER)
@@ -747,3 +753,12 @@ def test_a_killed_loop_restores_the_limit_and_goes_on(tmp_path):
         "none again, none left out"
     )
     assert file.read_text().startswith(kept) and limits()[-1] == 345_500
+
+
+def test_what_disturbed_a_tuning_is_noted(bench, monkeypatch):
+    why = "other programs kept 1.9 cores busy (stress-ng) during the run"
+    monkeypatch.setattr("joulecast.tuning.live.disturbances", lambda *_: [why])
+    environment, _ = on_gpu(bench)
+    told = []
+    tune_live(environment, Default(environment.space), 2, seed=1, say=told.append)
+    assert f"Disturbed: {why}." in told and f"Disturbed: {why}." in environment.notes

@@ -267,7 +267,8 @@ def test_own_work_is_no_foreign_load(monkeypatch):
     monkeypatch.setattr(foreign_load.time, "monotonic", lambda: next(clock, 2.0))
     watch = foreign_load.LoadWatch()
     # The machine worked 4 s in 2 s, this process and its children 2.5 s of that.
-    assert watch.load().busy_cores == pytest.approx(0.75)
+    load = watch.load()
+    assert load is not None and load.busy_cores == pytest.approx(0.75)
 
 
 def test_nothing_is_removed_while_a_run_is_measured_or_of_a_replay(tmp_path):

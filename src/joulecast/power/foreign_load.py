@@ -193,9 +193,11 @@ class LoadWatch:
         # Includes the children that have ended and were waited for.
         return time.monotonic(), machine_work_s(), sum(os.times()[:4])
 
-    def load(self) -> Load:
-        """The foreign load since this watch was made."""
+    def load(self) -> Load | None:
+        """The foreign load since this watch was made; ``None`` if that is less than a second ago."""
         now = self._seen()
         elapsed, machine, own = (b - a for a, b in zip(self._began, now, strict=True))
-        foreign = max(0.0, machine - own) / max(elapsed, 1e-9)
+        if elapsed < _NAMED_LOOK_S:  # clock ticks of 10 ms say too little
+            return None
+        foreign = max(0.0, machine - own) / elapsed
         return Load(round(foreign, 3), self._programs.busiest())

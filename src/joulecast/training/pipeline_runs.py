@@ -191,7 +191,7 @@ def measure_pipeline(
         "host": host_fingerprint(),
         "versions": versions(),
         "load_before": begun["load"],
-        "load_during": {"busy_cores": during.busy_cores},
+        "load_during": {} if during is None else {"busy_cores": during.busy_cores},
         "disturbed": disturbances(load, during),
         "source": source_state(),
     }
