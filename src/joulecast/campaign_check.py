@@ -51,7 +51,7 @@ def require_campaign(
 
     Args:
         platforms: folder of the user's own platform files.
-        project: folder that the configuration's kept measurements lie below; the shipped one if ``None``.
+        project: folder that the configuration's kept measurements lie below; not looked at if ``None``.
 
     Raises:
         JoulecastError: as :func:`~joulecast.campaign.campaign_runs`; a platform that is forecast on, the
@@ -94,22 +94,22 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
     trained = [run for run in runs if run.workload is not None]
     networks = sorted({run.workload.network for run in trained if run.workload})
     counts = ", ".join(f"{count:,}" for count in sorted({run.nodes for run in runs}))
-    told = [
+    lines = [
         f"{len(runs):,} runs ({len(trained):,} trainings of {', '.join(networks) or 'no network'}) on "
         f"{counts} nodes of platform {config.platform}; results in {config.results}"
     ]
     if recorded_for(config.platform) is not None:
-        return [f"{told[0]}; the runs are replayed, nothing is measured"]
+        return [f"{lines[0]}; the runs are replayed, nothing is measured"]
     facts = find_platform(config.platform)
     nodes = MeteredNodes("this host", {}, 1.0, facts.idle_w, facts.full_w)
     for name in config.power.meters:
         try:
             openers()[name](nodes)
         except MeterUnavailable as missing:
-            told.append(
+            lines.append(
                 f"meter {name}: not on this host: {missing.reason}; to get it: {missing.remedy}"
             )
-    return told
+    return lines
 
 
 def dry_run(project: Path, file: Path) -> int:

@@ -1,15 +1,14 @@
 """Measure, record and import training runs, judge energy models on them, forecast others."""
 
-import json
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from joulecast import config as configuration
 from joulecast.campaign_check import dry_run, project_here, remarks, require_campaign, require_host
+from joulecast.cli_energy import evaluate, forecast
 from joulecast.cli_errors import failed
 from joulecast.cli_pages import overview
 from joulecast.cli_partition import partition, profile
@@ -22,17 +21,7 @@ from joulecast.external import locate
 from joulecast.platforms import find_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
-from joulecast.quantities import (
-    counted,
-    digits,
-    energies,
-    joules,
-    percent,
-    seconds,
-    times,
-    with_range,
-)
-from joulecast.recorded import MAX_BYTES, campaign_folder, run_records, unpack_all
+from joulecast.recorded import MAX_BYTES, campaign_folder, unpack_all
 from joulecast.shipped import PLATFORMS
 from joulecast.tables.failed_runs import write_failed_runs
 from joulecast.training.recorder import record_campaign
@@ -48,6 +37,8 @@ app.command()(partition)
 app.command()(profile)
 app.command()(tune)
 app.command("advise-recurring")(advise_recurring)
+app.command()(evaluate)
+app.command()(forecast)
 app.command()(advise)
 app.command()(status)
 app.command()(remeasure)
@@ -92,7 +83,7 @@ def config_check(file: Path) -> None:
         project = project_here()
         config = configuration.read_config(file)
         runs = require_campaign(config, project=project)
-        told = remarks(config, runs)
+        lines = remarks(config, runs)
         jobs = None if project is None else dry_run(project, file)
     except JoulecastError as error:
         named = str(error) if str(file) in str(error) else f"{file}: {error}"
@@ -102,12 +93,12 @@ def config_check(file: Path) -> None:
         typer.echo(f"{file}: all right")
     except JoulecastError as error:
         typer.echo(f"{file}: sound, but this host cannot run it: {error}")
-    told.append(
+    lines.append(
         "no dry run: there is no Snakefile here"
         if jobs is None
         else f"dry run: {jobs:,} jobs to do"
     )
-    for line in told:
+    for line in lines:
         typer.echo(f"  {line}")
 
 
@@ -221,174 +212,6 @@ def failed_runs(
     for row in table.itertuples():
         typer.echo(f"{row.run} ({row.now}): {row.reason}")
     typer.echo(f"{len(table)} failed attempts: {results / 'tables/failed_runs.md'}")
-
-
-class Split(StrEnum):
-    """What a fit may not see."""
-
-    IN_SAMPLE = "in-sample"
-    LEAVE_ONE_NODE_COUNT_OUT = "leave-one-node-count-out"
-    EXTRAPOLATION = "extrapolation"
-    LEAVE_ONE_WORKLOAD_OUT = "leave-one-workload-out"
-
-
-class Time(StrEnum):
-    """Whether the models are told the time of the runs that they are judged on."""
-
-    GIVEN = "given"
-    PREDICTED = "predicted"
-
-
-class Scaling(StrEnum):
-    """Whether the batch of all nodes grows with them."""
-
-    RECORDED = "recorded"
-    WEAK = "weak"
-    STRONG = "strong"
-
-
-_RECORDS = typer.Option(
-    "--records",
-    help="Folder of run records, however deep they lie in it; or a recorded campaign.",
-)
-_JSON = typer.Option("--json", help="Print everything as JSON.")
-
-
-def _print_table(rows: list[dict[str, str]]) -> None:
-    columns = list(rows[0]) if rows else []
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
-    for row in [{name: name for name in columns}, *rows]:
-        typer.echo("  ".join(row[name].ljust(widths[name]) for name in columns).rstrip())
-
-
-def _print_notes(told: dict[str, Any]) -> None:
-    for run in told["left_out"]:
-        typer.echo(f"left out: {run['run']}: {run['kind']} (its run.json says more)")
-    for note in told["notes"]:
-        typer.echo(f"note: {note.replace('**', '')}")
-
-
-@app.command()
-def evaluate(
-    records: Annotated[Path, _RECORDS],
-    split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
-    time: Annotated[Time, typer.Option(help="Time of the judged runs.")] = Time.GIVEN,
-    as_json: Annotated[bool, _JSON] = False,
-) -> None:
-    """Judge MC2 and its rivals on run records, imported or measured."""
-    from joulecast.energy.verdict import evaluate_records
-
-    try:
-        with run_records([records]) as folders:
-            verdict = evaluate_records(folders, split.value, time.value)
-    except JoulecastError as error:
-        raise failed(error) from None
-    if as_json:
-        typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
-        return
-    rows = []
-    for row in verdict["settings"]:
-        reference, predicted = energies(row["reference_j"], row["predicted_j"])
-        rows.append(
-            {
-                **{name: str(row[name]) for name in ("source", "platform", "workload")},
-                "nodes": digits(row["nodes"]),
-                "model": str(row["model"]),
-                "reference": reference,
-                "predicted": predicted,
-                "off by": percent(row["difference_percent"], signed=True),
-            }
-        )
-    _print_table(rows)
-    typer.echo("")
-    _print_table(
-        [
-            {
-                **{name: str(row[name]) for name in ("source", "model")},
-                "settings": digits(row["settings"]),
-                "mean error": percent(row["mape_percent"]),
-                "worst": percent(row["max_percent"]),
-                "bias": percent(row["bias_percent"], signed=True),
-                "inside its 90 % interval": percent(row["covered_percent"]),
-            }
-            for row in verdict["summary"]
-        ]
-    )
-    best = verdict["against_best_rival"]
-    if best:
-        low, high = best["lower_points"], best["upper_points"]
-        typer.echo(
-            f"\nMC2 is {best['better_by_points']:.2f} points better than the best rival, {best['rival']} "
-            f"(90 % interval {low:.2f} to {high:.2f}, {best['settings']} settings)"
-        )
-    noise = verdict["run_to_run_cv_percent"]
-    varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
-    typer.echo(f"\nsettings {varies}")
-    _print_notes(verdict)
-
-
-def _as_run(row: dict[str, Any]) -> str:
-    """Means of the runs of a forecast setting."""
-    if row["measured_time_s"] is None:
-        return "not run"
-    parts = [seconds(row["measured_time_s"])]
-    if row["measured_energy_j"] is not None:
-        parts.append(joules(row["measured_energy_j"]))
-    return ", ".join(parts)
-
-
-@app.command()
-def forecast(
-    records: Annotated[Path, _RECORDS],
-    nodes: Annotated[str, typer.Option(help="Node counts, as 16,32,64.")],
-    scaling: Annotated[
-        Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
-    ] = Scaling.RECORDED,
-    as_json: Annotated[bool, _JSON] = False,
-) -> None:
-    """Forecast energy and time of node counts not yet run, with 90 % intervals."""
-    from joulecast.energy.forecast import forecast as forecast_records
-
-    try:
-        counts = [int(count) for count in nodes.split(",")]
-    except ValueError:
-        raise failed(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
-    try:
-        with run_records([records]) as folders:
-            told = forecast_records(folders, counts, scaling.value)
-    except JoulecastError as error:
-        raise failed(error) from None
-    if as_json:
-        typer.echo(json.dumps(told, indent=1, allow_nan=False))
-        return
-    rows = []
-    for row in told["forecasts"]:
-        amounts = {
-            name: with_range(
-                *together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high")))
-            )
-            for name, unit, together in (("time", "s", times), ("energy", "j", energies))
-        }
-        rows.append(
-            {
-                **{name: str(row[name]) for name in ("platform", "workload")},
-                **{name: digits(row[name]) for name in ("nodes", "batch_size", "work")},
-                **amounts,
-                "as it was run": _as_run(row),
-                "energy is": f"forecast from {row['fitted_on']}"
-                if row["fitted_on"]
-                else "not known",
-                "nodes are": str(row["nodes_are"]),
-            }
-        )
-    _print_table(rows)
-    beyond = counted(told["largest_fitted_nodes"], "node")
-    typer.echo(
-        f"\nfitted to {told['fitted_runs']} runs on up to {beyond}; beyond, the time is an "
-        "extrapolation\nin brackets: 90 % intervals; work is samples (or epochs) of a run as recorded; "
-        "batch_size is of all nodes"
-    )
-    _print_notes(told)
 
 
 @import_app.command("mlperf")

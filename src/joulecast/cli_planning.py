@@ -57,32 +57,29 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Choose node count, batch size and strategy of a training within a limit, with what that rests on."""
-    from joulecast.planning.advise import advise as advise_on
-    from joulecast.planning.limits import Limit
     from joulecast.planning.text import advice_text
-    from joulecast.recorded import run_records
+    from joulecast.public.runs import advise as advise_on
 
     try:
         if records is None and platform is None:
             raise JoulecastError(
                 "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
             )
-        with run_records([] if records is None else [records]) as folders:
-            advice = advise_on(
-                folders,
-                network,
-                Limit(
-                    None if deadline is None else duration_s(deadline), energy_budget, energy_weight
-                ),
-                platform=platform,
-                samples=samples,
-                nodes=_numbers("--nodes", nodes),
-                batches=_numbers("--batch", batch),
-                history=history,
-                platforms=platforms,
-                fits=fits,
-                precision=precision,
-            )
+        advice = advise_on(
+            network,
+            records=() if records is None else records,
+            platform=platform,
+            deadline_s=None if deadline is None else duration_s(deadline),
+            energy_budget_j=energy_budget,
+            energy_weight=energy_weight,
+            samples=samples,
+            nodes=_numbers("--nodes", nodes),
+            batch=_numbers("--batch", batch),
+            history=history,
+            platforms=platforms,
+            fits=fits,
+            precision=precision,
+        )
     except JoulecastError as error:
         raise failed(error) from None
     typer.echo(json.dumps(advice, indent=1, allow_nan=False) if as_json else advice_text(advice))

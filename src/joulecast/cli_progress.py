@@ -22,6 +22,7 @@ from joulecast.progress import (
     progress_text,
     remove_disturbed,
 )
+from joulecast.quantities import counted
 from joulecast.shipped import PLATFORMS
 from joulecast.spec import RunSpec
 
@@ -29,16 +30,18 @@ _STILL_S = 60.0
 """For so long nothing may run and nothing change until a campaign with failed runs counts as ended: between
 two runs, too, nothing runs for a moment."""
 
+Results = Annotated[
+    Path | None,
+    typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
+]
+Configuration = Annotated[
+    Path | None, typer.Option("--config", "--configfile", help="Configuration of the campaign.")
+]
+
 
 def status(
-    results: Annotated[
-        Path | None,
-        typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
-    ] = None,
-    configuration: Annotated[
-        Path | None,
-        typer.Option("--config", "--configfile", help="Says which runs were asked for."),
-    ] = None,
+    results: Results = None,
+    configuration: Configuration = None,
     watch: Annotated[
         bool,
         typer.Option(
@@ -74,13 +77,8 @@ def status(
 
 
 def remeasure(
-    results: Annotated[
-        Path | None,
-        typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
-    ] = None,
-    configuration: Annotated[
-        Path | None, typer.Option("--config", "--configfile", help="Of the campaign.")
-    ] = None,
+    results: Results = None,
+    configuration: Configuration = None,
 ) -> None:
     """Remove what other programs disturbed, so that it is measured again.
 
@@ -94,7 +92,7 @@ def remeasure(
     if not removed:
         typer.echo(f"{folder}: no run was disturbed; nothing is to be measured again")
         return
-    typer.echo(f"{folder}: {len(removed)} disturbed runs removed: {', '.join(removed)}")
+    typer.echo(f"{folder}: removed {counted(len(removed), 'disturbed run')}: {', '.join(removed)}")
     file = "" if folder == Path("results") else " --configfile FILE"
     flags = file if configuration is None else f" --configfile {configuration}"
     typer.echo(f"the next start measures them again: ./run snakemake --cores all{flags}")

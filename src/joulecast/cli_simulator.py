@@ -79,11 +79,10 @@ def simulate(
     as_json: AsJson = False,
 ) -> None:
     """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy."""
-    from joulecast.planning.strategies import simulate_strategy
-    from joulecast.simulator.explain import explain as in_words
+    from joulecast.public.plans import simulate as simulate_on
 
     try:
-        simulation, told = simulate_strategy(
+        result = simulate_on(
             network,
             platform,
             strategy,
@@ -98,24 +97,25 @@ def simulate(
             database=database,
             fits=fits,
             trace=trace,
+            explain=explain and not as_json,
         )
     except JoulecastError as error:
         raise failed(error) from None
     if as_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(result, indent=1))
     elif explain:
-        typer.echo(in_words(simulation))
+        typer.echo(result["explanation"])
     else:
         typer.echo(
-            f"{told['step_s'] * 1e3:.2f} ms a step, {told['samples_per_s']:,.1f} samples/s (simulated); "
-            f"{told['verdict']}"
+            f"{result['step_s'] * 1e3:.2f} ms a step, {result['samples_per_s']:,.1f} samples/s (simulated); "
+            f"{result['verdict']}"
         )
     if fits is not None and not as_json:
-        joules = told["step_j"]
+        joules = result["step_j"]
         typer.echo(
-            f"{joules:.2f} J a step (powers fitted to {told['energy_source']} energies)"
+            f"{joules:.2f} J a step (powers fitted to {result['energy_source']} energies)"
             if joules is not None
-            else f"energy: {told['why_no_energy']}"
+            else f"energy: {result['why_no_energy']}"
         )
 
 
@@ -134,10 +134,10 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Rank all parallel strategies of some devices that fit in memory, by the time of a step."""
-    from joulecast.planning.strategies import search_strategies
+    from joulecast.public.plans import search as search_on
 
     try:
-        told = search_strategies(
+        result = search_on(
             network,
             platform,
             devices,
@@ -150,9 +150,9 @@ def search(
     except JoulecastError as error:
         raise failed(error) from None
     if as_json:
-        typer.echo(json.dumps(told, indent=1))
+        typer.echo(json.dumps(result, indent=1))
         return
-    rows = told["feasible"]
+    rows = result["feasible"]
     if not rows:
         typer.echo("no strategy fits in memory")
     typer.echo(f"{'step, ms':>10} {'samples/s':>10} {'memory, GB':>10}  strategy (simulated)")
@@ -162,6 +162,6 @@ def search(
             f"{row['peak_memory_bytes'] / 1e9:10.2f}  {row['strategy']}"
         )
     typer.echo(
-        f"{len(rows)} fit, {len(told['out_of_memory'])} are out of memory, "
-        f"{len(told['impossible'])} cannot be run"
+        f"{len(rows)} fit, {len(result['out_of_memory'])} are out of memory, "
+        f"{len(result['impossible'])} cannot be run"
     )

@@ -74,11 +74,11 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Tune batch size and power limit over recurrences of a training, replayed or live."""
+    from joulecast.public.plans import tune as tune_on
     from joulecast.tuning.report import live_report_text, report_text
-    from joulecast.tuning.session import tuned
 
     try:
-        report = tuned(
+        report = tune_on(
             live=live,
             traces=traces,
             workload=workload,
@@ -96,7 +96,7 @@ def tune(
             target_accuracy=target_accuracy,
             device=None if device is None else device.value,
             allow_power_limit=allow_power_limit,
-            say=lambda note: typer.echo(f"note: {note}", err=True),
+            tell=lambda note: typer.echo(f"note: {note}", err=True),
         )
     except JoulecastError as error:
         raise failed(error) from None

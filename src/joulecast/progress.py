@@ -238,7 +238,8 @@ def disturbed_pipelines(results: Path) -> list[Path]:
 def remove_disturbed(results: Path) -> list[str]:
     """The names of the runs and pipelines that were removed because other programs had disturbed them.
 
-    What shows them goes, too: the checks, the page, the table of pipelines. The next start makes all of it.
+    The checks, the page and the table of pipelines, which show them, are removed too; the next start makes
+    all of it again.
 
     Raises:
         JoulecastError: no runs were measured in this folder, or one is being measured.

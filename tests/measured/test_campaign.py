@@ -163,7 +163,7 @@ def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign,
     assert done.returncode == 0, ended
     for name in ("time_error", "scaling", "energy_summary"):
         text = (results / f"tables/{name}.md").read_text()
-        assert "**Disturbed**: other programs were at work during 6 of 6 training runs" in text
+        assert "Disturbed: other programs were at work during 6 of 6 training runs" in text
     page = (results / "index.html").read_text()
     assert "Other programs disturbed these measurements" in page
     # And the pipeline, if something really disturbed it.

@@ -113,7 +113,7 @@ def test_the_wait_is_bounded_and_not_repeated_until_it_was_quiet(monkeypatch, tm
 def measured(monkeypatch, tmp_path):
     """Measure a run without ranks: how often it was started, and its record, for loads and fates."""
 
-    def run(loads, fates, **quiet):
+    def run(loads, fates, repeats=0):
         see(monkeypatch, *loads)
         monkeypatch.setattr(
             machine, "wait_for_quiet", lambda p, tell: (foreign_load.load_now(), 0.0)
@@ -133,7 +133,8 @@ def measured(monkeypatch, tmp_path):
             return read_info(folder)
 
         monkeypatch.setattr(launch._Job, "_once", once)
-        measure(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=Quiet(**quiet))
+        quiet = Quiet(wait_s=60, repeats=repeats)
+        measure(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=quiet)
         return len(started), read_info(tmp_path / "r/run0")
 
     return run
@@ -222,7 +223,7 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     write_tables(tmp_path, fit, read_published(PUBLISHED))
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
-        assert "**Disturbed**: other programs were at work during 3 of 3 training runs" in text
+        assert "Disturbed: other programs were at work during 3 of 3 training runs" in text
     told = forecast(folders, [8])
     assert len(told["forecasts"]) == 1 and "3 of 3 training runs" in told["notes"][0]
 
@@ -236,7 +237,7 @@ def test_status_tells_disturbed_runs_and_remeasure_removes_them_alone(tmp_path):
     assert "2 runs done (1 of them disturbed)" in text and f"disturbed: bad: {WHY}" in text
     assert "joulecast remeasure" in text
     done = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
-    assert done.exit_code == 0 and "1 disturbed runs removed: bad" in done.output
+    assert done.exit_code == 0 and "removed 1 disturbed run: bad" in done.output
     assert good.is_dir() and not bad.exists() and not list((tmp_path / "records").glob(".bad*"))
     again = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
     assert again.exit_code == 0 and "no run was disturbed" in again.output

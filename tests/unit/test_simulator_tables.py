@@ -174,7 +174,7 @@ def test_search_ranks_what_fits() -> None:
         ({"--straggler": "fast"}, "--straggler fast"),
         ({"--straggler": "abc=2"}, "--straggler abc=2"),
         ({"--link": "tape=1"}, "no link `tape`"),
-        ({"--mode": "guess"}, "--mode guess"),
+        ({"--mode": "guess"}, "mode 'guess'"),
         ({"--precision": "fp64"}, "peak_flops has no fp64"),
     ],
 )

@@ -16,8 +16,9 @@ def main(
     network: str, size: dict[str, int], batches: list[int], out: Path, log: Path, wait_s: float
 ) -> None:
     with open(log, "a") as file, held_machine(file, wait_s) as machine:
-        machine.wait_for_quiet()
-        measure_database(network, **size, batches=batches, ranks=usable_cores(), out=out)
+        load = machine.wait_for_quiet()
+        ranks = usable_cores()
+        measure_database(network, **size, batches=batches, ranks=ranks, out=out, load=load)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
             "measures them again."
         )
     return [
-        f"**Disturbed**: other programs were at work during {int(is_training.sum())} of "
+        f"Disturbed: other programs were at work during {int(is_training.sum())} of "
         f"{int(trained.sum())} training runs and during {int((~is_training).sum())} calibrations that these "
         f"figures rest on: {listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was "
         "measured then took more time and energy than on a quiet machine, and what was fitted to it, too. "
@@ -182,6 +182,56 @@ def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:
     return {p.name: {"idle_w": p.idle_w, "full_w": p.full_w, "tdp_w": p.tdp_w} for p in platforms}
 
 
+@dataclass(frozen=True)
+class KnownRuns:
+    """The runs that models are fitted to: all observations, sums of the all-reduce, watts of platforms."""
+
+    observations: pd.DataFrame
+    allreduce: pd.DataFrame
+    watts: dict[str, Watts]
+
+    @classmethod
+    def of_records(cls, folders: Sequence[Path]) -> "KnownRuns":
+        """The runs of some records.
+
+        Raises:
+            JoulecastError: no training run is left to fit; lists why each was left out.
+        """
+        observations, clean = clean_observations(folders)
+        kept = [Path(folder) for folder in clean["folder"]]
+        return cls(observations, allreduce_points(kept), known_watts(folders))
+
+    @classmethod
+    def of_fit(cls, fit: CampaignFit) -> "KnownRuns":
+        """The runs that a campaign was fitted to; few of their records are read again."""
+        observations = fit.observations
+        used = observations[observations["polluted"] == ""]
+        calibrated = used.loc[used["kind"] == "allreduce", "folder"]
+        one_each = observations.drop_duplicates("platform")["folder"]
+        watts = known_watts([Path(folder) for folder in one_each])
+        return cls(observations, allreduce_points(map(Path, calibrated)), watts)
+
+    @property
+    def clean(self) -> pd.DataFrame:
+        """The runs that may be fitted."""
+        return self.observations[self.observations["polluted"] == ""]
+
+    @property
+    def trained(self) -> pd.DataFrame:
+        """The trainings among them."""
+        return self.clean[self.clean["kind"].isin(("training", "imported"))]
+
+    @property
+    def left_out(self) -> list[dict[str, str]]:
+        """The runs that no fit sees, with their reasons."""
+        return left_out(self.observations)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the runs."""
+        return disturbance_notes(self.observations)
+
+
 def fit_campaign(
     folders: Sequence[Path], *, bootstrap: int, series_splits: int, series_period_s: float
 ) -> CampaignFit:
@@ -195,17 +245,16 @@ def fit_campaign(
     Raises:
         JoulecastError: no training run is left to fit; lists why each was left out.
     """
-    observations, clean = clean_observations(folders)
-    kept = [Path(folder) for folder in clean["folder"]]
-    judged = evaluate(clean, allreduce_points(kept), known_watts(folders), bootstrap)
+    runs = KnownRuns.of_records(folders)
+    judged = evaluate(runs.clean, runs.allreduce, runs.watts, bootstrap)
     # One trace of every setting is enough to see what forecasting it is worth.
-    training = clean[clean["kind"].isin(("training", "imported"))]
+    training = runs.trained
     of_setting = [training[key] for key in ("platform", "network", "nodes", "batch")]
     first = training[~is_sweep(training) & (training.groupby(of_setting).cumcount() == 0)]
     traces = [Path(folder) for folder in first["folder"]]
     series = _series(traces, series_period_s, series_splits)
     return CampaignFit(
-        observations,
+        runs.observations,
         judged.times,
         judged.energies,
         judged.ablations,

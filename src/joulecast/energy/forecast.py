@@ -5,24 +5,16 @@ the same work, with the batch that the records themselves keep (of all nodes, or
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
-from joulecast.energy.fitting import (
-    CampaignFit,
-    clean_observations,
-    disturbance_notes,
-    known_watts,
-    left_out,
-)
+from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, mc2_for
-from joulecast.energy.observations import allreduce_points, metered_units
+from joulecast.energy.observations import metered_units
 from joulecast.energy.plain import plain_rows
-from joulecast.energy.proportional import Watts
 from joulecast.errors import JoulecastError
 from joulecast.records import read_info
 
@@ -97,48 +89,8 @@ def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, 
     }
 
 
-@dataclass(frozen=True)
-class Known:
-    """The runs that a forecast rests on: all observations, sums of the all-reduce, watts of platforms."""
-
-    observations: pd.DataFrame
-    allreduce: pd.DataFrame
-    watts: dict[str, Watts]
-
-    @classmethod
-    def of_records(cls, folders: Sequence[Path]) -> "Known":
-        """What run records say.
-
-        Raises:
-            JoulecastError: nothing is left to fit.
-        """
-        observations, clean = clean_observations(folders)
-        kept = [Path(folder) for folder in clean["folder"]]
-        return cls(observations, allreduce_points(kept), known_watts(folders))
-
-    @classmethod
-    def of_fit(cls, fit: CampaignFit) -> "Known":
-        """What the records say that a campaign was fitted to; few of them are read again."""
-        observations = fit.observations
-        used = observations[observations["polluted"] == ""]
-        calibrated = used.loc[used["kind"] == "allreduce", "folder"]
-        one_each = observations.drop_duplicates("platform")["folder"]
-        watts = known_watts([Path(folder) for folder in one_each])
-        return cls(observations, allreduce_points(map(Path, calibrated)), watts)
-
-    @property
-    def clean(self) -> pd.DataFrame:
-        """The runs that may be fitted."""
-        return self.observations[self.observations["polluted"] == ""]
-
-    @property
-    def trained(self) -> pd.DataFrame:
-        """The trainings among them."""
-        return self.clean[self.clean["kind"].isin(("training", "imported"))]
-
-
 def forecast_table(
-    known: Known, nodes: Sequence[int], scaling: Scaling = "recorded"
+    runs: KnownRuns, nodes: Sequence[int], scaling: Scaling = "recorded"
 ) -> pd.DataFrame:
     """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded.
 
@@ -148,7 +100,7 @@ def forecast_table(
     if any(count < 1 for count in nodes):
         raise JoulecastError(f"node counts {', '.join(map(str, nodes))}: each must be at least 1")
     parts = []
-    for everything, imported in campaigns(known.clean, known.allreduce, known.watts):
+    for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
         counts = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
@@ -156,8 +108,8 @@ def forecast_table(
         for _, of_workload in fitted.groupby("workload"):
             settings = [_setting(of_workload, count, scaling) for count in nodes]
             asked = pd.DataFrame(settings)
-            told = asked.join(model.predict(asked, "predicted"))
-            columns = {name: told[column] for name, column in _COLUMNS.items()}
+            predicted = asked.join(model.predict(asked, "predicted"))
+            columns = {name: predicted[column] for name, column in _COLUMNS.items()}
             ran = [_as_run(of_workload, setting) for setting in settings]
             forecasts = pd.DataFrame(columns).assign(rests_on=rests_on)
             parts.append(pd.concat([forecasts, pd.DataFrame(ran)], axis=1))
@@ -183,11 +135,11 @@ def forecast(
     Raises:
         JoulecastError: nothing is left to fit, or a node count is below 1.
     """
-    known = Known.of_records(folders)
+    runs = KnownRuns.of_records(folders)
     return {
-        "forecasts": plain_rows(forecast_table(known, nodes, scaling)),
-        "fitted_runs": len(known.trained),
-        "largest_fitted_nodes": int(known.trained["nodes"].max()),
-        "left_out": left_out(known.observations),
-        "notes": disturbance_notes(known.observations),
+        "forecasts": plain_rows(forecast_table(runs, nodes, scaling)),
+        "fitted_runs": len(runs.trained),
+        "largest_fitted_nodes": int(runs.trained["nodes"].max()),
+        "left_out": runs.left_out,
+        "notes": runs.notes,
     }

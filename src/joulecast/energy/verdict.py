@@ -18,13 +18,7 @@ from joulecast.energy.evaluation import (
     settings,
     summarise,
 )
-from joulecast.energy.fitting import (
-    clean_observations,
-    disturbance_notes,
-    known_watts,
-    left_out,
-)
-from joulecast.energy.observations import allreduce_points
+from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.plain import plain, plain_rows
 from joulecast.errors import JoulecastError
 
@@ -46,12 +40,10 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
     Raises:
         JoulecastError: nothing to fit, or the split holds nothing out of these records.
     """
-    observations, clean = clean_observations(folders)
-    kept = [Path(folder) for folder in clean["folder"]]
-    judged = evaluate(
-        clean, allreduce_points(kept), known_watts(folders), splits=[split], times=[time]
-    )
+    runs = KnownRuns.of_records(folders)
+    judged = evaluate(runs.clean, runs.allreduce, runs.watts, splits=[split], times=[time])
     if judged.energies.empty:
+        clean = runs.clean
         counts = ", ".join(f"{n:g}" for n in sorted(clean["nodes"].unique()))
         raise JoulecastError(
             f"split {split}: nothing of these records can be held out and judged (workloads: "
@@ -76,14 +68,13 @@ def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str
         error_percent=cells["difference_percent"].where(measured),
     )
     compared = compare(cells[measured])
-    trained = clean[clean["kind"].isin(("training", "imported"))]
     return {
         "split": split,
         "time": time,
-        "training_runs": len(trained),
-        "left_out": left_out(observations),
-        "notes": disturbance_notes(observations),
-        "run_to_run_cv_percent": plain(run_to_run_cv(trained, "energy_j")),
+        "training_runs": len(runs.trained),
+        "left_out": runs.left_out,
+        "notes": runs.notes,
+        "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, "energy_j")),
         "settings": plain_rows(table),
         "summary": plain_rows(summarise(sourced, ["source", "model"])),
         "ablation": plain_rows(summarise(ablated, ["source", "model"])),

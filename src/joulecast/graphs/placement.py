@@ -9,7 +9,7 @@ ones do).
 
 Backward nodes without a forward node of their colour, *orphans*, are classes of their own. No forward part
 orders them. The paper's programme gives each a forward mate without cost, whose edges mirror those of the
-backward nodes: that order is here in ``PlacementGraph.mirrored``, for whoever cannot search without one.
+backward nodes: that order is here in ``PlacementGraph.mirrored``, for searches that need an order.
 """
 
 from collections.abc import Mapping

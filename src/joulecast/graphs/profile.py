@@ -32,7 +32,7 @@ from joulecast.graphs.database import (
 )
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.quiet import FEWEST, quiet_mean, quietest
-from joulecast.power.foreign_load import load_before
+from joulecast.power.foreign_load import Load, load_before
 from joulecast.provenance import host_fingerprint, usable_cores, versions
 from joulecast.workloads.networks import build_network, check_size
 
@@ -291,6 +291,7 @@ def measure_database(
     ranks: int,
     out: Path | None = None,
     iterations: int = ITERATIONS,
+    load: Load | None = None,
 ) -> Database:
     """Measure every distinct op of a network, forward and backward, and write the database to ``out``.
 
@@ -303,13 +304,14 @@ def measure_database(
         ranks: processes that train side by side, one thread each.
         out: JSON file, or ``None``.
         iterations: timed steps, of whose fastest quarter the means are taken over all ranks.
+        load: what other programs did before; the machine is looked at if ``None``.
 
     Raises:
         JoulecastError: more ranks than cores, an unknown network or size, a rank that failed.
     """
     check_size(network, image_size, patch_size)
     _check(ranks, batches, iterations)
-    load = load_before()
+    load_facts = load_before(load)
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(ranks)
     size = (network, image_size, patch_size, classes)
@@ -337,7 +339,7 @@ def measure_database(
             "source": "measured",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "host": host_fingerprint(),
-            "load_before": load,
+            "load_before": load_facts,
             "threads": 1,
             "ranks": ranks,
             "iterations": iterations,

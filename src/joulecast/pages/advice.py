@@ -1,7 +1,7 @@
 """What to change to save energy: the advice of :mod:`joulecast.planning` for every network, in sentences, and
 its forecasts as points beside what was measured."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,7 @@ from joulecast.quantities import (
     digits,
     energies,
     is_number,
-    joules,
     percent,
-    seconds,
     steady,
     times,
 )
@@ -130,18 +128,13 @@ def _energy_is(candidate: Mapping[str, Any]) -> str:
     return energy_is(str(candidate.get("energy_source")), candidate.get("rests_on") == "measured")
 
 
-def _between(candidate: Mapping[str, Any]) -> str:
-    return _range(energies, *(candidate.get(f"energy{end}_j") for end in ("", "_low", "_high")))
-
-
-def _time_between(candidate: Mapping[str, Any]) -> str:
-    return _range(times, *(candidate.get(f"time{end}_s") for end in ("", "_low", "_high")))
-
-
-def _range(together: Callable[..., list[str]], *values: Any) -> str:
-    """The interval of a value, in the unit that the value has with it."""
-    _, low, high = together(*values)
-    return NONE if NONE in (low, high) else f"{low} to {high}"
+def _amount(candidate: Mapping[str, Any], quantity: str) -> tuple[str, str]:
+    """A candidate's ``time`` or ``energy``, and its interval in the same unit."""
+    unit, together = {"time": ("s", times), "energy": ("j", energies)}[quantity]
+    value, low, high = together(
+        *(candidate.get(f"{quantity}{end}_{unit}") for end in ("", "_low", "_high"))
+    )
+    return value, NONE if NONE in (low, high) else f"{low} to {high}"
 
 
 def _interval(between: str) -> str:
@@ -149,17 +142,17 @@ def _interval(between: str) -> str:
 
 
 def _time(candidate: Mapping[str, Any]) -> str:
-    value, *_ = times(*(candidate.get(f"time{end}") for end in ("_s", "_low_s", "_high_s")))
-    interval = _interval(_time_between(candidate))
+    value, between = _amount(candidate, "time")
+    interval = _interval(between)
     return value + (f" ({interval})" if interval else "")
 
 
 def _energy(candidate: Mapping[str, Any]) -> str:
     if not is_number(candidate.get("energy_j")):
-        return f"no energy ({candidate.get('why_no_energy') or 'no reason is told'})"
-    value, *_ = energies(*(candidate.get(f"energy{end}") for end in ("_j", "_low_j", "_high_j")))
-    known = [_energy_is(candidate), _interval(_between(candidate))]
-    return f"{value} ({'; '.join(told for told in known if told)})"
+        return f"no energy ({candidate.get('why_no_energy') or 'no reason is given'})"
+    value, between = _amount(candidate, "energy")
+    facts = [_energy_is(candidate), _interval(between)]
+    return f"{value} ({'; '.join(fact for fact in facts if fact)})"
 
 
 def _sentences(
@@ -178,11 +171,11 @@ def _sentences(
     if setting_of(fastest) == setting_of(best):
         yield "It is the fastest known setting, too: there is nothing to give up for it."
         return
-    energies = [best.get("energy_j"), fastest.get("energy_j")]
+    both_j = [best.get("energy_j"), fastest.get("energy_j")]
     slower = digits(float(best["time_s"]) / float(fastest["time_s"]))
     alike = best.get("energy_source") == fastest.get("energy_source")
-    if alike and all(is_number(energy) for energy in energies):
-        energy, spent = (float(energy or 0.0) for energy in energies)
+    if alike and all(is_number(energy) for energy in both_j):
+        energy, spent = (float(energy or 0.0) for energy in both_j)
         yield (
             f"That saves {percent(100 * (1 - energy / spent))} of the energy of the fastest setting "
             f"({setting_of(fastest)}: {_energy(fastest)}, {_time(fastest)}), and takes {slower} "
@@ -200,8 +193,8 @@ def _table(network: str, candidates: Sequence[Mapping[str, Any]], unit: str) -> 
     )
     rows = [
         (
-            *(setting_of(one), seconds(one["time_s"]), _time_between(one)),
-            *(joules(one.get("energy_j")), _between(one), _energy_is(one), _rests_on(one)),
+            *(setting_of(one), *_amount(one, "time")),
+            *(*_amount(one, "energy"), _energy_is(one), _rests_on(one)),
         )
         for one in candidates[:_MOST_ROWS]
     ]
@@ -228,7 +221,7 @@ def _points(
                 "energy_source": str(one["energy_source"]),
                 "unit": unit,
                 "how": _RESTS_ON.get(str(one["rests_on"]), "forecast"),
-                "between": _between(one),
+                "between": _amount(one, "energy")[1],
             }
 
 

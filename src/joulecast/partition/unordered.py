@@ -1,9 +1,8 @@
 """Nodes that nothing orders, where they are too many to try all their places.
 
-Backward nodes of device placement that have no forward node of their colour may be on any device. Each
-doubles the number of ideals. Three smaller problems say what can be said all the same: two of them have some
-of the pipelines, so that their best is a pipeline to start from; one has fewer nodes, so that nothing of the
-larger problem is below its best.
+Backward nodes of device placement that have no forward node of their colour may be on any device.
+Each doubles the number of ideals. Three smaller problems still give bounds. Two of them have some of the
+pipelines: their best one is a pipeline to start from. One has fewer nodes: its best one is a lower bound.
 """
 
 from dataclasses import replace

@@ -149,7 +149,7 @@ def _from_records(
         f"{int(fitted['nodes'].max())} nodes",
     ]
     warnings = _settings_differ(records, network, campaign.platform)
-    warnings += [note.replace("**", "") for note in campaign.notes]
+    warnings += campaign.notes
     if samples is not None and work > _LONG * float(runs["samples"].max()):
         times = work / float(runs["samples"].max())
         warnings.append(

@@ -14,14 +14,9 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
-from joulecast.energy.fitting import (
-    clean_observations,
-    disturbance_notes,
-    known_watts,
-    left_out,
-)
+from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
-from joulecast.energy.observations import allreduce_points, metered_units
+from joulecast.energy.observations import metered_units
 from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
@@ -44,7 +39,7 @@ class Campaign:
     evidence: Evidence
     imported: bool
     left_out: list[dict[str, str]]
-    notes: Sequence[str] = ()
+    notes: list[str]
     """What a reader must know of the runs."""
 
     @property
@@ -81,8 +76,8 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
     """
     if not records:
         raise JoulecastError("there are no records; measure or import some (--records)")
-    observations, clean = clean_observations(records)
-    trained = clean[clean["kind"].isin(("training", "imported"))]
+    known_runs = KnownRuns.of_records(records)
+    trained = known_runs.trained
     found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
     if not found:
         known = ", ".join(sorted(set(trained["network"].dropna().astype(str))))
@@ -96,8 +91,8 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
         raise JoulecastError(
             f"no record of {network} is of the platform {name} (there are: {', '.join(found)})"
         )
-    points = allreduce_points([Path(folder) for folder in clean["folder"]])
-    for evidence, imported in campaigns(clean, points, known_watts(records)):
+    fitted = campaigns(known_runs.clean, known_runs.allreduce, known_runs.watts)
+    for evidence, imported in fitted:
         training = unmixed(evidence.training)
         own = training[(training["network"] == network) & (training["platform"] == name)]
         if len(own):
@@ -107,13 +102,7 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
                 others = others.assign(energy_j=others["energy_j"].mask(dark))
             kept = Evidence(training, others, evidence.allreduce, evidence.watts)
             return Campaign(
-                network,
-                name,
-                own,
-                kept,
-                imported,
-                left_out(observations),
-                disturbance_notes(observations),
+                network, name, own, kept, imported, known_runs.left_out, known_runs.notes
             )
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 

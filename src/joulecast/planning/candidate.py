@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from joulecast.quantities import steady
+from joulecast.quantities import counted, steady
 
 RestsOn = Literal["measured", "fitted", "simulated"]
 
@@ -54,7 +54,7 @@ class Candidate:
     @property
     def setting(self) -> str:
         """The setting in words."""
-        nodes = f"{self.nodes:,} node" + ("s" if self.nodes != 1 else "")
+        nodes = counted(self.nodes, "node")
         batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
         # "one node" and "8 nodes" say nothing beside the node count.
         strategy = "" if "node" in self.strategy else f", {self.strategy}"

@@ -102,7 +102,7 @@ def _name(process: psutil.Process) -> str:
 
 
 class Programs:
-    """The programs of this machine; tells which of them have worked most since it was made."""
+    """The programs of this machine, by the work that they did since this object was made."""
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
@@ -170,15 +170,15 @@ def wait_for_quiet(patience_s: float, tell: Callable[[str], None]) -> tuple[Load
     load = load_now()
     if load.is_quiet:
         return load, 0.0
-    begin, told = time.monotonic(), False
+    begin, is_announced = time.monotonic(), False
     while True:
         load = load_now(_NAMED_LOOK_S, named=True)
         waited_s = time.monotonic() - begin
         if load.is_quiet or waited_s >= patience_s:
             return load, waited_s
-        if not told:
+        if not is_announced:
             tell(f"{load.text()}; waiting up to {patience_s:.0f} s for their end")
-            told = True
+            is_announced = True
 
 
 class LoadWatch:

@@ -235,7 +235,7 @@ def main() -> None:
         json.dump(answer, sys.stdout)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The rank is gone, and says itself why. What is left to be written goes nowhere.
+        # The rank has ended, and gives the reason itself. The rest of the answer is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

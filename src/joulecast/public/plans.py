@@ -6,11 +6,16 @@ Each loads what it needs when it is called, so that ``import joulecast`` is quic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 # Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
 import joulecast.partition  # noqa: F401
+from joulecast.errors import JoulecastError
 from joulecast.public.given import AnyPath, check, path
+
+_BATCH_PER_DEVICE = 32
+"""Default samples of a device's step."""
 
 
 def simulate(
@@ -18,7 +23,7 @@ def simulate(
     platform: AnyPath,
     strategy: AnyPath,
     *,
-    batch: int = 32,
+    batch: int = _BATCH_PER_DEVICE,
     devices: int | None = None,
     precision: str = "fp32",
     mode: Literal["default", "proteus"] = "default",
@@ -29,6 +34,7 @@ def simulate(
     database: AnyPath | None = None,
     fits: AnyPath | None = None,
     trace: AnyPath | None = None,
+    explain: bool = False,
 ) -> dict[str, Any]:
     """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy.
 
@@ -45,6 +51,7 @@ def simulate(
         calibration, database: files that were measured on the platform: its network, its op costs.
         fits: folder of a campaign's fits on this platform, for the joules.
         trace: file to write a Chrome trace to.
+        explain: also return ``explanation``, a text that says where the time goes.
 
     Returns:
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
@@ -53,25 +60,35 @@ def simulate(
     Raises:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
-    from joulecast.planning.strategies import simulate_strategy
+    from joulecast.graphs.shipped import op_graph
+    from joulecast.planning.strategies import platform_and_costs
+    from joulecast.simulator.explain import explain as in_words
+    from joulecast.simulator.simulate import Assumptions, simulate
+    from joulecast.simulator.strategy import parse_strategy
+    from joulecast.simulator.trace import write_trace
+    from joulecast.tables.strategies import priced
 
-    _, told = simulate_strategy(
-        str(network),
+    check("mode", mode, ("default", "proteus"))
+    on, costs = platform_and_costs(
         str(platform),
-        str(strategy),
-        batch=batch,
-        devices=devices,
-        precision=precision,
-        mode=mode,
-        stragglers=stragglers,
-        gamma=gamma,
+        precision,
         links=links,
         calibration=path(calibration),
         database=path(database),
-        fits=path(fits),
-        trace=path(trace),
+        mode=mode,
     )
-    return told
+    simulation = simulate(
+        op_graph(str(network)),
+        on,
+        parse_strategy(str(strategy)).check(devices),
+        batch,
+        costs,
+        Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=dict(stragglers or {})),
+    )
+    result = simulation.as_json() | priced(simulation, path(fits))
+    if trace is not None:
+        write_trace(simulation, Path(trace))
+    return result | {"explanation": in_words(simulation)} if explain else result
 
 
 def search(
@@ -99,18 +116,24 @@ def search(
     Raises:
         JoulecastError: an unknown network or platform, or no strategy divides this batch.
     """
-    from joulecast.planning.strategies import search_strategies
+    from joulecast.graphs.shipped import op_graph
+    from joulecast.planning.strategies import platform_and_costs
+    from joulecast.simulator.search import search
 
-    return search_strategies(
-        str(network),
+    on, costs = platform_and_costs(
         str(platform),
-        devices,
-        global_batch=global_batch,
-        precision=precision,
+        precision,
         links=links,
         calibration=path(calibration),
         database=path(database),
     )
+    batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
+    ranking = search(op_graph(str(network)), on, devices, batch, costs)
+    return {
+        "feasible": [simulation.as_json() for simulation in ranking.feasible],
+        "out_of_memory": ranking.out_of_memory,
+        "impossible": ranking.impossible,
+    }
 
 
 def partition(
@@ -188,7 +211,7 @@ def tune(
         beta: stop a try at so many times the best cost.
         window: only so many last costs of a batch size count.
         criterion, max_slowdown: how a power limit is chosen among those that were tried.
-        history: file of the trials; a live tuning goes on where it ends.
+        history: file of the trials; a live tuning continues after the last one.
         tell: gets the notes of a live tuning.
 
     Returns:
@@ -199,27 +222,45 @@ def tune(
         JoulecastError: an option that is for the other kind, or missing, or wrong; no GPU where one is
             asked for.
     """
-    from joulecast.tuning.session import tuned
+    from joulecast.tuning.report import Asked
+    from joulecast.tuning.session import tuned_here, tuned_on_traces
+    from joulecast.tuning.trial import Goal
 
     check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
     check("device", device, ("cpu", "cuda"))
-    return tuned(
-        live=live,
-        traces=path(traces),
-        workload=workload,
-        gpu=gpu,
-        policy=policy,
-        recurrences=recurrences,
-        seeds=seeds,
-        target=target,
-        eta=eta,
-        beta=beta,
-        window=window,
-        criterion=criterion,
-        max_slowdown=max_slowdown,
-        history=path(history),
-        target_accuracy=target_accuracy,
-        device=device,
-        allow_power_limit=allow_power_limit,
-        say=tell,
+    options = {"beta": beta, "window": window}
+    options = {name: value for name, value in options.items() if value is not None}
+    if live:
+        replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
+        _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
+        given = {"device": device, "target_accuracy": target_accuracy}
+        job: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        job |= {"eta": eta, "allow_power_limit": allow_power_limit}
+        job |= {"criterion": criterion, "max_slowdown": max_slowdown}
+        return tuned_here(job, policy, options, recurrences, path(history), tell)
+    lived = {
+        "--target-accuracy": target_accuracy,
+        "--device": device,
+        "--allow-power-limit": allow_power_limit or None,
+    }
+    _refuse(lived, "is for trainings on this machine; give --live too")
+    if traces is None or workload is None or gpu is None:
+        raise JoulecastError(
+            "a replay needs --traces, --workload and --gpu; --live trains on this machine instead"
+        )
+    return tuned_on_traces(
+        Path(traces),
+        workload,
+        gpu,
+        policy,
+        recurrences,
+        seeds,
+        Asked(target, Goal(eta, criterion, max_slowdown), options),
+        path(history),
     )
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    given = [option for option, value in options.items() if value is not None]
+    if given:
+        raise JoulecastError(f"{given[0]} {why}")

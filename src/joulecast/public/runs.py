@@ -112,7 +112,7 @@ def evaluate(
 
     Args:
         split: what the fits do not see.
-        time: whether they are told how long the judged runs took.
+        time: whether the models get the measured time of the judged runs.
 
     Returns:
         ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
@@ -172,6 +172,7 @@ def advise(
     nodes: Iterable[int] | None = None,
     batch: Iterable[int] | None = None,
     history: AnyPath | None = None,
+    platforms: AnyPath | None = None,
     fits: AnyPath | None = None,
     precision: str = "fp32",
 ) -> dict[str, Any]:
@@ -183,9 +184,10 @@ def advise(
         platform: as the records name it, or one to simulate.
         deadline_s, energy_budget_j: what the training may take.
         energy_weight: of energy against time, 0 to 1.
-        samples: to train on; by default those of a recorded run.
+        samples: to train on; by default 1,000 (1 epoch) of a long training.
         nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
         history: of :func:`tune`, for the power limit.
+        platforms: folder of your platform files; ``config/platforms`` by default.
         fits: folder of a campaign's fits on a simulated platform, for its joules.
         precision: peak rate of a simulated platform: fp32, bf16, fp64.
 
@@ -199,6 +201,7 @@ def advise(
     from joulecast.planning.advise import advise as advise_on
     from joulecast.planning.limits import Limit
     from joulecast.recorded import run_records
+    from joulecast.shipped import PLATFORMS
 
     with run_records(paths(records)) as folders:
         return advise_on(
@@ -210,6 +213,7 @@ def advise(
             nodes=None if nodes is None else list(nodes),
             batches=None if batch is None else list(batch),
             history=path(history),
+            platforms=PLATFORMS if platforms is None else Path(platforms),
             fits=path(fits),
             precision=precision,
         )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, disturbance_notes
-from joulecast.energy.forecast import Known, forecast_table
+from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
+from joulecast.energy.forecast import forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, roofline_of, roofline_or_refusal
@@ -132,31 +132,31 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
         rows as of :func:`~joulecast.tables.strategies.scaling_forecast`, with 90 % intervals (``_low``,
         ``_high``); ``rests_on`` is ``measured`` or ``fitted``.
     """
-    known = Known.of_fit(fit)
-    trained = known.trained
+    runs = KnownRuns.of_fit(fit)
+    trained = runs.trained
     trained = trained[trained["kind"] == "training"]
     if trained.empty:
         return pd.DataFrame()
     counts = sorted({*nodes, *(int(count) for count in trained["nodes"])})
-    told = forecast_table(known, counts)
-    told = told[told["platform"].isin(trained["platform"])]
+    forecasts = forecast_table(runs, counts)
+    forecasts = forecasts[forecasts["platform"].isin(trained["platform"])]
     ranks = float((trained["ranks"] / trained["nodes"]).median())
-    steps = told["work"] / told["batch_size"]
+    steps = forecasts["work"] / forecasts["batch_size"]
     fitted = pd.DataFrame(
         {
-            "network": told["workload"],
-            "platform": told["platform"],
-            "nodes": told["nodes"],
-            "batch_per_device": told["batch_size"] / (told["nodes"] * ranks),
-            "step_s": told["time_s"] / steps,
-            "samples_per_s": told["work"] / told["time_s"],
-            "samples_per_s_low": told["work"] / told["time_high_s"],
-            "samples_per_s_high": told["work"] / told["time_low_s"],
-            "joules_per_sample": told["energy_j"] / told["work"],
-            "joules_per_sample_low": told["energy_low_j"] / told["work"],
-            "joules_per_sample_high": told["energy_high_j"] / told["work"],
-            "energy_source": "fitted to " + told["fitted_on"],
-            "basis": told["rests_on"],
+            "network": forecasts["workload"],
+            "platform": forecasts["platform"],
+            "nodes": forecasts["nodes"],
+            "batch_per_device": forecasts["batch_size"] / (forecasts["nodes"] * ranks),
+            "step_s": forecasts["time_s"] / steps,
+            "samples_per_s": forecasts["work"] / forecasts["time_s"],
+            "samples_per_s_low": forecasts["work"] / forecasts["time_high_s"],
+            "samples_per_s_high": forecasts["work"] / forecasts["time_low_s"],
+            "joules_per_sample": forecasts["energy_j"] / forecasts["work"],
+            "joules_per_sample_low": forecasts["energy_low_j"] / forecasts["work"],
+            "joules_per_sample_high": forecasts["energy_high_j"] / forecasts["work"],
+            "energy_source": "fitted to " + forecasts["fitted_on"],
+            "basis": forecasts["rests_on"],
         }
     ).assign(rests_on="fitted")
     ran = scaling(trained).rename(

@@ -29,8 +29,8 @@ def _read_spec(path: Path) -> RunSpec:
 
 
 def _load(text: str) -> Load:
-    told = json.loads(text)
-    return Load(float(told["busy_cores"]), tuple(map(str, told["programs"])))
+    load = json.loads(text)
+    return Load(float(load["busy_cores"]), tuple(map(str, load["programs"])))
 
 
 def main() -> None:

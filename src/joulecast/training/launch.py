@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -173,8 +173,8 @@ def _put_in_place(measured: Path, out: Path, run: str, attempts: Path) -> None:
 class Quiet:
     """What is done about other programs: see the section ``quiet`` of the configuration."""
 
-    wait_s: float = 60.0
-    repeats: int = 1
+    wait_s: float
+    repeats: int
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,9 @@ class _Job:
     """One run, repeated while other programs disturb it."""
 
     spec: RunSpec
-    command: Callable[[Path, Path, Load], list[str]]
-    """Argument list, from the file of the specification, the folder for the record and the load before."""
-    environment: dict[str, str]
+    launcher: str | None
+    nodes: int | None
+    python: str | None
     log: TextIO
     timeout_s: float
 
@@ -219,8 +219,11 @@ class _Job:
         return best[1]
 
     def _once(self, spec_file: Path, folder: Path, load: Load, lock: int) -> RunInfo:
-        command = self.command(spec_file, folder, load)
-        _run(command, self.environment, self.spec, spec_file, self.log, lock, self.timeout_s)
+        command = command_line(
+            self.spec, spec_file, folder, self.launcher, self.nodes, self.python, load
+        )
+        environment = _environment(self.spec, self.launcher)
+        _run(command, environment, self.spec, spec_file, self.log, lock, self.timeout_s)
         # Rank 0 validated the record before it renamed it.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
@@ -277,11 +280,7 @@ def measure(
                 print(f"{out} already answers this specification", file=log)
                 keep_record(attempts, spec.run, out)
                 return
-
-            def command(spec_file: Path, folder: Path, load: Load) -> list[str]:
-                return command_line(spec, spec_file, folder, launcher, nodes, python, load)
-
-            job = _Job(spec, command, _environment(spec, launcher), log, timeout_s)
+            job = _Job(spec, launcher, nodes, python, log, timeout_s)
             # Ranks on other hosts read it, so it lies where the records do.
             with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
                 begin = time.monotonic()

@@ -68,17 +68,11 @@ def _note_vain_wait(lock: int, when_s: float | None) -> None:
             os.pwrite(lock, str(int(when_s)).encode(), 0)  # not in the future
 
 
-@dataclass
+@dataclass(frozen=True)
 class Machine:
-    """This machine, held for a measurement.
-
-    Attributes:
-        lock: descriptor of the lock, for children to inherit.
-        load: what other programs did when it was last looked at; ``None`` before that.
-    """
+    """This machine, held for a measurement; ``lock`` is the lock's descriptor, for children to inherit."""
 
     lock: int
-    load: Load | None
     _wait_s: float
     _since_s: float
     _tell: Callable[[str], None]
@@ -91,15 +85,15 @@ class Machine:
         vain_s = _last_vain_wait_s(self.lock)
         is_of_now = self._since_s <= vain_s and 0 <= time.time() - vain_s < _NO_NEW_WAIT_S
         patience_s = 0.0 if is_of_now else self._wait_s
-        self.load, waited_s = wait_for_quiet(patience_s, self._tell)
-        if self.load.is_quiet:
+        load, waited_s = wait_for_quiet(patience_s, self._tell)
+        if load.is_quiet:
             _note_vain_wait(self.lock, None)
-            return self.load
+            return load
         if patience_s:
             _note_vain_wait(self.lock, time.time())
         waited = f" after a wait of {waited_s:.0f} s" if patience_s else ""
-        self._tell(f"{self.load.text()}{waited}; what is measured now is marked as disturbed")
-        return self.load
+        self._tell(f"{load.text()}{waited}; what is measured now is marked as disturbed")
+        return load
 
 
 @contextmanager
@@ -113,4 +107,4 @@ def held_machine(log: TextIO, wait_s: float, since_s: float = 0.0) -> Iterator[M
             shorten its own.
     """
     with machine_lock(log) as lock:
-        yield Machine(lock, None, wait_s, since_s, _teller(log))
+        yield Machine(lock, wait_s, since_s, _teller(log))

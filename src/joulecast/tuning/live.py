@@ -31,7 +31,7 @@ from joulecast.training.ranks import leave_mpi_job
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
 from joulecast.tuning.limit_profile import LimitProfile
 from joulecast.tuning.live_job import DEFAULT_ETA, LiveJob, Training, live_provenance, stopped_by
-from joulecast.tuning.policies import Policy
+from joulecast.tuning.policies import Policy, SeededByTrial
 from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.recurrences import TRIES, Recurrence, recur
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
@@ -309,17 +309,6 @@ class LiveTraining:
             )
 
 
-class _SeededByTrial:
-    """A policy whose draws depend on the seed and on how many trials there are, so that a loop that was
-    interrupted draws what it would have drawn."""
-
-    def __init__(self, policy: Policy, seed: int) -> None:
-        self._policy, self._seed = policy, seed
-
-    def propose(self, history: History, rng: random.Random) -> Proposal:
-        return self._policy.propose(history, random.Random(f"{self._seed}/{len(history.trials)}"))
-
-
 def _to_stderr(note: str) -> None:
     print(note, file=sys.stderr, flush=True)
 
@@ -382,7 +371,7 @@ def tune_live(
             ended(trial)
 
     say_notes()
-    seeded = _SeededByTrial(policy, seed)
+    seeded = SeededByTrial(policy, seed)
     # Held before the history is read: two loops on one file would both go on from its end.
     with held_machine(sys.stderr, quiet_wait_s) as machine:
         load, watch = machine.wait_for_quiet(), LoadWatch()

@@ -160,3 +160,14 @@ def what_is_left(space: SearchSpace, history: History, limits: LimitsOf) -> Prop
     if size is None:
         return Proposal(space.default, space.highest_limit(space.default), phase="unbounded")
     return Proposal(size, limits.limits(history, size), phase="walk")
+
+
+class SeededByTrial:
+    """A policy whose draws depend on the seed and on how many trials there are, so that a loop that was
+    interrupted draws what it would have drawn."""
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self._policy, self._seed = policy, seed
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        return self._policy.propose(history, random.Random(f"{self._seed}/{len(history.trials)}"))

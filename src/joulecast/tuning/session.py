@@ -1,11 +1,8 @@
-"""A tuning as people ask for it: a policy on the traces of others, or on trainings here and now.
-
-What the command ``tune`` prints, and :func:`joulecast.tune` returns.
-"""
+"""A tuning from beginning to end: a policy on the traces of others, or on trainings here and now."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.spec import Workload
@@ -18,83 +15,44 @@ from joulecast.tuning.report import (
     replay_report,
     write_replayed_history,
 )
-from joulecast.tuning.trial import Criterion, Goal, Trial
-
-Device = Literal["cpu", "cuda"]
+from joulecast.tuning.trial import Trial
 
 _SEEDS = 20
 
 
-def _refuse(options: dict[str, Any], why: str) -> None:
-    given = [option for option, value in options.items() if value is not None]
-    if given:
-        raise JoulecastError(f"{given[0]} {why}")
-
-
-def tuned(
-    *,
-    live: bool,
-    traces: Path | None,
-    workload: str | None,
-    gpu: str | None,
+def tuned_on_traces(
+    traces: Path,
+    workload: str,
+    gpu: str,
     policy: str,
     recurrences: int,
     seeds: int | None,
-    target: float | None,
-    eta: float,
-    beta: float | None,
-    window: int | None,
-    criterion: Criterion,
-    max_slowdown: float,
+    asked: Asked,
     history: Path | None,
-    target_accuracy: float | None,
-    device: Device | None,
-    allow_power_limit: bool,
-    say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The report of a tuning: of a live one what it did and advises, of a replay what it saves.
+    """The report of a replay: what the policy saves.
 
     Args:
-        say: gets notes of a live tuning while it goes on.
+        seeds: replays to take the mean of; 20 if ``None``.
+        history: file for the trials of the one seed.
 
     Raises:
-        JoulecastError: an option that is for the other kind, or missing, or wrong.
+        JoulecastError: no such traces, workload, GPU or policy, or a history of several seeds.
     """
-    given = {"beta": beta, "window": window}
-    options = {name: value for name, value in given.items() if value is not None}
-    if live:
-        replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
-        _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
-        job: dict[str, Any] = {"eta": eta, "allow_power_limit": allow_power_limit}
-        job |= {"criterion": criterion, "max_slowdown": max_slowdown}
-        job |= {} if device is None else {"device": device}
-        job |= {} if target_accuracy is None else {"target_accuracy": target_accuracy}
-        return _tuned_here(job, policy, options, recurrences, history, say)
-    lived = {
-        "--target-accuracy": target_accuracy,
-        "--device": device,
-        "--allow-power-limit": allow_power_limit or None,
-    }
-    _refuse(lived, "is for trainings on this machine; give --live too")
-    if traces is None or workload is None or gpu is None:
+    count = _SEEDS if seeds is None else seeds
+    if history is not None and count != 1:
         raise JoulecastError(
-            "a replay needs --traces, --workload and --gpu; --live trains on this machine instead"
+            f"--history keeps the trials of one seed, and there are {count}; give --seeds 1 too"
         )
-    seeds = _SEEDS if seeds is None else seeds
-    if history is not None and seeds != 1:
-        raise JoulecastError(
-            f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
-        )
-    asked = Asked(target, Goal(eta, criterion, max_slowdown), options)
-    setting = read_setting(traces, workload, gpu, target, policy)
-    report = replay_report(setting, policy, recurrences, seeds, asked)
+    setting = read_setting(traces, workload, gpu, asked.target, policy)
+    report = replay_report(setting, policy, recurrences, count, asked)
     if history is not None:
         write_replayed_history(history, setting, policy, recurrences, asked)
         report["history"] = str(history)
     return report
 
 
-def _tuned_here(
+def tuned_here(
     job: dict[str, Any],
     policy: str,
     options: dict[str, Any],
@@ -102,6 +60,17 @@ def _tuned_here(
     history: Path | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
+    """The report of a live tuning of LeNet-5 on digits: what it did, and what to use next.
+
+    Args:
+        job: fields of :class:`~joulecast.tuning.live.LiveJob`.
+        options: of the policy.
+        history: file of the trials; the tuning continues after the last one in it.
+        say: gets notes while the tuning runs.
+
+    Raises:
+        JoulecastError: a wrong option, or no GPU where one is asked for.
+    """
     environment = LiveTraining(LiveJob(Workload(network="lenet5", image_size=8), **job))
     trials: list[Trial] = []
     done = tune_live(
