@@ -24,10 +24,10 @@ from joulecast.config_experiments import (
 from joulecast.errors import JoulecastError
 from joulecast.names import NAME, plain_path, relative_name, simple_name, without_secrets
 from joulecast.power.meters import METER_NAMES
+from joulecast.reading import read_yaml
 from joulecast.shipped import is_path
 from joulecast.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
-from joulecast.yaml_files import read_yaml
 
 
 class WorkloadSection(Section):

@@ -15,7 +15,7 @@ from joulecast.config_experiments import Download
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of, written_aside
 from joulecast.names import relative_name, without_secrets
-from joulecast.yaml_files import read_yaml, validated
+from joulecast.reading import read_yaml, validated
 
 _FileName = Annotated[str, AfterValidator(relative_name)]
 

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
+from joulecast.reading import read_yaml, validated
 from joulecast.shipped import PLATFORMS, find, is_path, known
-from joulecast.yaml_files import read_yaml, validated
 
 
 class Link(BaseModel):

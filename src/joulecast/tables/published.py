@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from joulecast.yaml_files import read_yaml, validated
+from joulecast.reading import read_yaml, validated
 
 
 class Tolerance(BaseModel):
