@@ -401,8 +401,8 @@ def parquet_file(
         sha256: of the file as it was written; it is not looked into where it is another.
 
     Raises:
-        JoulecastError: as :func:`opened`; another file than was written, no Parquet, a column missing or of
-            another type, or more rows than its bytes can hold.
+        JoulecastError: as :func:`opened`; another file than was written, no Parquet, a column missing, too
+            many or of another type, or more rows than its bytes can hold.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -435,8 +435,9 @@ def parquet_file(
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
-    if len(set(schema.names)) < len(schema.names):
-        raise JoulecastError(f"{path}: has a column twice")
+    if len(schema.names) > len(columns):
+        more = ", ".join(sorted({*schema.names} - {*columns})) or "one of its own twice"
+        raise JoulecastError(f"{path}: has more columns than a {what} keeps: {more}")
     for name, column in columns.items():
         found = schema.field(name).type
         text = pa.types.is_dictionary(found) or pa.types.is_string(found)
@@ -461,10 +462,23 @@ def parquet_table(
     try:
         # Threads cost more than they bring on files of this size.
         table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+        for place, name in enumerate(table.schema.names):
+            if columns[name].kind == "text" and pa.types.is_dictionary(table.schema.types[place]):
+                texts = _unfolded_texts(table[name], f"{path}: {name}")
+                table = table.set_column(place, name, texts)
         frame = table.to_pandas(ignore_metadata=True)
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         raise JoulecastError(f"{path}: is broken: {error}") from None
-    categories = {
-        name: object for name, column in columns.items() if column.kind == "text" and len(frame)
-    }
-    return checked_table(frame.astype(categories), columns, str(path))
+    return checked_table(frame, columns, str(path))
+
+
+def _unfolded_texts(texts: Any, origin: str) -> Any:
+    """Texts of a dictionary as texts, where they fit into memory."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for chunk in texts.chunks:
+        longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
+        if longest * len(chunk) > MAX_TABLE_BYTES // 2:
+            raise JoulecastError(f"{origin} has texts of {longest} bytes in {len(chunk)} rows")
+    return texts.cast(pa.string())

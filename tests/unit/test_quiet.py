@@ -165,7 +165,7 @@ def test_a_second_try_that_fails_leaves_the_first_record(measured):
 class _Rank:
     def __init__(self, host, work, programs=()):
         self.host, self.clock = host, lambda t: t - 100.0
-        self.sampled = {"work": work, "programs": list(programs)}
+        self.sampled = {"work": work, "programs": list(programs), "died": None}
 
 
 def _work(machine_cores, own_cores):

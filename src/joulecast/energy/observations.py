@@ -143,11 +143,24 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
     return float(min(nodes, hosts))
 
 
+def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, without energies where they add up to none: a meter that stands still measures nothing."""
+    energy_j = row["energy_j"]
+    if np.isnan(energy_j) or 0 < energy_j < np.inf:
+        return row
+    energies = [
+        name for name in row if name == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", name)
+    ]
+    why = f"its meters add up to {energy_j:g} J, which is no energy of a run"
+    return row | dict.fromkeys(energies, np.nan) | {"energy_source": None, "why_no_energy": why}
+
+
 def observe(record: RunRecord) -> dict[str, Any]:
     """The row of one record."""
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
-        return row | dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
+        phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
+        return _with_sound_energy(row | phases)
     steps = max(record.info.outcome.steps, 1)
     seconds = _stage_seconds(record)
     computing = record.stages[record.stages["stage"] == "computing"]
@@ -157,7 +170,7 @@ def observe(record: RunRecord) -> dict[str, Any]:
     row["sigma_computing_s"] = float(per_step.sum().std()) if len(computing) > 1 else 0.0
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
     row["t_other_s"] = max(0.0, row["total_s"] - sum(seconds.values())) / steps
-    return row | _energy(record) | _utilisation(record)
+    return _with_sound_energy(row | _energy(record) | _utilisation(record))
 
 
 def _observe_folder(folder: Path) -> dict[str, Any]:
