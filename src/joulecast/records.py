@@ -280,8 +280,8 @@ def _validate_execution(record: RunRecord) -> None:
             raise JoulecastError(f"run {run}: no sample was trained")
         if record.stages["step"].max() >= info.outcome.steps:
             raise JoulecastError(
-                f"run {run}: stages of step {record.stages['step'].max()}, in a run of "
-                f"{info.outcome.steps} steps"
+                f"run {run}: stages.parquet: a stage of step {record.stages['step'].max():g}, in a run "
+                f"of {info.outcome.steps} steps"
             )
 
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import make_spec
 
 from joulecast.attempts import attempts_at, bring_back
+from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
 from joulecast.provenance import usable_cores
 from joulecast.records import read_record
@@ -211,6 +212,30 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
         False,
         True,
     ]
+
+
+def _kill_the_sampler_once_training(log):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for rank in _ranks(log.parent) if log.is_file() and "step " in log.read_text() else ():
+            for child in rank.children():
+                if "joulecast.power.sampler" in child.cmdline():
+                    child.kill()
+                    return
+        time.sleep(0.05)
+
+
+def test_a_killed_sampler_costs_the_energy_and_not_the_times(tmp_path):
+    log = tmp_path / "dark.log"
+    killer = threading.Thread(target=_kill_the_sampler_once_training, args=(log,))
+    killer.start()
+    record = run(make_spec("dark", training={"steps": 400}), tmp_path, launcher=None)
+    killer.join()
+    row = observe(record)
+    assert set(record.stages["step"]) == set(range(400)) and row["t_computing_s"] > 0
+    assert row["energy_j"] != row["energy_j"] and row["energy_source"] is None
+    assert "the power sampler was ended by SIGKILL" in row["why_no_energy"]
+    assert last_attempt(tmp_path, "dark").reason is None
 
 
 def test_a_run_that_hangs_is_ended(tmp_path):

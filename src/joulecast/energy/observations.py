@@ -117,13 +117,25 @@ def _energy(record: RunRecord) -> dict[str, Any]:
 
 
 def _utilisation(record: RunRecord) -> dict[str, float]:
-    outcome, activity = record.info.outcome, record.activity
-    inside = activity[activity["t_s"].between(outcome.start_s, outcome.stop_s)]
-    return {
-        "u_cpu": float(inside["cpu_utilisation"].mean()),
-        "memory_bytes": float(inside["memory_bytes"].mean()),
-        "network_bytes_per_s": float(inside["network_bytes_per_s"].mean()),
-    }
+    """Means over the run and its nodes.
+
+    A row of activity is the mean since the row before it. Each counts as long as it lies in the run, so
+    that a run that is shorter than the sampler's period has utilisations, too.
+    """
+    outcome = record.info.outcome
+    activity = record.activity.sort_values(["node", "t_s"], kind="stable")
+    until = activity["t_s"]
+    since = until.groupby(activity["node"]).shift().fillna(until - record.info.spec.sample_period_s)
+    inside = until.clip(upper=outcome.stop_s) - since.clip(lower=outcome.start_s)
+    weights = inside.clip(lower=0.0)
+    names = {"u_cpu": "cpu_utilisation"} | {name: name for name in UTILISATIONS[1:]}
+    means = {}
+    for name, column in names.items():
+        known = weights.where(activity[column].notna(), 0.0)
+        total = float(known.sum())
+        weighted = float((activity[column].fillna(0.0) * known).sum())
+        means[name] = weighted / total if total > 0 else float("nan")
+    return means
 
 
 def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> float:
