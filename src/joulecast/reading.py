@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 MAX_BYTES = 64_000_000
 """Of a file that is held in memory whole: Python's objects take about ten times the text."""
-MAX_YAML_BYTES = 1_000_000
+MAX_YAML_BYTES = 500_000
 MAX_YAML_NODES = 100_000
 """Of a YAML file after its aliases are unfolded."""
 MAX_TABLE_BYTES = 1_000_000_000
@@ -168,17 +168,16 @@ def read_yaml(path: Path, what: str) -> Any:
         JoulecastError: as :func:`read_text`; or no YAML, or one that unfolds to more than it may.
     """
     text = read_text(path, what, MAX_YAML_BYTES)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node = yaml.compose(text, Loader=loader)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
         if node is None:
             return None
         if _unfolded(node, {}, MAX_DEPTH) > MAX_YAML_NODES:
             raise JoulecastError(
                 f"{path}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
             )
-        # Composed twice, since a loader is used up; the text is small.
-        return yaml.load(text, Loader=loader)
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise JoulecastError(f"{path}: is not YAML: {_mistake(error)}") from None
     except RecursionError:

@@ -253,11 +253,6 @@ def _verify(folder: Path, info: CampaignInfo, names: Iterable[str]) -> None:
             raise JoulecastError(f"{folder / CAMPAIGN_FILE}: does not name {name}; restore it")
         if not path.is_file():
             raise JoulecastError(f"{path}: missing; restore it, or fetch the campaign again")
-        if path.stat().st_size != kept.bytes:
-            raise JoulecastError(
-                f"{path}: is not what was recorded (it has {path.stat().st_size} bytes, {CAMPAIGN_FILE} says "
-                f"{kept.bytes}); restore it, or fetch the campaign again"
-            )
         found = sha256_of(path)
         if found != kept.sha256:
             raise JoulecastError(

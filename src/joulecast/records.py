@@ -49,6 +49,7 @@ PHASES = ("init", "run", "epoch", "block", "evaluation")
 # No run is longer than three centuries, and no cluster draws as much as all power stations.
 _TIME_S = Column("number", -1e10, 1e10)
 _AMOUNT = Column("number", 0, 1e18, optional=True)
+_SHARE = Column("number", -1e-6, 1e6, optional=True)  # differences of clocks, hence the rounding
 _NAME = Column("text")
 
 FRAMES: dict[str, dict[str, Column]] = {
@@ -69,8 +70,8 @@ FRAMES: dict[str, dict[str, Column]] = {
     "activity": {
         "node": _NAME,
         "t_s": _TIME_S,
-        "cpu_utilisation": _AMOUNT,
-        "gpu_utilisation": _AMOUNT,
+        "cpu_utilisation": _SHARE,
+        "gpu_utilisation": _SHARE,
         "memory_bytes": _AMOUNT,
         "network_bytes_per_s": _AMOUNT,
     },
