@@ -82,6 +82,7 @@ def _append(folder: Path, run: str, line: dict[str, Any]) -> None:
                 fcntl.lockf(file, fcntl.LOCK_EX)
             # The first end of line parts it from one that a full disk cut short.
             file.write(f"\n{json.dumps(line)}\n".encode())
+            os.fsync(file)
 
 
 def attempts_at(folder: Path, run: str) -> list[Attempt]:
