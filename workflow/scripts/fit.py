@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(records: list[str], runs: int | None, imported: list[str], fits: str, **options: float) -> None:
+def main(
+    records: list[str], runs: int | None, imported: list[str], fits: str, **options: float
+) -> None:
     places = [Path(path) for path in records]
     if runs is not None:
         places = campaign_records(places, runs)
