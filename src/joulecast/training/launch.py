@@ -27,7 +27,7 @@ from joulecast.files import directory_written_aside, explained_disk_errors
 from joulecast.power.foreign_load import Load
 from joulecast.records import RunInfo, answers, read_info
 from joulecast.spec import RunSpec
-from joulecast.training.machine import Machine, held_machine
+from joulecast.training.machine import LONGEST_WAIT_S, Machine, held_machine
 from joulecast.training.processes import NotBegun, remove_shared_memory, run_to_end
 from joulecast.training.ranks import own_mpi_environment, said_reason
 
@@ -248,13 +248,15 @@ def measure(
     attempts = out.parent / "attempts" if attempts is None else attempts
     patience = quiet or Quiet(wait_s=0.0, repeats=0)
     since_s = asked_s if math.isfinite(asked_s) else 0.0
+    # A measurement of the same campaign takes no longer than this one may.
+    longest_s = max(LONGEST_WAIT_S, (1 + patience.repeats) * (timeout_s + patience.wait_s))
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log, ended_by_signals(), attempt_noted(attempts, spec.run, log_file) as attempt:
         # Before the lock, which an earlier attempt on this host may be waiting for.
-        wait_for_earlier(attempts, attempt, log)
-        with held_machine(log, patience.wait_s, since_s) as machine:
+        wait_for_earlier(attempts, attempt, log, 2 * longest_s)
+        with held_machine(log, patience.wait_s, since_s, longest_s) as machine:
             bring_back(attempts, spec.run, out, asked_s)
             # Of killed attempts; their ranks, which read and wrote there, are gone with the lock.
             for left in attempts.glob(f".{spec.run}-*"):
