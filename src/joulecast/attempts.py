@@ -82,6 +82,7 @@ def _append(folder: Path, run: str, line: dict[str, Any]) -> None:
                 fcntl.lockf(file, fcntl.LOCK_EX)
             # The first end of line parts it from one that a full disk cut short.
             file.write(f"\n{json.dumps(line)}\n".encode())
+            os.fsync(file)
 
 
 def attempts_at(folder: Path, run: str) -> list[Attempt]:
@@ -193,16 +194,26 @@ def settle(folder: Path, run: str) -> list[Attempt]:
     return attempts_at(folder, run) if over else attempts
 
 
-def wait_for_earlier(folder: Path, own: Attempt, log: TextIO) -> None:
-    """Wait for earlier attempts at a run that go on: one that outlived who started it may yet end well."""
+def wait_for_earlier(folder: Path, own: Attempt, log: TextIO, longest_s: float) -> None:
+    """Wait for earlier attempts at a run that go on: one that outlived who started it may yet end well.
+
+    Raises:
+        JoulecastError: one goes on for longer than ``longest_s``; says where.
+    """
     told = False
+    until = time.monotonic() + longest_s
     while True:
         earlier = itertools.takewhile(lambda a: a.id != own.id, settle(folder, own.run))
         others = [attempt for attempt in earlier if attempt.ended_utc is None]
         if not others:
             break
+        where = ", ".join(f"{a.host.split(':')[0]} (process {a.pid})" for a in others)
+        if time.monotonic() > until:
+            raise JoulecastError(
+                f"run {own.run}: an earlier attempt goes on on {where}, after a wait of "
+                f"{longest_s / 3600:.3g} h; end it, then start again"
+            )
         if not told:
-            where = ", ".join(f"{a.host.split(':')[0]} (process {a.pid})" for a in others)
             print(f"an earlier attempt goes on on {where}; waiting for it", file=log, flush=True)
             told = True
         time.sleep(_POLL_S)

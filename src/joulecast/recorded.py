@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_written_aside, sha256_of
+from joulecast.files import directory_added_to, directory_written_aside, sha256_of
 from joulecast.metering import EnergySource
 from joulecast.provenance import source_state
 from joulecast.reading import (
@@ -349,12 +349,15 @@ def unpack_run(folder: Path, run: str, target: Path) -> None:
 def unpack_all(folder: Path, out: Path) -> list[Path]:
     """Write every run of the recorded campaign ``folder`` to ``out/RUN``; the folders written.
 
+    A new folder ``out`` is there with all runs or not at all.
+
     Raises:
         JoulecastError: as :func:`read_campaign` says.
     """
     campaign = read_campaign(folder)
-    for run in campaign.runs:
-        write_record(out / run, recorded_run(campaign, run))
+    with directory_added_to(out) as partial:
+        for run in campaign.runs:
+            write_record(partial / run, recorded_run(campaign, run))
     return [out / run for run in campaign.runs]
 
 

@@ -8,7 +8,7 @@ record is written aside, validated and then
 renamed, so a folder that is there is complete.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -367,6 +367,22 @@ def record_folders(above: Path) -> list[Path]:
         raise JoulecastError(
             f"{above}: holds no run record (a folder with run.json); import or measure some, or "
             "unpack a recorded campaign with `joulecast replay`"
+        )
+    return folders
+
+
+def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
+    """The records of a campaign of so many runs: one folder with all of them, or a folder each.
+
+    Raises:
+        JoulecastError: there are fewer or more; says how many.
+    """
+    folders = [folder for path in above for folder in record_folders(path)]
+    if len(folders) != runs:
+        raise JoulecastError(
+            f"{above[0] if len(above) == 1 else above[0].parent}: has {len(folders)} records, the "
+            f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
+            "delete that folder and start again"
         )
     return folders
 

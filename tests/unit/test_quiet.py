@@ -32,6 +32,12 @@ IDLE = Load(0.1)
 BURNER = "while True: pass"
 
 
+@pytest.fixture(autouse=True)
+def own_machine(monkeypatch):
+    """No measurement of this machine is waited for."""
+    monkeypatch.setattr(machine, "_NAME", f"joulecast-test-{os.getpid()}")
+
+
 @pytest.fixture
 def burner(tmp_path):
     """A program that works as much as it is let, from a script with a name of its own."""
