@@ -7,9 +7,14 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from joulecast.errors import JoulecastError
+from joulecast.reading import opened
+
+_LARGEST = 10**12
 
 
 def _aside(target: Path) -> Path:
@@ -18,9 +23,13 @@ def _aside(target: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file.
+
+    Raises:
+        JoulecastError: as :func:`~joulecast.reading.opened`.
+    """
+    with opened(path, "file", _LARGEST) as file:
+        return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
 
 
 @contextmanager

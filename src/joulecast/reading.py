@@ -180,17 +180,18 @@ def read_yaml(path: Path, what: str) -> Any:
         JoulecastError: as :func:`read_text`; or no YAML, or one that unfolds to more than it may.
     """
     text = read_text(path, what, MAX_YAML_BYTES)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = None
     try:
-        node = yaml.compose(text, Loader=loader)
+        # Made inside: the first thing that it does is to look for characters that no YAML may have.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        node = loader.get_single_node()
         if node is None:
             return None
         if _unfolded(node, {}, MAX_DEPTH) > MAX_YAML_NODES:
             raise JoulecastError(
                 f"{path}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
             )
-        # Composed twice, since a loader is used up; the text is small.
-        return yaml.load(text, Loader=loader)
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise JoulecastError(f"{path}: is not YAML: {_mistake(error)}") from None
     except RecursionError:
@@ -200,6 +201,9 @@ def read_yaml(path: Path, what: str) -> Any:
     except (ValueError, OverflowError, TypeError) as error:
         # A date that is none, an integer of thousands of digits, a key that is a list.
         raise JoulecastError(f"{path}: is not YAML that can be read: {error}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def _unfolded(node: Any, seen: dict[int, int], depth: int) -> int:
