@@ -101,7 +101,7 @@ def is_placement(content: Any) -> bool:
 
 def _read_node(where: str, content: Any) -> _Node:
     if not isinstance(content, dict):
-        raise JoulecastError(f"{where}: a node without an id: {str(content)[:80]}")
+        raise JoulecastError(f"{where}: a node without an id: {content!r:.80}")
     name = checked_name(where, "a node", content.get("id"))
     here = f"{where}, node `{name}`"
 
@@ -137,7 +137,7 @@ def _read_edges(
     for number, edge in enumerate(content):
         here = f"{where}, edge {number}"
         if not isinstance(edge, dict):
-            raise JoulecastError(f"{here}: is no edge: {str(edge)[:80]}")
+            raise JoulecastError(f"{here}: is no edge: {edge!r:.80}")
         ends = []
         for key in ("sourceId", "destId"):
             if key not in edge:

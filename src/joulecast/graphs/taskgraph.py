@@ -191,7 +191,7 @@ def require_few_nodes(where: str, nodes: int) -> None:
 
 def _task_of(where: str, content: Any) -> Task:
     if not isinstance(content, dict):
-        raise JoulecastError(f"{where}: a task without a name: {str(content)[:80]}")
+        raise JoulecastError(f"{where}: a task without a name: {content!r:.80}")
     name = checked_name(where, "a task", content.get("name"))
     here = f"{where}, task `{name}`"
 

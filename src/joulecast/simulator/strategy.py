@@ -12,7 +12,7 @@ follows the tensors that it reads (Duan et al. 2024, section 4; placements by me
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -39,7 +39,9 @@ class Node(BaseModel):
         None,
         description="Shard over the data axis: 1 optimizer state, 2 also gradients, 3 also weights.",
     )
-    children: dict[str, "Node"] = Field({}, description="By module path from this node.")
+    children: dict[Annotated[str, Field(max_length=500)], "Node"] = Field(
+        {}, description="By module path from this node."
+    )
 
 
 class Strategy(BaseModel):
