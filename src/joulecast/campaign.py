@@ -18,6 +18,8 @@ from joulecast.shipped import PLATFORMS
 from joulecast.spec import Calibration, RunSpec, Training, Workload
 from joulecast.workloads.roots import ROOT_LAYOUT
 
+_MOST_RUNS = 100_000
+
 
 def _steps(config: Config, network: str, batch: int) -> int:
     samples, steps = config.training.samples, config.training.steps
@@ -48,6 +50,12 @@ def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunS
 
 def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
     scale = config.scale
+    asked = len(config.workload.networks) * len(scale.nodes) * scale.repeats
+    if asked > _MOST_RUNS:
+        raise JoulecastError(
+            f"the configuration asks for {asked:,} runs, more than {_MOST_RUNS:,} (keys `workload.networks`, "
+            "`scale.nodes` and `scale.repeats`)"
+        )
     cells = {
         (network, nodes, scale.batch_size * (nodes if scale.scaling == "weak" else 1), repeat)
         for network in config.workload.networks

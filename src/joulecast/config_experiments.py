@@ -1,6 +1,7 @@
 """The configuration's sections of the experiments that need no campaign: simulator, partitioning, tuning."""
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -9,11 +10,23 @@ from joulecast.names import open_address, plain_path, simple_name
 from joulecast.spec import Precision
 from joulecast.workloads.networks import check_size, network_info
 
+_LARGEST = 10**12
+"""Of numbers in a configuration: bytes are the largest."""
+
 
 class Section(BaseModel):
     """Keys that belong together; others are refused."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _possible(cls, value: Any) -> Any:
+        values = value.values() if isinstance(value, dict) else value
+        for number in values if isinstance(values, Iterable) else [values]:
+            if isinstance(number, int | float) and abs(number) > _LARGEST:
+                raise ValueError(f"{number:g} is more than any campaign can have")
+        return value
 
 
 class Download(Section):

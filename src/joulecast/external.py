@@ -3,10 +3,13 @@
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import IO, Annotated
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, TypeAdapter
 
@@ -15,20 +18,43 @@ from joulecast.config_experiments import Download
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of, written_aside
 from joulecast.names import relative_name, without_secrets
-from joulecast.reading import read_yaml, validated
+from joulecast.reading import opened, read_yaml, validated
 
 _FileName = Annotated[str, AfterValidator(relative_name)]
+
+
+_MAX_BYTES = 100_000_000_000
+"""Of a download, which may not end."""
+
+
+@contextmanager
+def _asked(url: str) -> Iterator[IO[bytes]]:
+    """What an address gives. A file of this machine is opened as any other: it may be a pipe."""
+    parts = urlsplit(url)
+    with ExitStack() as stack:
+        if parts.scheme == "file":
+            file = opened(Path(unquote(parts.path)), "file of external data", _MAX_BYTES)
+            try:
+                answer = stack.enter_context(file)
+            except JoulecastError as error:
+                raise urllib.error.URLError(str(error)) from None
+        else:
+            answer = stack.enter_context(urllib.request.urlopen(url, timeout=60))
+        yield answer
 
 
 def _fetch(name: str, download: Download, target: Path) -> None:
     address = without_secrets(download.url)
     try:
-        with (
-            urllib.request.urlopen(download.url, timeout=60) as answer,
-            written_aside(target) as aside,
-        ):
+        with _asked(download.url) as answer, written_aside(target) as aside:
             with open(aside, "wb") as file:
-                shutil.copyfileobj(answer, file)
+                for part in iter(lambda: answer.read(1 << 20), b""):
+                    file.write(part)
+                    if file.tell() > _MAX_BYTES:
+                        raise JoulecastError(
+                            f"external_data {name}: {address} has more than {_MAX_BYTES / 1e9:g} GB; "
+                            "nothing was kept"
+                        )
             found = sha256_of(aside)
             if found != download.sha256:
                 raise JoulecastError(

@@ -14,9 +14,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from joulecast.errors import JoulecastError
+from joulecast.reading import opened
+
+_LARGEST = 10**12
 
 _PARTIAL = ".partial"
 _LEFT_S = 24 * 3600.0
@@ -29,9 +34,13 @@ def _aside(target: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file.
+
+    Raises:
+        JoulecastError: as :func:`~joulecast.reading.opened`.
+    """
+    with opened(path, "file", _LARGEST) as file:
+        return hashlib.file_digest(cast("BufferedReader", file), "sha256").hexdigest()
 
 
 @contextmanager

@@ -3,12 +3,23 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files import sha256_of, written_aside
+from joulecast.names import relative_name
+from joulecast.reading import read_json_object, validated
 
 PROVENANCE_FILE = "provenance.json"
+
+
+class _Known(BaseModel):
+    """What of a provenance is looked at."""
+
+    format: int
+    sha256: dict[Annotated[str, AfterValidator(relative_name)], str]
 
 
 def checked_provenance(
@@ -27,21 +38,14 @@ def checked_provenance(
         JoulecastError: not such a folder, another format, or a file that is missing or was changed.
     """
     try:
-        provenance: dict[str, Any] = json.loads((folder / PROVENANCE_FILE).read_text())
-        if provenance["format"] != version:
-            raise JoulecastError(
-                f"{folder}: format {provenance['format']}, this version reads {version}"
-            )
-        sums: dict[str, str] = dict(provenance["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{PROVENANCE_FILE}: {error}"
-        raise JoulecastError(f"{folder} has {missing.format(why=why)}") from None
-    for name in {**dict.fromkeys(files), **sums}:
-        try:
-            actual = sha256_of(folder / name)
-        except OSError as error:
-            raise JoulecastError(f"{folder / name}: cannot be read ({error.strerror})") from None
-        if actual != sums.get(name):
+        provenance = read_json_object(folder / PROVENANCE_FILE, "provenance of measurements")
+        known = validated(TypeAdapter(_Known), provenance, PROVENANCE_FILE)
+    except JoulecastError as error:
+        raise JoulecastError(f"{folder} has {missing.format(why=error)}") from None
+    if known.format != version:
+        raise JoulecastError(f"{folder}: format {known.format}, this version reads {version}")
+    for name in {**dict.fromkeys(files), **known.sha256}:
+        if sha256_of(folder / name) != known.sha256.get(name):
             raise JoulecastError(
                 f"{folder / name} was changed since it was measured (its SHA-256 is not that of "
                 f"{PROVENANCE_FILE}); bring it back with git checkout"
@@ -62,11 +66,11 @@ def resumed_session(work: Path, fresh: dict[str, Any], same: Sequence[str]) -> d
     """
     file = work / "session.json"
     if file.is_file():
-        begun: dict[str, Any] = json.loads(file.read_text())
+        begun = read_json_object(file, "session of measurements")
         for key in same:
-            if begun[key] != fresh[key]:
+            if begun.get(key) != fresh[key]:
                 raise JoulecastError(
-                    f"{work} was begun with another `{key}`: {begun[key]}, now {fresh[key]}; "
+                    f"{work} was begun with another `{key}`: {begun.get(key)}, now {fresh[key]}; "
                     "measurements do not mix, remove that folder and start again"
                 )
         return begun

@@ -6,7 +6,7 @@ is only as good as they are.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
@@ -14,65 +14,84 @@ from joulecast.errors import JoulecastError
 from joulecast.reading import read_yaml, validated
 from joulecast.shipped import PLATFORMS, find, is_path, known
 
+# What no machine has more of, so that what is computed of it is finite.
+_NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
+
 
 class Link(BaseModel):
     """One level of a cluster's network: units of devices that its ports join into larger units."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field(description="nvlink, pcie, socket, nic, ...")
+    name: str = Field(max_length=_NAME, description="nvlink, pcie, socket, nic, ...")
     joins: int | None = Field(
-        None, ge=2, description="Consecutive devices that it joins; null: all that there are."
+        None,
+        ge=2,
+        le=_MANY,
+        description="Consecutive devices that it joins; null: all that there are.",
     )
     bytes_per_s: float | None = Field(
         None,
-        gt=0,
+        ge=1,
+        le=_RATE,
         description="Of each port and direction. A port serves one unit of the level below (one device "
         "at the first level); links that stand side by side count together.",
     )
     latency_s: float | None = Field(
-        None, ge=0, description="Of one step of a collective over it (null: not known, taken as 0)."
+        None,
+        ge=0,
+        le=_LONG_S,
+        description="Of one step of a collective over it (null: not known, taken as 0).",
     )
 
 
 class Ring(BaseModel):
     """The ring that NCCL builds for some devices, as the paper's communication model takes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    bytes_per_s: float = Field(gt=0, description="Bus bandwidth of the ring.")
+    bytes_per_s: float = Field(ge=1, le=_RATE, description="Bus bandwidth of the ring.")
     nvlink: bool = Field(False, description="Whether the hops within a node are NVLink.")
 
 
 class Device(BaseModel):
     """What computes: a GPU, or the cores of a rank."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str
-    peak_flops: dict[str, float] = Field({}, description="FLOP/s by precision: fp32, bf16, fp64.")
-    memory_bytes: float | None = Field(None, gt=0, description="Memory that a training may fill.")
-    memory_bytes_per_s: float | None = Field(None, gt=0, description="Memory bandwidth.")
-    launch_s: float = Field(0.0, ge=0, description="Of every op, beside its work.")
+    name: str = Field(max_length=_NAME)
+    peak_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
+        {}, description="FLOP/s by precision: fp32, bf16, fp64."
+    )
+    memory_bytes: float | None = Field(
+        None, ge=1, le=_RATE, description="Memory that a training may fill."
+    )
+    memory_bytes_per_s: float | None = Field(None, ge=1, le=_RATE, description="Memory bandwidth.")
+    launch_s: float = Field(0.0, ge=0, le=_LONG_S, description="Of every op, beside its work.")
 
 
 class Cluster(BaseModel):
     """Nodes, devices and links of a platform, for the simulator."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    nodes: int | None = Field(None, ge=1, description="How many there are; null: any number.")
-    devices_per_node: int = Field(1, ge=1)
+    nodes: int | None = Field(
+        None, ge=1, le=_MANY, description="How many there are; null: any number."
+    )
+    devices_per_node: int = Field(1, ge=1, le=_MANY)
     device: Device
     links: tuple[Link, ...] = Field((), description="From the device outwards.")
     collective_algorithm: Literal["ring", "recursive_doubling", "halving_doubling"] = Field(
         "ring", description="Of all-reduces; the rule that calibrates a network chooses it."
     )
     collective_launch_s: float = Field(
-        0.0, ge=0, description="Seconds before a collective or message starts to move."
+        0.0, ge=0, le=_LONG_S, description="Seconds before a collective or message starts to move."
     )
     overlap_slowdown: float | None = Field(
-        None, ge=0, description="Gamma: what compute and gradient communication cost each other."
+        None,
+        ge=0,
+        le=1e6,
+        description="Gamma: what compute and gradient communication cost each other.",
     )
     rings: dict[str, Ring] = Field(
         {},
@@ -100,19 +119,24 @@ class Cluster(BaseModel):
 class Platform(BaseModel):
     """Facts of one node type. Powers in watts of a whole node, rates in FLOP/s and byte/s."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field(description="The name that records and tables show.")
+    name: str = Field(max_length=_NAME, description="The name that records and tables show.")
     hosts: int | None = Field(
         None,
         ge=1,
+        le=_MANY,
         description="Physical hosts that all nodes of a run live on; null: one host for each node.",
     )
-    idle_w: float | None = Field(None, ge=0, description="Watts of an idle node.")
-    full_w: float | None = Field(None, gt=0, description="Watts of a node under full load.")
-    tdp_w: float | None = Field(None, gt=0, description="Nameplate watts (default: full_w).")
+    idle_w: float | None = Field(None, ge=0, le=_WATTS, description="Watts of an idle node.")
+    full_w: float | None = Field(
+        None, gt=0, le=_WATTS, description="Watts of a node under full load."
+    )
+    tdp_w: float | None = Field(
+        None, gt=0, le=_WATTS, description="Nameplate watts (default: full_w)."
+    )
     watts_source: str | None = Field(None, description="Where the watts come from.")
-    peak_flops: float | None = Field(None, gt=0, description="Peak FLOP/s of a node.")
+    peak_flops: float | None = Field(None, ge=1, le=1e24, description="Peak FLOP/s of a node.")
     notes: str = ""
     # Facts that no measured run depends on: left out of specifications, so that they change no run's hash.
     cluster: Cluster | None = Field(

@@ -59,10 +59,11 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise JoulecastError(f"{path}: cannot be read as a {what} ({said})") from None
+    status = os.fstat(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+        os.close(descriptor)
+        raise JoulecastError(f"{path}: is a folder; give the {what} itself")
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise JoulecastError(f"{path}: is a folder; give the {what} itself")
         if not stat.S_ISREG(status.st_mode):
             raise JoulecastError(
                 f"{path}: is a pipe or a device, expected a {what}; copy what it gives to a file first"
@@ -124,6 +125,7 @@ def json_of(text: str | bytes, origin: str) -> Any:
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
         _require_shallow(value, MAX_DEPTH)
+        _require_text(text, value)
         return value
     except json.JSONDecodeError as error:
         raise JoulecastError(
@@ -133,6 +135,16 @@ def json_of(text: str | bytes, origin: str) -> Any:
         raise JoulecastError(f"{origin}: is nested more than {MAX_DEPTH} deep") from None
     except ValueError as error:
         raise JoulecastError(f"{origin}: is not JSON with finite numbers: {error}") from None
+
+
+def _require_text(text: str | bytes, value: Any) -> None:
+    """JSON can escape half a character, which nothing can write again."""
+    escape = b"\\ud" if isinstance(text, bytes) else "\\ud"
+    if escape in text.lower():  # type: ignore[operator]
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("half a character (a lone surrogate)") from None
 
 
 def _require_shallow(value: Any, depth: int) -> None:

@@ -59,7 +59,7 @@ def test_a_sound_configuration_says_what_it_will_do(check):
         (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),
         (GOOD + "power: {meters: [nvlm]}\n", ["power.meters", "nvlm", "known: nvml"]),
         (GOOD + "powr: {}\n", ["powr", "did you mean `power`"]),
-        ("workload: [", ["is not YAML", "line 1"]),
+        ("workload: [", ["is not YAML", "in line "]),
         ("", ["is empty", "config default"]),
         ("- a\n", ["is no configuration"]),
         (GOOD + "scale: {nodes: '1,2'}\n", ["scale.nodes", "give a list, as [1, 2]"]),

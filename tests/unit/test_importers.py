@@ -302,7 +302,7 @@ def test_a_git_repository_gives_the_same_records_as_the_folder(tmp_path, monkeyp
     write_run(work / "ACME/results", "result_3", seed=3)
     assert import_mlperf(work, tmp_path / "out-3").runs == 3
     assert import_mlperf(work, tmp_path / "out-head", revision="HEAD").runs == 2
-    with pytest.raises(JoulecastError, match="rev-parse failed"):
+    with pytest.raises(JoulecastError, match="has no commit for the revision 'no-such-branch'"):
         import_mlperf(work, tmp_path / "out-none", revision="no-such-branch")
 
 
@@ -645,9 +645,9 @@ def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"runs": "run,system\na,b\n"}, "runs.csv: lacks the columns benchmark, nodes"),
+        ({"runs": "run,system\na,b\n"}, "runs.csv: lacks the columns benchmark, status, nodes"),
         ({"power": "run,meter,t_s,watts\na,n,1,2\nb,n,1,2\na,n,2,2\n"}, "do not lie together"),
-        ({"events": ""}, "events.csv: cannot be read"),
+        ({"events": ""}, "events.csv: is not the table"),
     ],
 )
 def test_tables_that_are_none_are_refused_by_name(tmp_path, monkeypatch, changes, said):

@@ -545,6 +545,14 @@ def check_placement(content: dict) -> None:
     assert placed(content) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("heaviest", [10**16, 10**18, 10**30])
+def test_times_further_apart_than_a_microsecond_are_cut(heaviest):
+    # Numbers of that size have no half way between neighbours: the search for it did not end.
+    graph = a_graph({1: [0], 2: [1], 3: [2]}, [10, heaviest, 20, 30])
+    plan = best_plan(pipeline_problem(graph, 3))
+    assert plan.bottleneck == pytest.approx(heaviest) and plan.is_certified
+
+
 def test_graphs_survive_being_written_and_read(tmp_path):
     graph = a_graph({1: [0], 2: [0, 1]}, [5, 6, 7])
     graph.write(tmp_path / "g.json")
@@ -556,6 +564,8 @@ def test_graphs_survive_being_written_and_read(tmp_path):
     [
         ({"name": ""}, "a task without a name"),
         ({"forward_us": 10**400}, "task `n1`: forward_us is 1000"),
+        ({"forward_us": 10**18}, "task `n1`: forward_us is 1000.*from 0 to 1e\\+15"),
+        ({"name": "a\nb"}, "a task without a name"),
         ({"forward_us": "1"}, "task `n1`: forward_us is '1'"),
         ({"backward_us": None}, "task `n1`: backward_us is None"),
         ({"reads": "n0"}, "reads must be a list of names"),
@@ -571,7 +581,7 @@ def test_bad_task_graphs_are_refused(change, message, tmp_path):
     with pytest.raises(JoulecastError, match=message):
         read_partitionable(file)
     file.write_text(json.dumps(content)[:-20])
-    with pytest.raises(JoulecastError, match=r"g\.json, line 1: is no JSON, or was cut short"):
+    with pytest.raises(JoulecastError, match=r"g\.json, line 1: is not JSON, or was cut short"):
         read_partitionable(file)
 
 
@@ -625,7 +635,7 @@ def test_bad_profiles_are_refused_in_one_line(case, tmp_path):
         ({"edges": [(0, 1, 1), (1, 0, 1)]}, "cycle"),
         ({"maxFPGAs": None}, "maxFPGAs is None"),
         ({"maxFPGAs": 1.5}, "maxFPGAs is 1.5; devices are whole"),
-        ({"nodes": [{"id": ""}, {}]}, "a node without an id"),
+        ({"nodes": [{"id": ""}, {}]}, "a node without a name"),
         (
             {
                 "nodes": [{}, {}, {"isBackwardNode": 1}, {"isBackwardNode": 1}],

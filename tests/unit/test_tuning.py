@@ -575,14 +575,24 @@ def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: byt
         with pytest.raises(JoulecastError, match=r"precious\.json: "):
             read(file)
         assert file.read_bytes() == content
-    with pytest.raises(JoulecastError, match="cannot be read"):
+    with pytest.raises(JoulecastError, match="is a folder"):
         read_history_file(tmp_path)
 
 
 def test_numbers_that_are_none_are_no_trial(tmp_path: Path) -> None:
     file = a_history_file(tmp_path / "h.jsonl", watched("zeus", unimodal(64, 32), 2).history.trials)
     first, *lines = file.read_text().splitlines()
-    for key, wrong in (("cost", "NaN"), ("cost", "1e999"), ("time_s", "null"), ("epochs", '"x"')):
+    for key, wrong in (
+        *(("cost", "NaN"), ("cost", "1e999"), ("time_s", "null"), ("epochs", '"x"')),
+        *(("energy_j", "-184300"), ("energy_j", "1e300"), ("energy_j", "0"), ("epochs", "-1")),
+        *(
+            ("epochs", "0"),
+            ("epochs", "true"),
+            ("why_no_energy", r'"\ud800"'),
+            ("recurrence", "1e30"),
+        ),
+        *(("limits", '{"100": {"time_s": -1, "energy_j": 5}}'), ("power_limit_w", "-250")),
+    ):
         line = json.dumps(json.loads(lines[0]) | {key: "WRONG"}).replace('"WRONG"', wrong)
         file.write_text(f"{first}\n{line}\n")
         with pytest.raises(JoulecastError, match="line 2 is no trial"):
@@ -608,7 +618,7 @@ def test_a_history_of_another_workload_is_refused(tmp_path: Path) -> None:
     file.write_text('{"format": 99}\n')
     with pytest.raises(JoulecastError, match="format 99"):
         read_history_file(file)
-    with pytest.raises(JoulecastError, match="cannot be read"):
+    with pytest.raises(JoulecastError, match="no such history"):
         read_history_file(tmp_path / "absent.jsonl")
 
 

@@ -480,7 +480,7 @@ def test_a_cost_that_is_not_known_is_no_advice() -> None:
 
 
 def test_files_that_are_no_history_are_refused(tmp_path: Path) -> None:
-    assert "cannot be read" in refused("advise-recurring", tmp_path / "absent.jsonl")
+    assert "no such history of trials" in refused("advise-recurring", tmp_path / "absent.jsonl")
     file = tmp_path / "h.jsonl"
     file.write_text("what?\n")
     assert "h.jsonl: line 1 is no trial" in refused("advise-recurring", file)

@@ -14,17 +14,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
 from joulecast.graphs.costs import Cost, Costs, Direction
 from joulecast.graphs.opgraph import DimKind, Op, OpGraph
+from joulecast.reading import read_json_object, validated
 
 REACH = 2.0
 """How many times larger or smaller than the nearest measured size a shape may be."""
 _COSTLY_ATTRIBUTES = ("stride", "dilation", "groups", "causal", "dropout", "approximate", "inplace")
 _SAME_HOST = ("cpu", "cores", "memory_bytes")
+
+
+_Size = Annotated[int, Field(ge=1, le=10**15)]
+_Count = Annotated[int, Field(ge=0, le=10**12)]
+_Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,9 @@ class Signature:
     attributes: tuple[tuple[str, str], ...]
     """Strides, groups, ...; and ``reads``: the roles of what it reads, as an op on a network's input has no
     gradient to compute for it."""
-    fixed: tuple[tuple[str, int], ...]
+    fixed: tuple[tuple[str, _Size], ...]
     """Sizes of the dims that may not be split."""
-    dims: tuple[tuple[str, int], ...]
+    dims: tuple[tuple[str, _Size], ...]
     """Sizes of the others."""
     direction: Direction
     precision: str
@@ -92,8 +100,8 @@ class Entry:
     """A measured op: the mean of ``samples`` times over usual iterations of all ranks."""
 
     signature: Signature
-    milliseconds: float
-    samples: int
+    milliseconds: Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False)]
+    samples: _Count
 
 
 @dataclass(frozen=True)
@@ -117,20 +125,20 @@ class StepCheck:
     """How much of a whole training step its ops' times make up."""
 
     network: str
-    batch: int
-    whole_s: float
+    batch: _Count
+    whole_s: Annotated[float, Field(ge=1e-9, le=1e9, allow_inf_nan=False)]
     """Forward, loss and backward of the network as it is, nothing timed inside; the median."""
-    ops_s: float
+    ops_s: _Seconds
     """Sum of the ops' times, forward and backward."""
-    timed_s: float
+    timed_s: _Seconds
     """The median step that was timed op by op: near ``whole_s``, timing disturbed nothing; well above
     ``ops_s``, the machine was not quiet, and each step was held up in another op."""
-    optimizer_s: float
-    kept: int
+    optimizer_s: _Seconds
+    kept: _Count
     """Steps of all ranks that the medians are of."""
-    dropped: int
+    dropped: _Count
     """Steps left out because the rank did not have its core, or all of it, all the time."""
-    waited_share: float
+    waited_share: Annotated[float, Field(allow_inf_nan=False)]
     """Of the kept steps' time, the share in which the rank had no core (median); above a few hundredths the
     database was measured on a busy machine and should be measured again."""
 
@@ -159,12 +167,12 @@ class Database:
     @cached_property
     def _lines(self) -> dict[tuple[str, tuple[Any, ...]], list[tuple[int, float]]]:
         """Measured sizes and seconds of each dim, all else being the same."""
-        lines: dict[tuple[str, tuple[Any, ...]], list[tuple[int, float]]] = {}
+        lines: dict[tuple[str, tuple[Any, ...]], dict[int, float]] = {}
         for entry in self.entries:
             for name, size in entry.signature.dims:
                 key = (name, entry.signature.but(name))
-                lines.setdefault(key, []).append((size, entry.milliseconds / 1e3))
-        return {key: sorted(points) for key, points in lines.items() if len(points) > 1}
+                lines.setdefault(key, {})[size] = entry.milliseconds / 1e3
+        return {key: sorted(points.items()) for key, points in lines.items() if len(points) > 1}
 
     def lookup(self, wanted: Signature) -> Measured | Interpolated | None:
         """Seconds of an op: measured, between two measured shapes, or not known.
@@ -222,18 +230,23 @@ class Database:
             partial.write_text(f'{head[:-1]}, "entries": [\n{lines}\n]}}\n')
 
 
-def _pairs(entries: list[list[Any]]) -> tuple[tuple[str, Any], ...]:
-    return tuple((str(name), value) for name, value in entries)
+class _Provenance(BaseModel):
+    """What of it is compared; the rest is kept as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    host: dict[str, Any] = {}
 
 
-def _entry_of(content: dict[str, Any]) -> Entry:
-    parts = dict(content["signature"])
-    for name in ("attributes", "fixed", "dims"):
-        parts[name] = _pairs(parts[name])
-    milliseconds = float(content["milliseconds"])
-    if not milliseconds > 0:
-        raise ValueError(f"{parts['kind']} takes {milliseconds} ms")
-    return Entry(Signature(**parts), milliseconds, int(content["samples"]))
+class _Content(BaseModel):
+    """What a file has."""
+
+    provenance: _Provenance
+    entries: tuple[Entry, ...]
+    steps: tuple[StepCheck, ...]
+
+
+_CONTENT = TypeAdapter(_Content)
 
 
 def read_database(path: Path) -> Database:
@@ -242,21 +255,15 @@ def read_database(path: Path) -> Database:
     Raises:
         JoulecastError: missing, or not a database.
     """
-    try:
-        content = json.loads(path.read_text())
-        return Database(
-            provenance=dict(content["provenance"]),
-            entries=tuple(_entry_of(entry) for entry in content["entries"]),
-            steps=tuple(StepCheck(**step) for step in content["steps"]),
-        )
-    except FileNotFoundError:
-        raise JoulecastError(
-            f"{path}: no such op database; joulecast.graphs.profile measures one"
-        ) from None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise JoulecastError(
-            f"{path}: is no op database: {type(error).__name__}: {error}"
-        ) from None
+    found = read_json_object(path, "op database (joulecast.graphs.profile measures one)")
+    content = validated(_CONTENT, found, f"{path}: is no op database")
+    for entry in content.entries:
+        named = [name for name, _ in (*entry.signature.fixed, *entry.signature.dims)]
+        if len(set(named)) < len(named) or (entry.signature.kind == "sgd" and len(named) != 1):
+            raise JoulecastError(
+                f"{path}: is no op database: {entry.signature.kind} has the dims {', '.join(named)}"
+            )
+    return Database(content.provenance.model_dump(), content.entries, content.steps)
 
 
 def joined(databases: Iterable[Database]) -> Database:

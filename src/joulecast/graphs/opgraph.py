@@ -14,15 +14,19 @@ This module needs no torch.
 """
 
 import json
+import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
+from joulecast.reading import read_json_object, validated
 
 
 class DimKind(StrEnum):
@@ -38,6 +42,12 @@ class DimKind(StrEnum):
     """May not be split: neighbouring values depend on each other (image rows, kernels)."""
 
 
+MAX_SIZE = 10**12
+"""Of a dim."""
+_MAX_ELEMENTS = 10**15
+_MAX_POINTS = 10**24
+"""Of an op's iteration space: some 10^10 times that of the largest known."""
+
 Role = Literal["input", "activation", "parameter", "buffer"]
 
 
@@ -46,7 +56,7 @@ class Dim:
     """One dim of an op's iteration space."""
 
     name: str
-    size: int
+    size: Annotated[int, Field(ge=1, le=MAX_SIZE)]
     kind: DimKind
 
 
@@ -55,8 +65,8 @@ class Tensor:
     """A tensor of the graph; ``itemsize`` is the bytes of one element."""
 
     name: str
-    shape: tuple[int, ...]
-    itemsize: int
+    shape: tuple[Annotated[int, Field(ge=0, le=MAX_SIZE)], ...]
+    itemsize: Annotated[int, Field(ge=1, le=1024)]
     role: Role
 
     @property
@@ -95,7 +105,7 @@ class Op:
     dims: tuple[Dim, ...]
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
-    attributes: dict[str, Any]
+    attributes: dict[str, Any] = field(default_factory=dict)
 
     def dim(self, name: str) -> Dim:
         """The dim of that name; ``KeyError`` if there is none."""
@@ -219,12 +229,27 @@ def _check_order(name: str, ops: Iterable[Op], tensors: dict[str, Tensor]) -> No
         written |= {access.tensor for access in op.writes}
 
 
+class _Attributes(BaseModel):
+    """Those that are computed with; others are kept as they are."""
+
+    groups: Annotated[int, Field(ge=1, le=MAX_SIZE)] = 1
+    kernel: tuple[Annotated[int, Field(ge=1, le=MAX_SIZE)], ...] = ()
+    forward_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    backward_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+
+
+_ATTRIBUTES = TypeAdapter(_Attributes)
+
+
 def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
     if op.kind not in KINDS:
         raise JoulecastError(
             f"graph {name}: op `{op.name}` is of the unknown kind `{op.kind}` "
             f"(known: {', '.join(sorted(KINDS))})"
         )
+    validated(_ATTRIBUTES, op.attributes, f"graph {name}: op `{op.name}`: attributes")
+    if math.prod(dim.size for dim in op.dims) > _MAX_POINTS:
+        raise JoulecastError(f"graph {name}: op `{op.name}` has more than {_MAX_POINTS:g} points")
     if op.kind == "timed" and not {"forward_s", "backward_s"} <= op.attributes.keys():
         raise JoulecastError(
             f"graph {name}: op `{op.name}` is timed, and needs the attributes forward_s and backward_s"
@@ -260,6 +285,10 @@ def _check_tensors(name: str, tensors: Iterable[Tensor]) -> None:
             )
         if min(tensor.shape, default=1) < 0 or tensor.itemsize < 1:
             raise JoulecastError(f"graph {name}: tensor `{tensor.name}` has a negative size")
+        if tensor.elements > _MAX_ELEMENTS:
+            raise JoulecastError(
+                f"graph {name}: tensor `{tensor.name}` has more than {_MAX_ELEMENTS:g} elements"
+            )
 
 
 def checked(graph: OpGraph) -> OpGraph:
@@ -289,19 +318,16 @@ def checked(graph: OpGraph) -> OpGraph:
     return graph
 
 
-def _op_of(content: dict[str, Any]) -> Op:
-    def accesses(entries: list[dict[str, Any]]) -> tuple[Access, ...]:
-        return tuple(Access(e["tensor"], tuple(e["axes"])) for e in entries)
+class _Content(BaseModel):
+    """What a file has."""
 
-    return Op(
-        name=content["name"],
-        kind=content["kind"],
-        module=content["module"],
-        dims=tuple(Dim(d["name"], int(d["size"]), DimKind(d["kind"])) for d in content["dims"]),
-        reads=accesses(content["reads"]),
-        writes=accesses(content["writes"]),
-        attributes=dict(content.get("attributes", {})),
-    )
+    name: str
+    batch: Annotated[int, Field(ge=1, le=1_000_000_000)]
+    tensors: list[Tensor]
+    ops: list[Op]
+
+
+_CONTENT = TypeAdapter(_Content)
 
 
 def read_graph(path: Path) -> OpGraph:
@@ -310,20 +336,14 @@ def read_graph(path: Path) -> OpGraph:
     Raises:
         JoulecastError: missing, not a graph, or not a sound one (see :func:`checked`).
     """
+    content = validated(_CONTENT, read_json_object(path, "op graph"), f"{path}: is no op graph")
+    graph = OpGraph(
+        name=content.name,
+        ops=tuple(content.ops),
+        tensors={tensor.name: tensor for tensor in content.tensors},
+        batch=content.batch,
+    )
     try:
-        content = json.loads(path.read_text())
-        tensors = [
-            Tensor(t["name"], tuple(t["shape"]), int(t["itemsize"]), t["role"])
-            for t in content["tensors"]
-        ]
-        graph = OpGraph(
-            name=content["name"],
-            ops=tuple(_op_of(op) for op in content["ops"]),
-            tensors={tensor.name: tensor for tensor in tensors},
-            batch=int(content["batch"]),
-        )
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such op graph") from None
-    except (KeyError, TypeError, ValueError) as error:
-        raise JoulecastError(f"{path}: is no op graph: {type(error).__name__}: {error}") from None
-    return checked(graph)
+        return checked(graph)
+    except JoulecastError as error:
+        raise JoulecastError(f"{path}: {error}") from None

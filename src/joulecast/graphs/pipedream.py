@@ -10,7 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.taskgraph import Task, TaskGraph, checked_number, in_order
+from joulecast.graphs.taskgraph import (
+    Task,
+    TaskGraph,
+    checked_name,
+    checked_number,
+    in_order,
+    require_few_nodes,
+)
 
 _INPUT = "Input"
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
@@ -18,7 +25,7 @@ _US_PER_MS = 1000
 
 
 def _values(where: str, text: str) -> dict[str, float]:
-    found = dict(re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", text))
+    found = dict(re.findall(r"\b(\w++)=(\[[^][]*\]|[^,\s]+)", text))
     values = {}
     for field in _FIELDS:
         if field not in found:
@@ -40,7 +47,7 @@ def _task(where: str, line: str) -> Task:
         )
     values = _values(f"{where}, {parts[0]}", " -- ".join(parts[2:]))
     return Task(
-        name=parts[0].strip(),
+        name=checked_name(where, "a node", parts[0].strip()),
         description=parts[1],
         reads=(),
         forward_us=round(values["forward_compute_time"] * _US_PER_MS),
@@ -73,13 +80,13 @@ def pipedream_graph(path: Path, text: str) -> TaskGraph:
         if task.name in tasks:
             raise JoulecastError(f"{where}: node `{task.name}` is there twice")
         tasks[task.name] = task
-    read_by: dict[str, list[str]] = {name: [] for name in tasks}
+    require_few_nodes(str(path), len(tasks))
+    read_by: dict[str, dict[str, None]] = {name: {} for name in tasks}
     for where, source, target in edges:
         for end in (source, target):
             if end not in tasks:
                 raise JoulecastError(f"{where}: an edge to the unknown node `{end}`")
-        if source not in read_by[target]:
-            read_by[target].append(source)
+        read_by[target][source] = None
     inputs = {n for n, t in tasks.items() if t.description.startswith(_INPUT) and not read_by[n]}
     kept = [
         replace(task, reads=tuple(n for n in read_by[name] if n not in inputs))

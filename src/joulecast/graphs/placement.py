@@ -21,7 +21,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.taskgraph import Task, checked_number, in_order
+from joulecast.graphs.taskgraph import (
+    Task,
+    checked_name,
+    checked_number,
+    in_order,
+    require_few_nodes,
+)
 
 
 @dataclass(frozen=True)
@@ -94,21 +100,28 @@ def is_placement(content: Any) -> bool:
 
 
 def _read_node(where: str, content: Any) -> _Node:
-    if not isinstance(content, dict) or content.get("id") in (None, ""):
-        raise JoulecastError(f"{where}: a node without an id: {str(content)[:80]}")
-    here = f"{where}, node `{content['id']}`"
+    if not isinstance(content, dict):
+        raise JoulecastError(f"{where}: a node without an id: {content!r:.80}")
+    name = checked_name(where, "a node", content.get("id"))
+    here = f"{where}, node `{name}`"
 
     def number(key: str) -> float:
         if key not in content:
             raise JoulecastError(f"{here}: {key} is missing")
         return float(checked_number(here, key, content[key]))
 
-    supported = bool(content.get("supportedOnFpga", True))
+    def flag(key: str, default: bool) -> bool:
+        value = content.get(key, default)
+        if value not in (0, 1):
+            raise JoulecastError(f"{here}: {key} is {value!r:.50}, neither true nor false")
+        return bool(value)
+
+    supported = flag("supportedOnFpga", True)
     color = content.get("colorClass")
     return _Node(
-        id=str(content["id"]),
-        is_backward=bool(content.get("isBackwardNode", False)),
-        color=None if color is None else str(color),
+        id=name,
+        is_backward=flag("isBackwardNode", False),
+        color=None if color is None else checked_name(here, "a colour", color),
         accelerator_load=number("fpgaLatency") if supported else 0.0,
         cpu_load=number("cpuLatency"),
         size=number("size") if "size" in content else 0.0,
@@ -124,12 +137,12 @@ def _read_edges(
     for number, edge in enumerate(content):
         here = f"{where}, edge {number}"
         if not isinstance(edge, dict):
-            raise JoulecastError(f"{here}: is no edge: {str(edge)[:80]}")
+            raise JoulecastError(f"{here}: is no edge: {edge!r:.80}")
         ends = []
         for key in ("sourceId", "destId"):
             if key not in edge:
                 raise JoulecastError(f"{here}: {key} is missing")
-            end = str(edge[key])
+            end = checked_name(here, key, edge[key])
             if end not in nodes:
                 raise JoulecastError(f"{here}: {key} is the unknown node `{end}`")
             ends.append(end)
@@ -173,12 +186,14 @@ def placement_graph(path: Path, content: Any) -> PlacementGraph:
     """
     where = str(path)
     for key in ("maxFPGAs", "maxCPUs", "maxSizePerFPGA"):
-        number = checked_number(where, key, content.get(key))
+        most = 1e18 if key == "maxSizePerFPGA" else 10_000
+        number = checked_number(where, key, content.get(key), 0, most)
         if key != "maxSizePerFPGA" and number != int(number):
             raise JoulecastError(f"{where}: {key} is {number}; devices are whole")
     for key in ("nodes", "edges"):
         if not isinstance(content.get(key), list):
             raise JoulecastError(f"{where}: {key} must be a list")
+    require_few_nodes(where, len(content["nodes"]))
     nodes: dict[str, _Node] = {}
     for each in content["nodes"]:
         node = _read_node(where, each)

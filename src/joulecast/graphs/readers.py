@@ -6,7 +6,8 @@ from pathlib import Path
 from joulecast.errors import JoulecastError
 from joulecast.graphs.pipedream import pipedream_graph
 from joulecast.graphs.placement import PlacementGraph, is_placement, placement_graph
-from joulecast.graphs.taskgraph import FORMAT, TaskGraph, read_json, task_graph_of
+from joulecast.graphs.taskgraph import FORMAT, MAX_GRAPH_BYTES, TaskGraph, task_graph_of
+from joulecast.reading import json_of, read_text
 
 
 def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:
@@ -15,17 +16,12 @@ def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:
     Raises:
         JoulecastError: missing, empty, none of the three, or not sound; names the file, and line or node.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such graph") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise JoulecastError(f"{path}: cannot be read ({error})") from None
+    text = read_text(path, "graph", MAX_GRAPH_BYTES)
     if not text.strip():
         raise JoulecastError(f"{path}: the graph is empty")
     if not text.lstrip().startswith(("{", "[")):
         return pipedream_graph(path, text)
-    content = read_json(path)
+    content = json_of(text, str(path))
     if is_placement(content):
         return placement_graph(path, content)
     if isinstance(content, dict) and {"ops", "tensors"} <= content.keys():

@@ -6,7 +6,6 @@ says how operators can be split, a task graph says how long whole ones take.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -15,8 +14,14 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
+from joulecast.reading import read_json
 
 FORMAT = "joulecast task graph 1"
+MAX_GRAPH_BYTES = 16_000_000
+MAX_NODES = 20_000
+LARGEST = 1e15
+"""Of times and sizes: 30 years in microseconds, a petabyte."""
+_LONGEST_NAME = 500
 
 
 @dataclass(frozen=True)
@@ -137,26 +142,57 @@ def in_order(where: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
     return tuple(by_name[name] for name in placed)
 
 
-def checked_number(where: str, name: str, value: Any, least: float = 0.0) -> float:
-    """A finite number that is not below ``least``.
+def checked_number(
+    where: str, name: str, value: Any, least: float = 0.0, most: float = LARGEST
+) -> float:
+    """A number from ``least`` to ``most``.
 
     Raises:
         JoulecastError: it is something else; ``where`` and ``name`` say which.
     """
     try:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_sound = is_number and math.isfinite(value) and value >= least
+        is_sound = is_number and least <= float(value) <= most
     except OverflowError:
         is_sound = False
     if not is_sound:
-        raise JoulecastError(f"{where}: {name} is {value!r}; it must be a number from {least:g} on")
+        raise JoulecastError(
+            f"{where}: {name} is {value!r:.50}; it must be a number from {least:g} to {most:g}"
+        )
     return float(value)
 
 
+def checked_name(where: str, what: str, value: Any) -> str:
+    """A name that fits into a line.
+
+    Raises:
+        JoulecastError: it is something else; ``where`` and ``what`` say which.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value) if abs(value) <= LARGEST else ""
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
+        raise JoulecastError(
+            f"{where}: {what} without a name of 1 to {_LONGEST_NAME} characters: {value!r:.80}"
+        )
+    return value
+
+
+def require_few_nodes(where: str, nodes: int) -> None:
+    """Refuse a graph that no partitioner can hold.
+
+    Raises:
+        JoulecastError: it has more than :data:`MAX_NODES`.
+    """
+    if nodes > MAX_NODES:
+        raise JoulecastError(
+            f"{where}: has {nodes} nodes, more than the {MAX_NODES} that can be cut"
+        )
+
+
 def _task_of(where: str, content: Any) -> Task:
-    name = content.get("name") if isinstance(content, dict) else None
-    if not isinstance(name, str) or not name:
-        raise JoulecastError(f"{where}: a task without a name: {str(content)[:80]}")
+    if not isinstance(content, dict):
+        raise JoulecastError(f"{where}: a task without a name: {content!r:.80}")
+    name = checked_name(where, "a task", content.get("name"))
     here = f"{where}, task `{name}`"
 
     def number(key: str) -> int:
@@ -179,26 +215,6 @@ def _task_of(where: str, content: Any) -> Task:
     )
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file has.
-
-    Raises:
-        JoulecastError: missing, truncated or not JSON; names the line.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such graph") from None
-    except OSError as error:
-        raise JoulecastError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise JoulecastError(f"{path}: is no text") from None
-    except json.JSONDecodeError as error:
-        raise JoulecastError(
-            f"{path}, line {error.lineno}: is no JSON, or was cut short: {error.msg}"
-        ) from None
-
-
 def task_graph_of(path: Path, content: Any) -> TaskGraph:
     """The task graph that a JSON file of our own has.
 
@@ -210,11 +226,12 @@ def task_graph_of(path: Path, content: Any) -> TaskGraph:
         raise JoulecastError(f"{where}: is no `{FORMAT}`")
     if not isinstance(content.get("tasks"), list) or not content["tasks"]:
         raise JoulecastError(f"{where}: the graph is empty")
+    require_few_nodes(where, len(content["tasks"]))
     batch, provenance = content.get("batch"), content.get("provenance") or {}
     if not isinstance(provenance, dict):
         raise JoulecastError(f"{where}: provenance must be an object")
     return TaskGraph(
-        name=str(content.get("name", path.stem)),
+        name=checked_name(where, "a graph", content.get("name", path.stem)),
         tasks=in_order(where, [_task_of(where, each) for each in content["tasks"]]),
         batch=None if batch is None else round(checked_number(where, "batch", batch, 1)),
         provenance=provenance,
@@ -222,5 +239,6 @@ def task_graph_of(path: Path, content: Any) -> TaskGraph:
 
 
 def read_task_graph(path: Path) -> TaskGraph:
-    """Read a graph from JSON of our own; raises as :func:`read_json` and :func:`task_graph_of`."""
-    return task_graph_of(path, read_json(path))
+    """Read a graph from JSON of our own; raises as :func:`~joulecast.reading.read_json` and
+    :func:`task_graph_of`."""
+    return task_graph_of(path, read_json(path, "graph", MAX_GRAPH_BYTES))

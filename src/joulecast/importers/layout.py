@@ -9,12 +9,14 @@ is taken for such a run only if no other run and no other folder could be meant.
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import count
 from pathlib import PurePosixPath
 
 from joulecast.importers.sources import Tree
 
 _RESULT = re.compile(r"result_[^/]*\.txt")
-_METER = re.compile(r"(node|sw)_(\d+)\.txt")
+_METER = re.compile(r"(node|sw)_([0-9]{1,5})\.txt")
+_LONGEST_NAME = 150
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,14 @@ class RunFiles:
 
 
 def sanitised(name: str) -> str:
-    """``name`` in lower case with ``-`` for what a file name should not hold; never empty."""
-    return re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-") or "unnamed"
+    """``name`` in lower case, not too long, with ``-`` for what a file name should not hold; never empty."""
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
+    return plain[:_LONGEST_NAME].strip("-") or "unnamed"
+
+
+def printable(text: str) -> str:
+    """``text`` with a mark for each byte that is no text: names of files may hold any."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _loosely(stem: str) -> str:
@@ -71,7 +79,8 @@ def _folders_of(stems: list[str], folders: list[str]) -> dict[str, str]:
 
 def _natural(text: str) -> list[tuple[int, str]]:
     """Sort key under which 2 comes before 10."""
-    return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", text)]
+    words = re.split(r"([0-9]{1,18})", text)
+    return [(int(word), "") if n % 2 else (-1, word) for n, word in enumerate(words)]
 
 
 def runs_of(tree: Tree) -> list[RunFiles]:
@@ -106,10 +115,10 @@ def runs_of(tree: Tree) -> list[RunFiles]:
             runs.append(
                 RunFiles(
                     run=sanitised(f"{benchmark}-{system}-{stem}"),
-                    submitter=submitter,
-                    system=system or "unknown",
-                    benchmark=benchmark or "unknown",
-                    stem=stem,
+                    submitter=printable(submitter),
+                    system=printable(system) or "unknown",
+                    benchmark=printable(benchmark) or "unknown",
+                    stem=printable(stem),
                     repeat=repeat,
                     result=(folder / f"{stem}.txt").as_posix(),
                     power=dict(sorted(meters.items(), key=lambda item: _natural(item[0]))),
@@ -123,14 +132,15 @@ def runs_of(tree: Tree) -> list[RunFiles]:
 
 def _uniquely_named(runs: list[RunFiles]) -> list[RunFiles]:
     shared = Counter(run.run for run in runs)
-    taken: Counter[str] = Counter()
+    taken: set[str] = set()
     named = []
     for run in runs:
         name = run.run
         if shared[name] > 1:
             name = sanitised(f"{run.submitter}-{name}")
-        taken[name] += 1
-        if taken[name] > 1:
-            name = f"{name}-{taken[name]}"
+        free = (f"{name}-{n}" for n in count(2))
+        while name in taken:
+            name = next(free)
+        taken.add(name)
         named.append(RunFiles(**{**run.__dict__, "run": name}))
     return named

@@ -20,10 +20,13 @@ _MARK = b":::MLLOG"
 
 # Nearly every line of a power file has this shape; json would take three times as long for it.
 _READING = re.compile(
-    rb'\s*:::MLLOG \{"namespace": ?"[^"\\]*", ?"time_ms": ?(\d+), ?"event_type": ?"[^"\\]*", ?'
-    rb'"key": ?"power_reading", ?"value": ?(-?\d+(?:\.\d+)?), ?"metadata": ?'
+    rb'\s*:::MLLOG \{"namespace": ?"[^"\\]*", ?"time_ms": ?(\d{1,15}), ?"event_type": ?"[^"\\]*", ?'
+    rb'"key": ?"power_reading", ?"value": ?(-?\d{1,12}(?:\.\d+)?), ?"metadata": ?'
     rb'(?:""|null|\{[^{}]*\})\}\s*'
 )
+
+LARGEST = 1e15
+"""Times are in ms since 1970, tokens of a training below this; what is above is garbled."""
 
 _decoder = json.JSONDecoder()
 
@@ -71,14 +74,14 @@ class PowerLog:
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a finite float, also from a string; ``None`` for everything else."""
+    """``value`` as a float that a log can mean, also from a string; ``None`` for everything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
         read = float(value)
     except (ValueError, OverflowError):
         return None
-    return read if math.isfinite(read) else None
+    return read if abs(read) <= LARGEST else None
 
 
 def whole_number(value: Any) -> int | None:
@@ -90,7 +93,10 @@ def whole_number(value: Any) -> int | None:
 def _decode(text: str) -> Any:
     """The JSON object at the start of ``text``, whatever follows it; ``None`` where it is broken."""
     try:
-        return _decoder.raw_decode(text.lstrip())[0]
+        value = _decoder.raw_decode(text.lstrip())[0]
+        # Half a character, as JSON can escape it, cannot be written again.
+        json.dumps(value, ensure_ascii=False).encode() if "\\ud" in text.lower() else None
+        return value
     except (ValueError, RecursionError):
         return None
 

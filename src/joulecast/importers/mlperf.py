@@ -19,7 +19,8 @@ from joulecast.files import directory_added_to, written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.layout import runs_of
 from joulecast.importers.mlperf_tables import are_tables, read_tables
-from joulecast.importers.sources import FolderTree, Tree, git_tree, is_repository
+from joulecast.importers.repository import git_tree, is_repository
+from joulecast.importers.sources import FolderTree, Tree
 from joulecast.importers.submission import read_run
 from joulecast.importers.traps import Repeat, outliers
 from joulecast.records import read_info, write_record

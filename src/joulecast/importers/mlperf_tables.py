@@ -15,14 +15,27 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.importers.foreign import ForeignRun
 from joulecast.importers.layout import sanitised
-from joulecast.importers.mllog import number, whole_number
-from joulecast.importers.traps import MeterLog, switch_remark
+from joulecast.importers.mllog import LARGEST, number, whole_number
+from joulecast.importers.traps import Floats, MeterLog, switch_remark
 from joulecast.importers.work import Interval
+from joulecast.reading import Column, checked_table, csv_in_parts
 
+_TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
+# A garbled number is no number, as in a log, and the run says so; without a name there is no run.
 _COLUMNS = {
-    "runs": ("run", "system", "benchmark", "nodes", "run_start_s", "run_stop_s", "status"),
-    "events": ("run", "kind", "index", "start_s", "stop_s"),
-    "power": ("run", "meter", "t_s", "watts"),
+    "runs": {
+        "run": Column("text"),
+        **dict.fromkeys(("system", "benchmark", "status"), _TEXT),
+        **dict.fromkeys(("nodes", "run_start_s", "run_stop_s"), _NUMBER),
+    },
+    "events": {
+        **dict.fromkeys(("run", "kind"), _TEXT),
+        **dict.fromkeys(("index", "start_s", "stop_s"), _NUMBER),
+    },
+    "power": {
+        **dict.fromkeys(("run", "meter"), _TEXT),
+        **dict.fromkeys(("t_s", "watts"), _NUMBER),
+    },
 }
 _PHASES = {"eval": "evaluation", "epoch": "epoch", "block": "block"}
 _ROWS = 200_000
@@ -33,17 +46,8 @@ def are_tables(folder: Path) -> bool:
     return all((folder / f"{name}.csv").is_file() for name in _COLUMNS)
 
 
-def _opened(folder: Path, name: str, **options: Any) -> Any:
-    path = folder / f"{name}.csv"
-    try:
-        table = pd.read_csv(path, **options)
-        columns = pd.read_csv(path, nrows=0).columns
-    except (OSError, ValueError) as error:
-        raise JoulecastError(f"{path}: cannot be read: {error}") from None
-    missing = [column for column in _COLUMNS[name] if column not in columns]
-    if missing:
-        raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
-    return table
+def _parts(folder: Path, name: str, rows: int | None = None) -> Iterator[pd.DataFrame]:
+    return csv_in_parts(folder / f"{name}.csv", f"table of {name}", _COLUMNS[name], rows=rows)
 
 
 def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -55,15 +59,15 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     seen: set[str] = set()
     waiting = pd.DataFrame(columns=list(_COLUMNS["power"]))
     path = folder / "power.csv"
-    try:
-        for rows in _opened(folder, "power", chunksize=_ROWS, dtype={"run": str, "meter": str}):
-            waiting = pd.concat([waiting, rows]) if len(waiting) else rows
-            last = waiting["run"].iloc[-1]
-            for run, of_run in waiting[waiting["run"] != last].groupby("run", sort=False):
-                yield _once(str(run), seen, path), of_run
-            waiting = waiting[waiting["run"] == last]
-    except ValueError as error:
-        raise JoulecastError(f"{path}: is no table: {error}") from None
+    for rows in _parts(folder, "power", _ROWS):
+        rows = rows.dropna(subset="run")
+        waiting = pd.concat([waiting, rows]) if len(waiting) else rows
+        if waiting.empty:
+            continue
+        last = waiting["run"].iloc[-1]
+        for run, of_run in waiting[waiting["run"] != last].groupby("run", sort=False):
+            yield _once(str(run), seen, path), of_run
+        waiting = waiting[waiting["run"] == last]
     if len(waiting):
         yield _once(str(waiting["run"].iloc[0]), seen, path), waiting
 
@@ -81,7 +85,8 @@ def read_tables(folder: Path) -> Iterator[ForeignRun]:
     Raises:
         JoulecastError: naming the table that is missing columns or cannot be read.
     """
-    runs = _opened(folder, "runs", dtype={"run": str})
+    of_runs = {"run": _COLUMNS["runs"]["run"]}
+    runs = checked_table(next(_parts(folder, "runs")), of_runs, str(folder / "runs.csv"))
     twice = runs["run"].map(lambda run: sanitised(str(run))).duplicated()
     if twice.any():
         raise JoulecastError(
@@ -90,7 +95,7 @@ def read_tables(folder: Path) -> Iterator[ForeignRun]:
     rows = {str(row["run"]): row for row in runs.to_dict("records")}
     repeats = runs.groupby(["system", "benchmark", "nodes"], dropna=False).cumcount() + 1
     repeat_of = dict(zip(runs["run"], repeats, strict=True))
-    events = _opened(folder, "events", dtype={"run": str})
+    events = next(_parts(folder, "events"))
     events_of = {str(run): of_run for run, of_run in events.groupby("run")}
 
     def made(name: str, power: pd.DataFrame | None) -> ForeignRun:
@@ -114,8 +119,8 @@ def _run(
     run = ForeignRun(
         run=sanitised(str(row["run"])),
         campaign="mlperf",
-        system=str(row["system"]),
-        benchmark=str(row["benchmark"]),
+        system=_named(row["system"]),
+        benchmark=_named(row["benchmark"]),
         submission=str(row.get("submission_run", row["run"])),
         source={"format": "mlperf tables", "path": str(folder.resolve())},
         repeat=repeat,
@@ -132,11 +137,25 @@ def _run(
     return run
 
 
+def _named(value: Any) -> str:
+    return value if isinstance(value, str) else "unknown"
+
+
+def _numbers(values: pd.Series) -> Floats:
+    """Numbers that a log can mean; NaN for all else."""
+    read = pd.to_numeric(values, errors="coerce").to_numpy(float)
+    return np.where(np.abs(read) <= LARGEST, read, np.nan)
+
+
 def _intervals(events: pd.DataFrame) -> list[Interval]:
     found = [
-        Interval(_PHASES[kind], number(index), float(start_s), float(stop_s))
+        Interval(_PHASES[kind], number(index), start_s, stop_s)
         for kind, index, start_s, stop_s in zip(
-            *(events[name] for name in _COLUMNS["events"][1:]), strict=True
+            events["kind"],
+            events["index"],
+            _numbers(events["start_s"]).tolist(),
+            _numbers(events["stop_s"]).tolist(),
+            strict=True,
         )
         if kind in _PHASES and np.isfinite([start_s, stop_s]).all()
     ]
@@ -147,8 +166,7 @@ def _add_power(run: ForeignRun, power: pd.DataFrame | None) -> None:
     nodes = 0
     if power is not None:
         for meter, readings in power.groupby("meter", sort=False):
-            watts = pd.to_numeric(readings["watts"], errors="coerce").to_numpy(float)
-            t_s = pd.to_numeric(readings["t_s"], errors="coerce").to_numpy(float)
+            watts, t_s = _numbers(readings["watts"]), _numbers(readings["t_s"])
             name = str(meter)
             if name.startswith("sw_"):
                 if watts[0] >= 0:

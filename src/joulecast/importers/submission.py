@@ -1,14 +1,14 @@
 """One run of a submission as handed in: its result file and its power folder, read together."""
 
-import json
 import math
 import re
 from typing import Any
 
 import numpy as np
 
+from joulecast.errors import JoulecastError
 from joulecast.importers.foreign import ForeignRun
-from joulecast.importers.layout import RunFiles
+from joulecast.importers.layout import RunFiles, printable
 from joulecast.importers.mllog import (
     PowerLog,
     ResultLog,
@@ -19,6 +19,7 @@ from joulecast.importers.mllog import (
 from joulecast.importers.sources import Tree
 from joulecast.importers.traps import Findings, MeterLog, switch_remark, utc
 from joulecast.importers.work import intervals_of
+from joulecast.reading import json_of
 
 CAMPAIGN = "mlperf"
 
@@ -34,10 +35,12 @@ def read_run(tree: Tree, files: RunFiles) -> ForeignRun:
     log = ResultLog([], [], {}, None)
     try:
         log = read_result(tree.read(files.result))
-    except OSError as error:
-        findings.pollute("unreadable file", f"{files.result}: {error}")
+    except JoulecastError as error:
+        findings.pollute("unreadable file", str(error))
     _judge_log(log, files.result, findings)
-    facts = log.system | {k: v for k, v in _described(tree, files).items() if k not in log.system}
+    facts = log.system | {
+        k: v for k, v in _described(tree, files, findings).items() if k not in log.system
+    }
     run = ForeignRun(
         run=files.run,
         campaign=files.submitter or CAMPAIGN,
@@ -45,7 +48,7 @@ def read_run(tree: Tree, files: RunFiles) -> ForeignRun:
         benchmark=files.benchmark,
         submission=files.submission,
         repeat=files.repeat,
-        source={"format": "mlperf", **tree.provenance, "result": files.result},
+        source={"format": "mlperf", **tree.provenance, "result": printable(files.result)},
         nodes=_nodes(facts, log, files.system),
         accelerators_per_node=_count(facts.get("accelerators_per_node"), _MOST_ACCELERATORS),
         accelerator=_text(facts.get("accelerator_model_name")),
@@ -68,13 +71,14 @@ def _judge_log(log: ResultLog, name: str, findings: Findings) -> None:
         findings.pollute("truncated line", f"{name}: line {shown} is no complete :::MLLOG line")
 
 
-def _described(tree: Tree, files: RunFiles) -> dict[str, Any]:
+def _described(tree: Tree, files: RunFiles, findings: Findings) -> dict[str, Any]:
     """The submission's description of the system, where it lies in the tree and can be read."""
     if files.description is None:
         return {}
     try:
-        facts = json.loads(tree.read(files.description))
-    except (OSError, ValueError):
+        facts = json_of(tree.read(files.description), files.description)
+    except JoulecastError as error:
+        findings.remark("unreadable description", str(error))
         return {}
     return facts if isinstance(facts, dict) else {}
 
@@ -151,8 +155,8 @@ def _meters(run: ForeignRun, tree: Tree, files: RunFiles, zero_ms: float | None)
     for node, path in files.power.items():
         try:
             log = read_power(tree.read(path))
-        except OSError as error:
-            findings.pollute("unreadable file", f"{path}: {error}")
+        except JoulecastError as error:
+            findings.pollute("unreadable file", str(error))
             log = PowerLog(np.empty(0), np.empty(0))
         name = path.rsplit("/", 1)[1]
         if log.broken_lines:
@@ -205,7 +209,8 @@ def _judge_number_of_files(run: ForeignRun, metered: list[int]) -> None:
     first = 0 if 0 in metered or (run.nodes and max(metered) < run.nodes) else 1
     nodes = run.nodes or max(metered) - first + 1
     expected = range(first, first + nodes)
-    missing = [number for number in expected if number not in metered]
+    found = set(metered)
+    missing = [number for number in expected if number not in found]
     if len(metered) < nodes:
         run.missing_nodes = [f"node_{number}" for number in missing]
         run.findings.pollute(

@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.importers.layout import printable
 from joulecast.metering import MeterInfo
 from joulecast.power.integration import EnergyCurve, reading_quality
 
@@ -55,11 +56,11 @@ class Findings:
 
     def remark(self, kind: str, detail: str) -> None:
         """Note what a reader should know."""
-        self._details[False, kind].append(detail)
+        self._details[False, kind].append(printable(detail))
 
     def pollute(self, kind: str, detail: str) -> None:
         """Note why the run is left out of fits."""
-        self._details[True, kind].append(detail)
+        self._details[True, kind].append(printable(detail))
 
     def _texts(self, polluting: bool) -> list[str]:
         texts = []

@@ -1,8 +1,8 @@
 """What lies in a results folder, as far as it can be read; what cannot be is named and left out."""
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import observe_all
 from joulecast.errors import JoulecastError
+from joulecast.reading import read_bytes, read_csv, read_json_object
 from joulecast.records import RunInfo, read_info, record_folders
 
 TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
@@ -178,14 +179,11 @@ def _json_files(
 ) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.glob(pattern)):
         try:
-            content = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            unreadable.append(f"{path}: {error}")
+            content = read_json_object(path, "result")
+        except JoulecastError as error:
+            unreadable.append(str(error))
             continue
-        if isinstance(content, dict):
-            yield content | {"file": f"{folder.name}/{path.name}"}
-        else:
-            unreadable.append(f"{path}: is no JSON object")
+        yield content | {"file": f"{folder.name}/{path.name}"}
 
 
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -194,14 +192,16 @@ def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataF
         if not path.exists():
             continue
         try:
-            yield name, pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            unreadable.append(f"{path}: {error}")
+            yield name, read_csv(path, "table", {})
+        except JoulecastError as error:
+            unreadable.append(str(error))
 
 
 def _replays(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     for path in sorted(folder.glob("[!.]*.parquet")):
         try:
-            yield path.stem, pd.read_parquet(path)
+            yield path.stem, pd.read_parquet(BytesIO(read_bytes(path, "replay")))
+        except JoulecastError as error:
+            unreadable.append(str(error))
         except (OSError, ValueError) as error:
             unreadable.append(f"{path}: {error}")

@@ -1,12 +1,12 @@
 """The partitioning paper: seconds to partition (Table 1) and speedups of pipelines."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from joulecast.papers.rows import Row
+from joulecast.reading import read_json_object
 from joulecast.tables.partition import PublishedPartitioning, planning_times, quality
 
 _PAPER = "antichain"
@@ -36,7 +36,8 @@ def antichain_rows(
         missing: why there are no profiles.
     """
     found, own = (
-        [json.loads(p.read_text()) for p in paths] for paths in (experiments, own_experiments)
+        [read_json_object(p, "partition experiment") for p in paths]
+        for paths in (experiments, own_experiments)
     )
     rows = _times(planning_times(found, published), published, missing)
     rows += _speedups(quality(found, published), "PipeDream's profiles", published, missing)

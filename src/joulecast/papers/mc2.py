@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.papers.rows import Row
+from joulecast.reading import read_csv
 from joulecast.tables.published import PublishedErrors
 
 _PAPER = "MC2"
@@ -26,12 +27,12 @@ def mc2_rows(tables: Path | None, published: PublishedErrors, missing: str = "")
     """
     known: dict[str, list[Row]] = {"error": [], "gain": []}
     if tables is not None:
-        summary = _held_out(pd.read_csv(tables / "energy_summary.csv"))
+        summary = _held_out(read_csv(tables / "energy_summary.csv", "table of a campaign", {}))
         for row in summary[summary["published_percent"].notna()].itertuples():
             known["error"].append(
                 _row(published, "error", row.model, row.mape_percent, row.source, _question(row))
             )
-        gains = _held_out(pd.read_csv(tables / "energy_improvement.csv"))
+        gains = _held_out(read_csv(tables / "energy_improvement.csv", "table of a campaign", {}))
         for row in gains[gains["published_points"].notna()].itertuples():
             known["gain"].append(
                 _row(published, "gain", row.rival, row.better_by_points, row.source, _question(row))

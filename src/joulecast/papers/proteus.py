@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.papers.rows import Row
+from joulecast.reading import read_csv
 from joulecast.tables.simulator import PublishedSimulators
 
 _PAPER = "Proteus"
@@ -25,7 +26,7 @@ def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
         published: the paper's numbers.
     """
     errors, order, ablation, speed = (
-        pd.read_csv(tables / f"simulator_{name}.csv")
+        read_csv(tables / f"simulator_{name}.csv", "table of a campaign", {})
         for name in ("error", "order", "ablation", "speed")
     )
     # All three judge the simulator on the same steps.

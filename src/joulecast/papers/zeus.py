@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.papers.rows import Row
+from joulecast.reading import read_csv
 from joulecast.tables.tuning import PAPER_ZEUS
 from joulecast.tables.tuning_published import PublishedTuning
 
@@ -22,7 +23,9 @@ def zeus_rows(tables: Path | None, published: PublishedTuning, missing: str = ""
         missing: why there are no tables.
     """
     potential, savings, reproduction = (
-        None if tables is None else pd.read_csv(tables / f"tuning_{name}.csv")
+        None
+        if tables is None
+        else read_csv(tables / f"tuning_{name}.csv", "table of a campaign", {})
         for name in ("potential", "savings", "reproduction")
     )
     return [

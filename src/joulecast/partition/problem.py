@@ -292,13 +292,14 @@ def placement_problem(graph: PlacementGraph) -> Problem:
         outputs=outputs,
         traffic=(),
         cost="sum",
-        devices=graph.accelerators,
+        # More than one a node are never used, and the programme has a state for every number of them.
+        devices=min(graph.accelerators, len(work)),
         moves=tuple(moves),
         parameters=np.array([each.size for each in graph.classes], float),
         activations=np.zeros(len(graph.classes)),
         # A limit that even everything together keeps is none.
         memory=graph.memory if sum(each.size for each in graph.classes) > graph.memory else None,
-        cpus=graph.cpus,
+        cpus=min(graph.cpus, len(work)),
         cpu_work=cpu_work if graph.cpus else None,
         not_on_accelerators=bits_of(np.flatnonzero(~on_accelerators).tolist()),
         uses_all=False,

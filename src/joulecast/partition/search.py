@@ -12,7 +12,7 @@ better among them, nothing better exists. That is the certificate.
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -239,17 +239,32 @@ def lower_bound(problem: Problem) -> float:
 
     if is_possible(bound):
         return bound
-    impossible, possible = bound, problem.order.total
-    step = 1.0 if problem.is_integer else 1e-9 * possible
+    total = problem.order.total
+    step = 1.0 if problem.is_integer else 1e-9 * total
+    impossible, possible = _bisected(bound, total, step, problem.is_integer, is_possible)
+    return possible if problem.is_integer else impossible
+
+
+def _bisected(
+    impossible: float,
+    possible: float,
+    step: float,
+    is_integer: bool,
+    is_possible: Callable[[float], bool],
+) -> tuple[float, float]:
+    """The largest impossible and the least possible number, to within a step."""
     while possible - impossible > step:
         middle = (impossible + possible) / 2
-        if problem.is_integer:
+        if is_integer:
             middle = float(math.floor(middle))
+        if not impossible < middle < possible:
+            # Neighbours: above 2^53 numbers are further apart than a step of 1.
+            break
         if is_possible(middle):
             possible = middle
         else:
             impossible = middle
-    return possible if problem.is_integer else impossible
+    return impossible, possible
 
 
 def orders_to_cut(order: PartialOrder) -> list[list[int]]:
@@ -295,16 +310,10 @@ def cut_order_by_work(problem: Problem, nodes: Sequence[int]) -> Chain:
             found.append(end)
         return found if found[-1] == len(nodes) else None
 
-    least, most = 0.0, done[-1]
-    step = 1.0 if problem.is_integer else 1e-12 * most
-    while most - least > step:
-        middle = (least + most) / 2
-        if problem.is_integer:
-            middle = float(math.floor(middle))
-        if ends(middle) is None:
-            least = middle
-        else:
-            most = middle
+    step = 1.0 if problem.is_integer else 1e-12 * done[-1]
+    _, most = _bisected(
+        0.0, done[-1], step, problem.is_integer, lambda bottleneck: ends(bottleneck) is not None
+    )
     cuts = ends(most)
     assert cuts is not None
     through = prefixes(nodes)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
-from joulecast.tuning.advice import advise_on_file
+from joulecast.tuning.advice import advise_on_file, network_of
 from joulecast.tuning.history import read_history_file
 
 
@@ -50,8 +50,8 @@ def power_limit_of(history: Path, network: str) -> PowerLimit:
     said, _ = read_history_file(history)
     advice = advise_on_file(history)
     notes = []
-    if said.get("environment") == "live":
-        tuned = said["job"]["workload"]["network"]
+    tuned = network_of(said, history)
+    if tuned is not None:
         if tuned != network:
             raise JoulecastError(f"{history}: is of {tuned}, not of {network}; leave --history out")
     else:

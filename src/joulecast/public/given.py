@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -21,6 +22,18 @@ def paths(records: Records) -> list[Path]:
 def path(given: AnyPath | None) -> Path | None:
     """A path, where one is given."""
     return None if given is None else Path(given)
+
+
+@contextmanager
+def naming(*given: AnyPath | None) -> Iterator[None]:
+    """Name the files that were given in an error that names none of them."""
+    try:
+        yield
+    except JoulecastError as error:
+        files = [str(each) for each in given if each is not None and Path(each).exists()]
+        if not files or any(file in str(error) for file in files):
+            raise
+        raise JoulecastError(f"{error} (from {', '.join(files)})") from None
 
 
 def check(name: str, value: str | None, known: Collection[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 # Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
 import joulecast.partition  # noqa: F401
 from joulecast.errors import JoulecastError
-from joulecast.public.given import AnyPath, check, path
+from joulecast.public.given import AnyPath, check, naming, path
 
 _BATCH_PER_DEVICE = 32
 """Default samples of a device's step."""
@@ -69,23 +69,24 @@ def simulate(
     from joulecast.tables.strategies import priced
 
     check("mode", mode, ("default", "proteus"))
-    on, costs = platform_and_costs(
-        str(platform),
-        precision,
-        links=links,
-        calibration=path(calibration),
-        database=path(database),
-        mode=mode,
-    )
-    simulation = simulate(
-        op_graph(str(network)),
-        on,
-        parse_strategy(str(strategy)).check(devices),
-        batch,
-        costs,
-        Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=dict(stragglers or {})),
-    )
-    result = simulation.as_json() | priced(simulation, path(fits))
+    with naming(network, platform, strategy, calibration, database):
+        on, costs = platform_and_costs(
+            str(platform),
+            precision,
+            links=links,
+            calibration=path(calibration),
+            database=path(database),
+            mode=mode,
+        )
+        simulation = simulate(
+            op_graph(str(network)),
+            on,
+            parse_strategy(str(strategy)).check(devices),
+            batch,
+            costs,
+            Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=dict(stragglers or {})),
+        )
+        result = simulation.as_json() | priced(simulation, path(fits))
     if trace is not None:
         write_trace(simulation, Path(trace))
     return result | {"explanation": in_words(simulation)} if explain else result
@@ -120,15 +121,16 @@ def search(
     from joulecast.planning.strategies import platform_and_costs
     from joulecast.simulator.search import search
 
-    on, costs = platform_and_costs(
-        str(platform),
-        precision,
-        links=links,
-        calibration=path(calibration),
-        database=path(database),
-    )
-    batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
-    ranking = search(op_graph(str(network)), on, devices, batch, costs)
+    with naming(network, platform, calibration, database):
+        on, costs = platform_and_costs(
+            str(platform),
+            precision,
+            links=links,
+            calibration=path(calibration),
+            database=path(database),
+        )
+        batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
+        ranking = search(op_graph(str(network)), on, devices, batch, costs)
     return {
         "feasible": [simulation.as_json() for simulation in ranking.feasible],
         "out_of_memory": ranking.out_of_memory,
@@ -171,9 +173,10 @@ def partition(
 
     check("cost", cost, ("compute", "max", "sum"))
     check("mode", mode, ("exact", "compat"))
-    return partition_report(
-        str(graph), devices, cost, bandwidth_bytes_per_s, replicate, memory_bytes, mode, ideals
-    )
+    with naming(graph):
+        return partition_report(
+            str(graph), devices, cost, bandwidth_bytes_per_s, replicate, memory_bytes, mode, ideals
+        )
 
 
 def tune(

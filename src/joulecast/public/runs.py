@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulecast.public.given import AnyPath, Records, check, path, paths
+from joulecast.public.given import AnyPath, Records, check, naming, path, paths
 
 if TYPE_CHECKING:
     from joulecast.energy.fitting import CampaignFit
@@ -89,7 +89,7 @@ def fit(
     from joulecast.recorded import run_records
 
     usual = Config()
-    with run_records(paths(records)) as folders:
+    with naming(*paths(records)), run_records(paths(records)) as folders:
         return fit_campaign(
             folders,
             bootstrap=usual.evaluation.bootstrap if bootstrap is None else bootstrap,
@@ -128,7 +128,7 @@ def evaluate(
 
     check("split", split, SPLITS)
     check("time", time, ("given", "predicted"))
-    with run_records(paths(records)) as folders:
+    with naming(*paths(records)), run_records(paths(records)) as folders:
         return evaluate_records(folders, split, time)
 
 
@@ -156,7 +156,7 @@ def forecast(
     from joulecast.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
-    with run_records(paths(records)) as folders:
+    with naming(*paths(records)), run_records(paths(records)) as folders:
         return forecast_records(folders, list(nodes), scaling)
 
 
@@ -203,7 +203,8 @@ def advise(
     from joulecast.recorded import run_records
     from joulecast.shipped import PLATFORMS
 
-    with run_records(paths(records)) as folders:
+    named = naming(*paths(records), platform, history)
+    with named, run_records(paths(records)) as folders:
         return advise_on(
             folders,
             network,

@@ -8,19 +8,24 @@ training step goes into it.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 from scipy.optimize import nnls
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
 from joulecast.platforms import Platform
+from joulecast.reading import read_json_object, validated
 from joulecast.simulator.collectives import Algorithm, Kind, sent_share, steps_of
 
 Floats = NDArray[np.float64]
+
+
+_Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,12 @@ class NetworkCalibration:
     """Rates of one level of links, and how well they explain what was measured."""
 
     algorithm: Algorithm
-    bytes_per_s: float
-    latency_s: float
+    bytes_per_s: Annotated[float, Field(ge=1, le=1e18, allow_inf_nan=False)]
+    latency_s: _Seconds
     """Of a step of a collective."""
-    launch_s: float
-    mape_percent: float
-    points: int
+    launch_s: _Seconds
+    mape_percent: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    points: Annotated[int, Field(ge=1)]
 
 
 def _terms(kind: str, algorithm: Algorithm, ranks: int, size: float) -> tuple[float, float, float]:
@@ -93,12 +98,9 @@ def read_calibration(path: Path) -> NetworkCalibration:
     Raises:
         JoulecastError: missing, or no calibration.
     """
-    try:
-        return NetworkCalibration(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise JoulecastError(
-            f"{path}: is no network calibration ({error}); the rule calibrate_network makes one"
-        ) from None
+    content = read_json_object(path, "network calibration (the rule calibrate_network makes one)")
+    origin = f"{path}: is no network calibration (the rule calibrate_network makes one)"
+    return validated(TypeAdapter(NetworkCalibration), content, origin)
 
 
 def calibrated(platform: Platform, found: NetworkCalibration) -> Platform:

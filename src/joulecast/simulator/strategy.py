@@ -12,7 +12,7 @@ follows the tensors that it reads (Duan et al. 2024, section 4; placements by me
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -21,41 +21,47 @@ from joulecast.reading import read_yaml, validated
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
+_MOST_DEVICES = 1_000_000
 
 
 class Node(BaseModel):
     """What a subtree of the network's modules does; ``None`` and missing keys are inherited."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     split: dict[str, str] = Field(
         {},
         description="Mesh axis by dim: a dim's own name, or `batch`, `out` (columns), `in` (rows).",
     )
-    stage: int | None = Field(None, ge=0, description="Pipeline stage.")
+    stage: int | None = Field(None, ge=0, le=_MOST_DEVICES, description="Pipeline stage.")
     recompute: bool | None = Field(None, description="Compute activations again for backward.")
     zero: Literal[0, 1, 2, 3] | None = Field(
         None,
         description="Shard over the data axis: 1 optimizer state, 2 also gradients, 3 also weights.",
     )
-    children: dict[str, "Node"] = Field({}, description="By module path from this node.")
+    children: dict[Annotated[str, Field(max_length=500)], "Node"] = Field(
+        {}, description="By module path from this node."
+    )
 
 
 class Strategy(BaseModel):
     """A parallel training step."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     mesh: dict[str, int] = Field(
         {"data": 1}, description="Axes and sizes, the outermost first: neighbours lie on the last."
     )
-    micro_batches: int = Field(1, ge=1)
+    micro_batches: int = Field(1, ge=1, le=10_000)
     schedule: Literal["1f1b", "gpipe"] | tuple[int, ...] = Field(
         "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
     )
     overlap: bool = Field(True, description="Send gradients while backward goes on.")
     bucket_bytes: float | None = Field(
-        None, gt=0, description="Least size of a gradient bucket; null: 1 MiB, then 25 MiB (DDP)."
+        None,
+        ge=1,
+        le=1e15,
+        description="Least size of a gradient bucket; null: 1 MiB, then 25 MiB (DDP).",
     )
     tree: Node = Node()
 
@@ -89,6 +95,11 @@ class Strategy(BaseModel):
         for name, size in self.mesh.items():
             if size < 1:
                 raise JoulecastError(f"strategy: mesh.{name}: {size} is below 1")
+        if self.devices > _MOST_DEVICES:
+            raise JoulecastError(
+                f"strategy: its mesh takes {self.devices} devices, more than the {_MOST_DEVICES} that can be "
+                "simulated"
+            )
         if devices is not None and devices != self.devices:
             sizes = [f"{name}={size}" for name, size in self.mesh.items() if size > 1]
             product = " x ".join(sizes) or "one device"
@@ -207,7 +218,11 @@ def parse_strategy(text: str) -> Strategy:
 
 
 def _validated(content: object, origin: str) -> Strategy:
-    return validated(TypeAdapter(Strategy), content, origin).check()
+    strategy = validated(TypeAdapter(Strategy), content, origin)
+    try:
+        return strategy.check()
+    except JoulecastError as error:
+        raise JoulecastError(f"{origin}: {error}") from None
 
 
 def read_strategy(path: Path) -> Strategy:

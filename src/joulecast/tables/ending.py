@@ -7,6 +7,9 @@ import pandas as pd
 
 from joulecast.progress import disturbed_pipelines, progress_of
 from joulecast.quantities import counted
+from joulecast.reading import Column, read_csv
+
+_ATTEMPTS = {"run": Column("text"), "now": Column("text")}
 
 
 def _left_out(results: Path) -> str:
@@ -36,7 +39,9 @@ def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
     if (results / "tables").is_dir():
         parts.append(f"tables: {results / 'tables'}")
     failed = results / "tables" / "failed_runs.csv"
-    attempts = pd.read_csv(failed) if failed.is_file() else pd.DataFrame(columns=["run", "now"])
+    attempts = pd.DataFrame(columns=list(_ATTEMPTS))
+    if failed.is_file():
+        attempts = read_csv(failed, "table of failed runs", _ATTEMPTS)
     unmeasured = attempts.loc[attempts["now"] != "measured", "run"].nunique()
     if unmeasured:
         parts.append(f"failed: {counted(unmeasured, 'run')} ({failed.with_suffix('.md')})")

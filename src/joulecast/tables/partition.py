@@ -1,6 +1,5 @@
 """Tables of the partitioning experiment: planning times, quality of the cuts, pipelines that were run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.partition.baselines import BASELINES
+from joulecast.reading import read_json_object
 from joulecast.tables.output import write_table
 from joulecast.tables.published import FromPaper, read_published_file
 
@@ -144,7 +144,7 @@ def write_partition_tables(
         runs: files of pipelines that were run.
         published: the paper's numbers.
     """
-    found = [json.loads(path.read_text()) for path in experiments]
+    found = [read_json_object(path, "partition experiment") for path in experiments]
     paper = f"Published: {published.paper}; {published.where}."
     write_table(
         folder / "partition_time",
@@ -162,7 +162,7 @@ def write_partition_tables(
         folder / "partition_pipeline",
         "Pipelines that were run",
         _PIPELINE_NOTES,
-        pipeline_runs([json.loads(path.read_text()) for path in runs]),
+        pipeline_runs([read_json_object(path, "partition experiment") for path in runs]),
     )
 
 

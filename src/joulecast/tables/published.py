@@ -11,7 +11,7 @@ from joulecast.reading import read_yaml, validated
 class Tolerance(BaseModel):
     """How far a number may be from a published one and still reproduce it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     absolute: float = Field(0.0, ge=0)
     relative_percent: float = Field(0.0, ge=0)
@@ -33,7 +33,7 @@ class FromPaper(BaseModel):
     ``tolerances``: by kind of number, what still counts as reproduced.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     paper: str
     where: str

@@ -10,7 +10,7 @@ from joulecast.tables.published import FromPaper, read_published_file
 class PublishedPotential(BaseModel):
     """A workload's row of figure 1."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     batch_size_only: float
     power_limit_only: float
@@ -22,7 +22,7 @@ class PublishedPotential(BaseModel):
 class PublishedReproduction(BaseModel):
     """A reproduction, and what the authors' simulator says in its setting: energy and time by GPU."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     paper: str
     target: float

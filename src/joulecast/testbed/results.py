@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from joulecast.files import directory_written_aside, sha256_of
 from joulecast.kept import PROVENANCE_FILE, checked_provenance
+from joulecast.reading import Column, read_csv, read_json, validated
 from joulecast.testbed.configurations import Configuration
 from joulecast.testbed.jobs import Job
 from joulecast.testbed.load import is_polluted
@@ -129,6 +130,28 @@ def _summary(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return summary[_SUMMARY]
 
 
+_ITERATION = {
+    "iteration": Column("whole", 0, 1e9),
+    "seconds": Column("number", 0, 1e9),
+    "polluted": Column("text", choices=("True", "False")),
+}
+_STEP = _ITERATION | {"configuration": Column("text"), "repeat": Column("whole", 0, 1e6)}
+_COLLECTIVE_STEP = _ITERATION | {
+    **dict.fromkeys(("kind", "algorithm"), Column("text")),
+    **dict.fromkeys(("ranks", "ranks_per_node", "bytes"), Column("whole", 1, 1e15)),
+}
+_RANK = {
+    "configuration": Column("text"),
+    **dict.fromkeys(("repeat", "iteration", "rank"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("began_s", "ended_s"), Column("number", 0, 1e9)),
+}
+
+
+def _iterations(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
+    table = read_csv(path, "table of measured steps", columns)
+    return table.assign(polluted=table["polluted"] == "True")
+
+
 def read_results(folder: Path) -> Results:
     """Read what was measured.
 
@@ -142,12 +165,12 @@ def read_results(folder: Path) -> Results:
         "no measurements of the testbed ({why}); the kept ones are in recorded/emulated-network, new ones "
         "are made by joulecast.testbed.measure",
     )
-    listed = (folder / "configurations.json").read_text()
-    configurations = TypeAdapter(list[Configuration]).validate_json(listed)
-    iterations = pd.read_csv(folder / "steps.csv", dtype={"polluted": bool, "seconds": float})
-    collective_iterations = pd.read_csv(
-        folder / "collectives.csv", dtype={"polluted": bool, "seconds": float}
+    listed = folder / "configurations.json"
+    configurations = validated(
+        TypeAdapter(list[Configuration]), read_json(listed, "list of configurations"), str(listed)
     )
+    iterations = _iterations(folder / "steps.csv", _STEP)
+    collective_iterations = _iterations(folder / "collectives.csv", _COLLECTIVE_STEP)
     facts = pd.DataFrame(
         [(each.name, each.family, each.ranks) for each in configurations],
         columns=["configuration", "family", "ranks"],
@@ -160,7 +183,7 @@ def read_results(folder: Path) -> Results:
         steps=steps,
         collectives=_summary(collective_iterations, list(_COLLECTIVE)).reset_index(),
         iterations=iterations,
-        ranks=pd.read_csv(folder / "ranks.csv"),
+        ranks=read_csv(folder / "ranks.csv", "table of ranks", _RANK),
         collective_iterations=collective_iterations,
         provenance=provenance,
     )

@@ -10,9 +10,11 @@ from math import ceil, exp, inf
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter
 from scipy.special import stdtrit
 
 from joulecast.errors import JoulecastError
+from joulecast.reading import validated
 from joulecast.tuning.curve import Curve
 from joulecast.tuning.history import History, read_history_file
 from joulecast.tuning.observed import (
@@ -23,7 +25,32 @@ from joulecast.tuning.observed import (
     log_sd_of_ratio,
     sizes_of,
 )
-from joulecast.tuning.trial import CostModel, SearchSpace
+from joulecast.tuning.trial import BatchSize, CostModel, SearchSpace, Watts
+
+
+class _Workload(BaseModel):
+    network: str
+
+
+class _Job(BaseModel):
+    batch_sizes: tuple[BatchSize, ...]
+    default_batch_size: BatchSize
+    workload: _Workload | None = None
+
+
+class _Live(BaseModel):
+    job: _Job
+    power_limits_w: tuple[Watts, ...]
+    cost: CostModel
+
+
+class _Replayed(BaseModel):
+    environment: str
+    batch_sizes: tuple[BatchSize, ...]
+    default_batch_size: BatchSize
+    power_limits_w: dict[BatchSize, tuple[Watts, ...]]
+    cost: CostModel
+
 
 _EXACT = 1e-9
 """Part of the default's cost that is rounding, where costs are added up and compared."""
@@ -39,21 +66,36 @@ def space_of(said: Mapping[str, Any], file: Path) -> SearchSpace:
         JoulecastError: the line does not say.
     """
     try:
-        live = said["environment"] == "live"
-        chosen = said["job"] if live else said
-        sizes = tuple(int(size) for size in chosen["batch_sizes"])
-        limits: dict[int, tuple[int, ...]]
-        if live:
-            limits = {size: tuple(said["power_limits_w"]) for size in sizes}
-        else:
-            limits = {int(size): tuple(w) for size, w in said["power_limits_w"].items()}
-        cost = CostModel(**said["cost"])
-        return SearchSpace(sizes, int(chosen["default_batch_size"]), limits, cost)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if said.get("environment") == "live":
+            live = validated(TypeAdapter(_Live), said, "line 1")
+            limits = dict.fromkeys(live.job.batch_sizes, live.power_limits_w)
+            return SearchSpace(live.job.batch_sizes, live.job.default_batch_size, limits, live.cost)
+        replayed = validated(TypeAdapter(_Replayed), said, "line 1")
+        return SearchSpace(
+            replayed.batch_sizes,
+            replayed.default_batch_size,
+            replayed.power_limits_w,
+            replayed.cost,
+        )
+    except JoulecastError as error:
         raise JoulecastError(
-            f"{file}: its first line does not say what could be chosen ({error!r}); histories that can be "
+            f"{file}: its first line does not say what could be chosen ({error}); histories that can be "
             "advised on are those of `joulecast tune --history`"
         ) from None
+
+
+def network_of(said: Mapping[str, Any], file: Path) -> str | None:
+    """The network of a live tuning, by the first line of its history file; ``None`` of a replay.
+
+    Raises:
+        JoulecastError: the line does not say.
+    """
+    if said.get("environment") != "live":
+        return None
+    job = validated(TypeAdapter(_Live), said, f"{file}: line 1").job
+    if job.workload is None:
+        raise JoulecastError(f"{file}: line 1: job.workload is missing")
+    return job.workload.network
 
 
 def _savings(

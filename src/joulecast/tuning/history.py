@@ -13,10 +13,15 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
-from joulecast.tuning.trial import EpochAtLimit, Proposal, Trial
+from joulecast.reading import json_of, read_bytes, validated
+from joulecast.tuning.trial import EpochAtLimit, Trial
 
+_TRIAL = TypeAdapter(Trial)
+_LEAST = 1e-9
 _FORMAT = 1
 _BEGUN = "begun"
 # As people read it in a message; no header has it.
@@ -170,29 +175,20 @@ def add_to_history_file(path: Path, trial: Trial) -> None:
         os.fsync(file)
 
 
-def _checked(content: dict[str, Any]) -> dict[str, Any]:
-    """The same, if what is computed with are numbers.
-
-    Raises:
-        ValueError: names the key that is none.
-    """
-    for key, needed in (("epochs", True), ("time_s", True), ("energy_j", False), ("cost", False)):
-        value = content[key]
-        if value is None and not needed:
-            continue
-        # JSON has no infinite number, but Python reads one from 1e999.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-            raise ValueError(f"{key} is {value}")
-    return content
-
-
-def _trial(content: dict[str, Any]) -> Trial:
-    proposal = dict(_checked(content)["proposal"])
-    bound = proposal["cost_bound"]
-    proposal["cost_bound"] = inf if bound is None else bound
-    proposal["power_limits_w"] = tuple(proposal["power_limits_w"])
-    limits = {int(watts): EpochAtLimit(**epoch) for watts, epoch in content["limits"].items()}
-    return Trial(**content | {"proposal": Proposal(**proposal), "limits": limits})
+def _trial(content: Any, where: str) -> Trial:
+    if isinstance(content, dict) and isinstance(content.get("proposal"), dict):
+        proposal = content["proposal"]
+        if proposal.get("cost_bound", inf) is None:
+            content = content | {"proposal": proposal | {"cost_bound": inf}}
+    trial = validated(_TRIAL, content, where)
+    # A trial that ran took time; what is advised are ratios of these.
+    spent = (("time_s", trial.time_s), ("energy_j", trial.energy_j), ("cost", trial.cost))
+    for key, value in spent:
+        if trial.epochs and value is not None and value < _LEAST * trial.epochs:
+            raise JoulecastError(f"{where}: {key} is {value:g} for {trial.epochs:g} epochs")
+    if (trial.reached and not trial.epochs) or 0 < trial.epochs < _LEAST:
+        raise JoulecastError(f"{where}: epochs is {trial.epochs:g}, too few to have trained")
+    return trial
 
 
 def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
@@ -211,19 +207,11 @@ def begun_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise JoulecastError(f"{path}: cannot be read ({error.strerror})") from None
+    return read_bytes(path, "history of trials")
 
 
 def _whole_lines(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
-
-
-def _no_constant(name: str) -> float:
-    # Python would read them; as a cost they would win or lose every comparison.
-    raise ValueError(f"{name} is no number")
 
 
 def _read(path: Path, content: bytes) -> tuple[dict[str, Any], History]:
@@ -239,17 +227,15 @@ def _read(path: Path, content: bytes) -> tuple[dict[str, Any], History]:
         )
     trials, said = [], None
     for number, line in enumerate(lines, 1):
-        try:
-            parsed = json.loads(line, parse_constant=_no_constant)
-            if said is None:
-                if parsed["format"] != _FORMAT:
-                    raise JoulecastError(
-                        f"{path}: format {parsed['format']}, this version reads {_FORMAT}"
-                    )
-                said = parsed
-            else:
-                trials.append(_trial(parsed))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise JoulecastError(f"{path}: line {number} is no trial ({error!r})") from None
+        where = f"{path}: line {number} is no trial"
+        parsed = json_of(line, where)
+        if said is not None:
+            trials.append(_trial(parsed, where))
+            continue
+        if not isinstance(parsed, dict) or "format" not in parsed:
+            raise JoulecastError(f"{path}: line 1 does not say what the trials are of")
+        if parsed["format"] != _FORMAT:
+            raise JoulecastError(f"{path}: format {parsed['format']}, this version reads {_FORMAT}")
+        said = parsed
     assert said is not None
     return said, History(trials)

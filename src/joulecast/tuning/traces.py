@@ -11,11 +11,29 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
+from joulecast.reading import Column, read_csv
 from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal, SearchSpace
 
 # Highest settable power limit of a device, W.
 MAX_POWER_W = {"v100": 250, "a40": 300, "rtx6000": 260, "p100": 250}
 _JOINED = ["dataset", "network", "batch_size", "optimizer"]
+_SETTING = {
+    **dict.fromkeys(("dataset", "network", "optimizer"), Column("text")),
+    "batch_size": Column("whole", 1, 1e9),
+}
+_EPOCHS = {
+    **_SETTING,
+    "target_metric": Column("number", optional=True),
+    # Empty where a run never reached the target.
+    "target_epoch": Column("whole", 1, 1e9, optional=True),
+}
+# A row without a measurement is left out.
+_POWER = {
+    **_SETTING,
+    "power_limit": Column("whole", 1, 1e6, optional=True),
+    "time_per_epoch": Column("number", 0, 1e9, optional=True),
+    "average_power": Column("number", 0, 1e6, optional=True),
+}
 
 
 @dataclass(frozen=True)
@@ -77,17 +95,6 @@ class Trace:
         return all(e is not None and e <= self.max_epochs for e in self.epochs[batch_size])
 
 
-def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise JoulecastError(f"{path}: cannot be read as a trace ({error})") from None
-    missing = [column for column in columns if column not in table]
-    if missing:
-        raise JoulecastError(f"{path}: has no column {', '.join(missing)}")
-    return table
-
-
 def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = None) -> Trace:
     """Read one workload on one GPU.
 
@@ -108,8 +115,8 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
     known = WORKLOADS[workload]
     target = known.target if target is None else target
     train_file, power_file = folder / "summary_train.csv", folder / f"summary_power_{gpu}.csv"
-    train = _read(train_file, [*_JOINED, "target_metric", "target_epoch"])
-    power = _read(power_file, [*_JOINED, "power_limit", "time_per_epoch", "average_power"])
+    train = read_csv(train_file, "trace of epochs", _EPOCHS)
+    power = read_csv(power_file, "trace of power", _POWER)
     ours = f"dataset == {known.dataset!r} and network == {known.network!r}"
     train, power = train.query(ours), power.query(ours).dropna()
     wrong = power[(power["time_per_epoch"] <= 0) | (power["average_power"] <= 0)]

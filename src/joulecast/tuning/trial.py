@@ -6,13 +6,22 @@ Costs follow You et al., Zeus (NSDI 2023), equation 2: C = eta E + (1 - eta) Pma
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field, Strict
 
 from joulecast.errors import JoulecastError
 
 Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
 Criterion = Literal["cost", "energy", "time", "max-slowdown"]
 StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
+
+
+# What files may say: finite, and within what a training on earth can be, so that sums and ratios are too.
+Watts = Annotated[int, Field(ge=1, le=1_000_000)]
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Spent = Annotated[float, Strict(), Field(ge=0, le=1e18, allow_inf_nan=False)]
+_Measured = Annotated[float, Strict(), Field(ge=1e-9, le=1e18, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +34,8 @@ class CostModel:
             are seconds then.
     """
 
-    eta: float = 0.5
-    max_power_w: float | None = None
+    eta: Annotated[float, Field(allow_inf_nan=False)] = 0.5
+    max_power_w: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.eta <= 1:
@@ -76,8 +85,8 @@ PLAIN = Goal()
 class EpochAtLimit:
     """An epoch of one batch size under one power limit."""
 
-    time_s: float
-    energy_j: float | None
+    time_s: _Measured
+    energy_j: _Measured | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +101,9 @@ class Proposal:
         phase: of the policy, for people and for policies that ask what an earlier trial was for.
     """
 
-    batch_size: int
-    power_limits_w: tuple[int, ...] = ()
-    cost_bound: float = inf
+    batch_size: BatchSize
+    power_limits_w: tuple[Watts, ...] = ()
+    cost_bound: Annotated[float, Strict(), Field(ge=0)] = inf
     phase: Phase = "fixed"
 
 
@@ -110,19 +119,19 @@ class Trial:
         limits: epochs by power limit, where limits were tried.
     """
 
-    recurrence: int
+    recurrence: Annotated[int, Field(ge=0, le=1_000_000_000)]
     proposal: Proposal
     reached: bool
     stopped_by: StoppedBy
-    epochs: float
-    time_s: float
-    energy_j: float | None
+    epochs: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)]
+    time_s: Spent
+    energy_j: Spent | None
     energy_source: str | None
-    cost: float | None
-    power_limit_w: int | None = None
-    limits: Mapping[int, EpochAtLimit] = field(default_factory=dict)
+    cost: Spent | None
+    power_limit_w: Watts | None = None
+    limits: Mapping[Watts, EpochAtLimit] = field(default_factory=dict)
     why_no_energy: str | None = None
-    accuracy: float | None = None
+    accuracy: Annotated[float, Field(allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,198 @@
+"""An example of every format that the project reads, written into a folder."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from conftest import ROOT
+from mlperf_fixtures import write_run
+
+from joulecast.recorded import unpack_all
+from joulecast.tuning.history import add_to_history_file, begin_history_file
+from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, Trial
+
+RECORDED = ROOT / "recorded"
+TRAINING = RECORDED / "two-core-training"
+
+
+def records(folder: Path) -> None:
+    unpack_all(RECORDED / "two-core-vm", folder / "records")
+
+
+def recorded(folder: Path) -> None:
+    shutil.copytree(RECORDED / "two-core-vm", folder / "mine")
+
+
+def history(folder: Path) -> None:
+    cost = CostModel(0.5, 250)
+    said = {
+        "environment": "replay",
+        "batch_sizes": [16, 32, 64],
+        "default_batch_size": 32,
+        "power_limits_w": {str(size): [250, 200, 150] for size in (16, 32, 64)},
+        "cost": {"eta": 0.5, "max_power_w": 250},
+    }
+    begin_history_file(folder / "h.jsonl", said)
+    for recurrence, (batch, epochs) in enumerate(((32, 10), (32, 12), (16, 8), (64, 15), (16, 9))):
+        limits = {watts: EpochAtLimit(11.0, 1900.0) for watts in (250, 200)}
+        time_s, energy_j = 10.0 * epochs, 2000.0 * epochs
+        trial = Trial(
+            recurrence,
+            Proposal(batch, (250, 200)),
+            True,
+            "target",
+            epochs,
+            time_s,
+            energy_j,
+            "measured",
+            cost.of(time_s, energy_j),
+            200,
+            limits,
+        )
+        add_to_history_file(folder / "h.jsonl", trial)
+
+
+def task_graph(folder: Path) -> None:
+    shutil.copy(RECORDED / "task-graphs/alexnet.json", folder / "graph.json")
+
+
+def pipedream(folder: Path) -> None:
+    lines = [
+        f"node{n} -- Layer{n}(in=3, out={n}) -- forward_compute_time={n + 0.5}, "
+        f"backward_compute_time={2 * n}.0, activation_size={1000 * n}.0, parameter_size={64 * n}.000"
+        for n in range(1, 7)
+    ]
+    lines[2] = lines[2].replace("activation_size=3000.0", "activation_size=[1000.0; 2000.0]")
+    edges = [f"\tnode{n} -- node{n + 1}" for n in range(1, 6)] + ["\tnode1 -- node4"]
+    (folder / "graph.txt").write_text("\n".join([*lines, *edges]) + "\n")
+
+
+def placement(folder: Path) -> None:
+    nodes = [
+        {
+            "id": n,
+            "supportedOnFpga": n != 3,
+            "cpuLatency": 10.0 * (n + 1),
+            "fpgaLatency": 2.0 * (n + 1),
+            "isBackwardNode": n >= 4,
+            "colorClass": n % 4,
+            "size": 5.0,
+        }
+        for n in range(8)
+    ]
+    edges = [{"sourceId": n, "destId": n + 1, "cost": 1.5} for n in (0, 1, 2, 4, 5, 6)]
+    content = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 30, "nodes": nodes, "edges": edges}
+    (folder / "graph.json").write_text(json.dumps(content))
+
+
+def copied(source: Path, name: str) -> Callable[[Path], object]:
+    return lambda folder: shutil.copy(source, folder / name)
+
+
+def calibration(folder: Path) -> None:
+    content = {
+        "algorithm": "ring",
+        "bytes_per_s": 1e9,
+        "latency_s": 1e-5,
+        "launch_s": 1e-5,
+        "mape_percent": 3.5,
+        "points": 12,
+    }
+    (folder / "calibration.json").write_text(json.dumps(content))
+
+
+def strategy(folder: Path) -> None:
+    (folder / "strategy.yaml").write_text(
+        "mesh: {pipeline: 2, data: 2, tensor: 1}\nmicro_batches: 4\nschedule: 1f1b\n"
+        "bucket_bytes: 1e+6\noverlap: true\ntree:\n  zero: 1\n  children:\n"
+        "    classifier: {recompute: true}\n"
+    )
+
+
+def submission(folder: Path) -> None:
+    results = folder / "in/ACME/results"
+    write_run(results, "result_1")
+    write_run(results, "result_2", seed=2)
+    systems = folder / "in/ACME/systems"
+    systems.mkdir()
+    facts = {
+        "number_of_nodes": 2,
+        "accelerators_per_node": 8,
+        "accelerator_model_name": "F",
+        "framework": "x",
+    }
+    (systems / "2xACME-Fast9000.json").write_text(json.dumps(facts))
+
+
+def tables(folder: Path) -> None:
+    inside = folder / "in"
+    inside.mkdir()
+    runs, events, power = [], [], []
+    for run in ("a", "b", "c"):
+        runs.append((run, "sys", "resnet", 2, 10.0, 110.0, "success", 128, 8.0))
+        events += [(run, "epoch", n, 10.0 + 50 * n, 55.0 + 50 * n) for n in range(2)]
+        events += [(run, "eval", n, 55.0 + 50 * n, 60.0 + 50 * n) for n in range(2)]
+        power += [
+            (run, f"node_{n}", float(t), 1000.0 + t + 7 * n)
+            for n in range(2)
+            for t in range(0, 120, 5)
+        ]
+        power.append((run, "sw_0", 0.0, 500.0))
+    head = ("run", "system", "benchmark", "nodes", "run_start_s", "run_stop_s", "status")
+    for name, rows, columns in (
+        ("runs", runs, (*head, "global_batch_size", "init_stop_s")),
+        ("events", events, ("run", "kind", "index", "start_s", "stop_s")),
+        ("power", power, ("run", "meter", "t_s", "watts")),
+    ):
+        pd.DataFrame(rows, columns=list(columns)).to_csv(inside / f"{name}.csv", index=False)
+
+
+def traces(folder: Path) -> None:
+    setting = {"dataset": "cifar100", "network": "shufflenetv2", "optimizer": "adadelta"}
+    train = [
+        setting | {"batch_size": b, "run": n, "target_metric": 0.6, "target_epoch": e}
+        for b, epochs in ((512, (20, 22)), (1024, (30, None, 28)))
+        for n, e in enumerate(epochs)
+    ]
+    power = [
+        setting
+        | {"batch_size": b, "power_limit": w}
+        | {"time_per_epoch": 9.0 + 900 / w, "average_power": 0.9 * w}
+        for b in (512, 1024)
+        for w in (250, 200, 150)
+    ]
+    pd.DataFrame(train).to_csv(folder / "summary_train.csv", index=False)
+    pd.DataFrame(power).to_csv(folder / "summary_power_v100.csv", index=False)
+
+
+def journal(folder: Path) -> None:
+    records(folder)
+    run = next(path.name for path in sorted((folder / "records").iterdir()))
+    attempt = {"id": "1", "host": "h", "pid": 1, "process_started_s": 1.0}
+    started, ended = "2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00"
+    lines = [
+        attempt | {"started_utc": started},
+        {"id": "1", "ended_utc": ended, "reason": "out of memory", "log": ["last", "words"]},
+        attempt | {"id": "2", "started_utc": ended},
+    ]
+    (folder / "attempts").mkdir()
+    text = "".join(f"\n{json.dumps(line)}\n" for line in lines)
+    for name in (run, "never-measured"):
+        (folder / "attempts" / f"{name}.jsonl").write_text(text)
+
+
+_CONFIGURATION = """\
+campaign: mine
+workload: {networks: [resnet18, vit_ti], dataset: digits, image_size: 32}
+scale: {nodes: [1, 2], repeats: 2, batch_size: 4}
+training: {steps: 3, warmup_steps: 1, learning_rate: 0.01}
+calibration: {batch_sizes: [4, 8]}
+power: {meters: [estimated], sample_period_s: 0.1}
+platform: this-machine
+"""
+
+
+def configuration(folder: Path) -> None:
+    (folder / "mine.yaml").write_text(_CONFIGURATION)

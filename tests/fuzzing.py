@@ -1,0 +1,430 @@
+"""Every format that the project reads, the commands that read it, and what they may do with it.
+
+A command that gets a mutated file ends in one of two ways: with exit code 0 and figures that are finite and,
+where they are amounts, not negative; or with one line that names the file. It takes at most 10 s of CPU time
+and 1 GiB more than before.
+"""
+
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fuzz_examples as examples
+from conftest import ROOT
+from mutations import mutated
+from typer.testing import CliRunner
+
+from joulecast.attempts import attempts_at
+from joulecast.campaign_check import require_campaign
+from joulecast.cli import app
+from joulecast.config import read_config
+from joulecast.errors import JoulecastError
+from joulecast.external import listed_downloads
+from joulecast.tables.published import read_published
+from joulecast.tables.tuning_published import read_published_tuning
+
+CPU_S = 10
+MORE_BYTES = 1 << 30
+PLATFORM = "hc1"
+# Amounts have their unit at the end of their names.
+_AMOUNT = re.compile(r"(_|^)(j|w|s|us|bytes|samples|epochs|bottleneck|work|devices|joules)$")
+_SIGNED = re.compile(r"differ|saving|above|better|change|off|bias|gain|start|stop")
+_NEGATIVE_TEXT = re.compile(
+    r"(?<![\w.,-])-\d[\d,.]*(e[+-]?\d+)? ?(J|kJ|MJ|GJ|Wh|kWh|W|kW|s|min|h|days)\b"
+)
+_NO_NUMBER = re.compile(r"(?<![\w/.-])(nan|NaN|inf|Infinity|-inf)(?![\w/.-])")
+
+Use = Sequence[str] | Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format, by one example.
+
+    Attributes:
+        make: writes the files of the example into a folder.
+        mutated: patterns of the files that are mutated.
+        uses: command lines (``{}`` is the folder), or functions of the library that get the folder.
+    """
+
+    name: str
+    make: Callable[[Path], object]
+    mutated: tuple[str, ...]
+    uses: tuple[Use, ...]
+
+
+class TooLong(BaseException):
+    """A command took more than its CPU time; nothing may catch it."""
+
+
+def _attempts(folder: Path) -> object:
+    return [attempts_at(folder / "attempts", file.stem) for file in (folder / "attempts").iterdir()]
+
+
+def _checked(folder: Path) -> object:
+    file = folder / "mine.yaml"
+    try:
+        return len(require_campaign(read_config(file), project=ROOT))
+    except JoulecastError as error:
+        # As `config check` says it.
+        raise JoulecastError(
+            str(error) if str(file) in str(error) else f"{file}: {error}"
+        ) from None
+
+
+def _simulated(*words: str, network: str = "vgg16") -> tuple[str, ...]:
+    given = {"--network": network, "--platform": PLATFORM, "--strategy": "dp=2"}
+    named = dict(zip(words[::2], words[1::2], strict=True))
+    return ("simulate", *(word for pair in (given | named).items() for word in pair), "--json")
+
+
+_OF_RECORDS: tuple[tuple[str, ...], ...] = (
+    ("forecast", "--records", "{}", "--nodes", "4", "--json"),
+    ("evaluate", "--records", "{}", "--json"),
+    ("advise", "--records", "{}", "--network", "resnet18", "--deadline", "1h", "--json"),
+)
+
+
+_ADVISE = "advise --network vgg16 --platform {}/mine.yaml --nodes 1 --samples 1000 --json"
+
+
+def _with(commands: Sequence[Sequence[str]], below: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(word.replace("{}", f"{{}}/{below}") for word in words) for words in commands)
+
+
+def _partitioned(name: str, *words: str) -> tuple[str, ...]:
+    return ("partition", f"{{}}/{name}", *words)
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        Format(
+            "run record",
+            examples.records,
+            ("records/*/run.json", "records/*/*.parquet"),
+            (*_with(_OF_RECORDS, "records"), ("failed-runs", "{}")),
+        ),
+        Format(
+            "recorded campaign",
+            examples.recorded,
+            ("mine/campaign.json", "mine/runs.jsonl", "mine/*.parquet"),
+            (*_with(_OF_RECORDS, "mine"), ("replay", "{}/mine", "{}/out")),
+        ),
+        Format(
+            "tuning history",
+            examples.history,
+            ("h.jsonl",),
+            (("advise-recurring", "{}/h.jsonl", "--json"), ("advise-recurring", "{}/h.jsonl")),
+        ),
+        Format(
+            "task graph",
+            examples.task_graph,
+            ("graph.json",),
+            (
+                _partitioned("graph.json", "--devices", "3", "--json"),
+                (
+                    "partition",
+                    "{}/graph.json",
+                    "--devices",
+                    "2",
+                    "--cost",
+                    "sum",
+                    "--bandwidth",
+                    "1e9",
+                ),
+                (
+                    "partition",
+                    "{}/graph.json",
+                    "--devices",
+                    "3",
+                    "--replicate",
+                    "--bandwidth",
+                    "1e9",
+                    "--json",
+                ),
+                _partitioned("graph.json", "--devices", "2", "--memory", "1e12", "--explain"),
+            ),
+        ),
+        Format(
+            "PipeDream profile",
+            examples.pipedream,
+            ("graph.txt",),
+            (
+                _partitioned("graph.txt", "--devices", "2", "--json"),
+                (
+                    "partition",
+                    "{}/graph.txt",
+                    "--devices",
+                    "2",
+                    "--bandwidth",
+                    "1e9",
+                    "--mode",
+                    "compat",
+                ),
+            ),
+        ),
+        Format(
+            "device placement",
+            examples.placement,
+            ("graph.json",),
+            (_partitioned("graph.json", "--json"),),
+        ),
+        Format(
+            "op graph",
+            examples.copied(examples.TRAINING / "graph-vgg16.json", "graph.json"),
+            ("graph.json",),
+            (
+                _simulated(network="{}/graph.json"),
+                _simulated("--strategy", "tp=2,pp=2,micro=4", network="{}/graph.json"),
+                _simulated("--mode", "proteus", network="{}/graph.json"),
+            ),
+        ),
+        Format(
+            "op database",
+            examples.copied(examples.TRAINING / "database-vit_s-1-0.json", "database.json"),
+            ("database.json",),
+            (
+                _simulated(
+                    "--database",
+                    "{}/database.json",
+                    network=str(examples.TRAINING / "graph-vit_s.json"),
+                ),
+            ),
+        ),
+        Format(
+            "network calibration",
+            examples.calibration,
+            ("calibration.json",),
+            (_simulated("--calibration", "{}/calibration.json"),),
+        ),
+        Format(
+            "platform",
+            examples.copied(ROOT / "config/platforms/hc1.yaml", "mine.yaml"),
+            ("mine.yaml",),
+            (
+                _simulated("--platform", "{}/mine.yaml"),
+                _simulated("--platform", "{}/mine.yaml", "--mode", "proteus"),
+                ("meters", "--platform", "{}/mine.yaml"),
+                tuple(_ADVISE.split()),
+            ),
+        ),
+        Format(
+            "strategy",
+            examples.strategy,
+            ("strategy.yaml",),
+            (_simulated("--strategy", "{}/strategy.yaml"),),
+        ),
+        Format("configuration", examples.configuration, ("mine.yaml",), (_checked,)),
+        Format(
+            "list of downloads",
+            examples.copied(ROOT / "config/external/zeus_trace.yaml", "list.yaml"),
+            ("list.yaml",),
+            (lambda folder: len(listed_downloads(folder / "list.yaml")),),
+        ),
+        Format(
+            "MLPerf submission",
+            examples.submission,
+            ("in/**/*.txt", "in/**/*.json"),
+            (("import", "mlperf", "{}/in", "{}/out"),),
+        ),
+        Format(
+            "MLPerf tables",
+            examples.tables,
+            ("in/*.csv",),
+            (("import", "mlperf", "{}/in", "{}/out"),),
+        ),
+        Format(
+            "Zeus traces",
+            examples.traces,
+            ("*.csv",),
+            tuple(
+                tuple(
+                    f"tune --traces {{}} --workload cifar100 --gpu v100 --policy {policy} --recurrences 5 "
+                    "--seeds 2 --json".split()
+                )
+                for policy in ("curve", "zeus", "default")
+            ),
+        ),
+        Format(
+            "journal", examples.journal, ("attempts/*.jsonl",), (("failed-runs", "{}"), _attempts)
+        ),
+        Format(
+            "published numbers",
+            examples.copied(ROOT / "config/published/mc2.yaml", "mc2.yaml"),
+            ("mc2.yaml",),
+            (lambda folder: read_published(folder / "mc2.yaml").model_dump(),),
+        ),
+        Format(
+            "published tuning",
+            examples.copied(ROOT / "config/published/zeus.yaml", "zeus.yaml"),
+            ("zeus.yaml",),
+            (lambda folder: read_published_tuning(folder / "zeus.yaml").model_dump(),),
+        ),
+    )
+}
+
+
+@contextmanager
+def limited_cpu() -> Iterator[None]:
+    """Raise :class:`TooLong` in a block that takes more than :data:`CPU_S` of CPU time."""
+
+    def stop(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _is_amount(key: str) -> bool:
+    return bool(_AMOUNT.search(key)) and not _SIGNED.search(key)
+
+
+def _wrong_numbers(value: Any, key: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _wrong_numbers(inner, str(name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _wrong_numbers(inner, key)
+    elif (isinstance(value, float) and not math.isfinite(value)) or (
+        isinstance(value, int | float)
+        and value < 0
+        and _AMOUNT.search(key)
+        and not _SIGNED.search(key)
+    ):
+        yield f"{key} is {value}"
+
+
+def _wrong_output(said: str) -> str | None:
+    try:
+        wrong = next(_wrong_numbers(json.loads(said)), None)
+    except ValueError:
+        # What an import says of each run is indented, and may show what it did not believe.
+        said = "\n".join(line for line in said.splitlines() if not line.startswith("  left out:"))
+        found = _NEGATIVE_TEXT.search(said) or _NO_NUMBER.search(said)
+        wrong = (
+            found
+            and f"says {found[0]!r} in {said[max(0, found.start() - 60) : found.end() + 20]!r}"
+        )
+    return wrong
+
+
+def _wrong_error(said: str, names: Sequence[str]) -> str | None:
+    """What is wrong with an error: more than a line, or the file is not named."""
+    lines = said.strip().splitlines() or [""]
+    if any(not line.startswith("  ") for line in lines[1:]):
+        return f"{len(lines)} lines: {said.strip()[:400]!r}"
+    if not any(name in lines[0] for name in names):
+        return f"does not name the file: {lines[0][:400]!r}"
+    return None
+
+
+def _where(error: BaseException) -> str:
+    """The place of ours that an exception comes from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "joulecast" in f.filename]
+    last = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}: {type(error).__name__}: {str(error)[:150]}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: whether it read the files, and what it did wrong, if anything."""
+
+    read: bool
+    wrong: str | None
+
+
+def used(use: Use, folder: Path, target: Path) -> Ended:
+    """Give an example's files, of which one may be mutated, to a command."""
+    names = (str(folder), target.name)
+    read = False
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    wrong: str | None
+    try:
+        with limited_cpu(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if callable(use):
+                wrong = next(_wrong_numbers(use(folder)), None)
+                read = True
+            else:
+                words = [word.replace("{}", str(folder)) for word in use]
+                done = CliRunner().invoke(app, words)
+                read = done.exit_code == 0
+                if read:
+                    wrong = _wrong_output(done.stdout)
+                elif done.exit_code == 2:
+                    wrong = _wrong_error(done.stderr, names)
+                else:
+                    wrong = (
+                        f"traceback: {_where(done.exception)}" if done.exception else "exit code 1"
+                    )
+    except JoulecastError as error:
+        wrong = _wrong_error(str(error), names)
+    except TooLong as error:
+        wrong = f"more than {CPU_S} s: {_where(error)}"
+    except Exception as error:
+        wrong = f"traceback: {_where(error)}"
+    more = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    too_much = f"{more / 1e9:.1f} GB of memory" if more > MORE_BYTES else None
+    return Ended(read, wrong or too_much)
+
+
+def _signed_again(folder: Path, old: bytes, new: bytes) -> None:
+    """Bring checksums up to date, so that it is not always they that notice."""
+    sums = [hashlib.sha256(content).hexdigest() for content in (old, new)]
+    for file in folder.glob("*.json"):
+        text = file.read_text(errors="surrogateescape")
+        if sums[0] in text:
+            text = text.replace(*sums).replace(f'"bytes": {len(old)}', f'"bytes": {len(new)}')
+            file.write_text(text, errors="surrogateescape")
+
+
+def tried(
+    which: Format, pristine: Path, folder: Path, rng: random.Random
+) -> tuple[str, str | None]:
+    """One mutation of one file of a format, given to one command.
+
+    Args:
+        pristine: folder in which the format's example was made.
+        folder: for the mutated copy; replaced.
+
+    Returns:
+        What was mutated and which command got it; what it did wrong.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(pristine, folder)
+    patterns = [sorted(folder.glob(pattern)) for pattern in which.mutated]
+    target = rng.choice(rng.choice([files for files in patterns if files]))
+    old = target.read_bytes()
+    new = mutated(old, target.suffix, rng)
+    target.write_bytes(new)
+    if rng.random() < 0.7:
+        _signed_again(target.parent, old, new)
+    use = rng.choice(tuple(which.uses))
+    shown = use.__name__ if callable(use) else " ".join(use)
+    here = Path.cwd()
+    try:
+        os.chdir(folder)
+        wrong = used(use, folder, target).wrong
+    finally:
+        os.chdir(here)
+    return f"{target.relative_to(folder)}; {shown}", wrong
