@@ -261,7 +261,7 @@ def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
         write_record(out, make_record(spec))
         finished.append(spec.run)
 
-    planned = [recorder.PlannedRun(spec, 60, Quiet(0, 0)) for spec in RUNS]
+    planned = [recorder.PlannedRun(spec, 60, 60, Quiet(0, 0)) for spec in RUNS]
     monkeypatch.setattr(recorder, "measure", stub)
     monkeypatch.setattr(recorder, "planned_runs", lambda *_: planned)
     target = folder / "kept"
