@@ -19,7 +19,9 @@ from joulecast.errors import JoulecastError
 from joulecast.provenance import usable_cores
 from joulecast.records import read_record
 from joulecast.spec import Calibration, Emulation, RunSpec
+from joulecast.training import launch
 from joulecast.training.launch import command_line, measure
+from joulecast.training.processes import NotBegun
 
 
 def run(spec, tmp_path, **options):
@@ -217,6 +219,31 @@ def test_a_run_that_hangs_is_ended(tmp_path):
     with pytest.raises(JoulecastError, match=r"not finished after 5 s.*run_timeout_s"):
         run(make_spec("hangs", training={"steps": 1_000_000}), tmp_path, timeout_s=5, launcher=None)
     assert not _ranks(tmp_path)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, times):
+    started = []
+
+    def run_to_end(*arguments, **limits):
+        started.append(limits["start_timeout_s"])
+        if len(started) <= times:
+            raise NotBegun("its ranks had not begun after 9 s")
+        return whole(*arguments, **limits)
+
+    whole = launch.run_to_end
+    monkeypatch.setattr(launch, "run_to_end", run_to_end)
+    idle = {"kind": "idle", "workload": None, "training": None}
+    idle |= {"calibration": Calibration(seconds=0.3)}
+    spec = RunSpec.model_validate(make_spec("late").model_dump() | idle)
+    if times == 1:
+        assert run(spec, tmp_path, launcher=None, start_timeout_s=99.0).info.spec == spec
+        assert "are started once more" in (tmp_path / "late.log").read_text()
+    else:
+        with pytest.raises(JoulecastError, match=r"not begun after 9 s.*start_timeout_s"):
+            run(spec, tmp_path, launcher=None, start_timeout_s=99.0)
+        assert "not begun" in last_attempt(tmp_path, "late").reason
+    assert started == [99.0, 99.0]
 
 
 def test_one_measurement_at_a_time(tmp_path):
