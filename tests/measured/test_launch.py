@@ -246,15 +246,41 @@ def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, ti
     assert started == [99.0, 99.0]
 
 
+STARTER = (
+    "import sys; from pathlib import Path; from joulecast.spec import RunSpec;"
+    "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
+    "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
+)
+
+
+def test_all_but_one_rank_are_killed_and_the_next_attempt_begins(tmp_path):
+    """The rank that is left would wait for the other one, and hold the machine, for ever."""
+    sleeping = {"kind": "sleeping_rank", "workload": None, "training": None}
+    sleeping |= {"calibration": Calibration(seconds=1000)}
+    spec = RunSpec.model_validate(make_spec("first", 2).model_dump() | sleeping)
+    command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
+    starter = subprocess.Popen(command)
+    begun = "attempts/.first-*/begun-*"
+    while not list(tmp_path.glob(f"{begun}/begun")):
+        time.sleep(0.05)
+    names = [path.name.removeprefix("shm.") for path in tmp_path.glob(f"{begun}/shm.*")]
+    assert names and all(Path("/dev/shm", name).exists() for name in names)
+    below = psutil.Process(starter.pid).children(recursive=True)
+    launcher, proxy = below[:2]
+    left, other = (process for process in below[2:] if process.ppid() == proxy.pid)
+    for process in (starter, proxy, launcher, other):
+        process.kill()
+    starter.wait()
+    shorter = spec.model_copy(update={"calibration": Calibration(seconds=0.3)})
+    assert run(shorter, tmp_path).info.spec == shorter
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+    assert not any(Path("/dev/shm", name).exists() for name in names)
+
+
 def test_one_measurement_at_a_time(tmp_path):
     """A second measurement waits for the first, even when the first one's starter is killed."""
-    code = (
-        "import sys; from pathlib import Path; from joulecast.spec import RunSpec;"
-        "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
-        "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
-    )
     spec = make_spec("first", 2, training={"steps": 60})
-    command = [sys.executable, "-c", code, spec.model_dump_json(), str(tmp_path / "first")]
+    command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
     starter = subprocess.Popen(command)
     while not _ranks(tmp_path):
         time.sleep(0.1)
