@@ -228,7 +228,7 @@ def wait_for_earlier(folder: Path, own: Attempt, log: TextIO, longest_s: float) 
     """Wait for earlier attempts at a run that go on: one that outlived who started it may yet end well.
 
     Raises:
-        JoulecastError: one goes on for longer than ``longest_s``; says where.
+        JoulecastError: one still runs after ``longest_s``; says where.
     """
     told = False
     until = time.monotonic() + longest_s
@@ -240,7 +240,7 @@ def wait_for_earlier(folder: Path, own: Attempt, log: TextIO, longest_s: float) 
         where = ", ".join(f"{a.host.split(':')[0]} (process {a.pid})" for a in others)
         if time.monotonic() > until:
             raise JoulecastError(
-                f"run {own.run}: an earlier attempt goes on on {where}, after a wait of "
+                f"run {own.run}: an earlier attempt still runs on {where}, after a wait of "
                 f"{longest_s / 3600:.3g} h; end it, then start again"
             )
         if not told:

@@ -229,7 +229,7 @@ class Config(Section):
     )
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
     start_timeout_s: float = Field(
-        600, gt=0, description="A run whose ranks have not begun by then is ended."
+        600, gt=0, description="Ranks that have not begun by then are ended, and started once more."
     )
 
     @field_validator("platform")

@@ -132,6 +132,6 @@ def test_the_wait_for_an_earlier_attempt_is_bounded(tmp_path):
         attempt_noted(tmp_path / "attempts", "run0", log),
         attempt_noted(tmp_path / "attempts", "run0", log) as own,
         open(log, "w") as said,
-        pytest.raises(JoulecastError, match=rf"goes on on .*process {os.getpid()}.*end it"),
+        pytest.raises(JoulecastError, match=rf"still runs on .*process {os.getpid()}.*end it"),
     ):
         wait_for_earlier(tmp_path / "attempts", own, said, longest_s=0.0)

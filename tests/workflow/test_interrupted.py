@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -122,6 +123,14 @@ def test_a_replay_that_is_killed_is_made_again_and_one_that_is_not_whole_is_refu
     text = done.stdout + done.stderr
     assert done.returncode != 0 and "Traceback" not in text
     assert f"records: has 100 records, the campaign has {runs} runs" in text
+
+
+def test_kills_at_random_moments_change_no_finished_result():
+    """A few; the program by itself makes a hundred, and says which seed to repeat."""
+    kills = [sys.executable, str(ROOT / "benchmarks/kills.py")]
+    few = ["--replay", "3", "--import", "3", "--record", "1", "--campaign", "0"]
+    done = subprocess.run([*kills, *few], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")

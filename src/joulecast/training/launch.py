@@ -173,7 +173,12 @@ class _Job:
         command = command_line(
             self.spec, spec_file, folder, self.launcher, self.nodes, self.python, load
         )
-        self._run(command, spec_file, lock)
+        try:
+            self._run(command, spec_file, lock)
+        except NotBegun as error:
+            # After a node went down SLURM has left a launcher without its ranks; another one got them.
+            print(f"{error}; they are started once more", file=self.log, flush=True)
+            self._run(command, spec_file, lock)
         # Rank 0 validated the record before it renamed it.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
@@ -200,7 +205,7 @@ class _Job:
                 "the configuration key `run_timeout_s`"
             ) from None
         except NotBegun as error:
-            raise JoulecastError(
+            raise NotBegun(
                 f"run {spec.run}: {error}, and it was ended; does the launcher wait for the scheduler or the "
                 "network? Start again, or give it longer with the configuration key `start_timeout_s`"
             ) from None

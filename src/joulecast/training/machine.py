@@ -108,16 +108,16 @@ def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int
     """
     with socket.socket(socket.AF_UNIX) as name:
         until = time.monotonic() + longest_s
-        told = False
+        is_noted = False
         while not _is_bound(name):
             if time.monotonic() > until:
                 raise JoulecastError(
                     f"another measurement has held this machine for {longest_s / 3600:.3g} h: "
                     f"{holders()}; wait for its end or end it, then start again"
                 )
-            if not told:
+            if not is_noted:
                 print(f"{holders()} measures; waiting for its end", file=log, flush=True)
-                told = True
+                is_noted = True
             time.sleep(_LOOK_S)
         yield name.fileno()
 

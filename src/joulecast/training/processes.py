@@ -2,7 +2,7 @@
 
 A rank waits busily for one that is missing, and a stopped one does nothing at all; both would hold the
 machine for ever. So the kernel ends a rank when its launcher ends, and also some time after the run's
-limit. Whoever started the launcher ends every process that carries the run's mark, an environment variable,
+limit. The starter of the launcher ends every process that carries the run's mark, an environment variable,
 and removes the shared memory that the ranks have named. It also knows when the ranks have begun: a
 scheduler that never starts them would be waited for until the run's limit.
 """
@@ -99,7 +99,7 @@ def _end_with(parent: int) -> None:
 def tie_to_launcher() -> None:
     """Have this rank end with the launcher that started it, and some time after the run's limit.
 
-    A rank that was started without a launcher goes on when its starter ends: its record counts. Nothing
+    A rank that was started without a launcher outlives its starter: its record counts. Nothing
     is done in a process that is no rank.
     """
     if _MARK not in os.environ:
