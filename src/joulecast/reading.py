@@ -345,7 +345,12 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
         numbers = pd.to_numeric(values, errors="coerce")
     else:
         _wrong(values, ~absent | True, column, origin)
-    found = numbers.to_numpy(float, na_value=np.nan)
+    try:
+        found = numbers.to_numpy(float, na_value=np.nan)
+    except OverflowError:
+        # Whole numbers of hundreds of digits; as texts they are infinite.
+        numbers = pd.to_numeric(values.map(str), errors="coerce").astype(float)
+        found = numbers.to_numpy()
     # Comparisons with NaN are false, so that what is no number is never good.
     good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
     if column.kind == "whole":
