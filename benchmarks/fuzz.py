@@ -13,7 +13,6 @@ import resource
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -65,13 +64,13 @@ def main() -> None:
     # Started afresh: peak memory is counted from what a process has.
     context = multiprocessing.get_context("spawn")
     wrong_at_all = 0
-    with ProcessPoolExecutor(asked.jobs, mp_context=context, max_tasks_per_child=20) as pool:
+    with context.Pool(asked.jobs, maxtasksperchild=20) as pool:
         for name in names:
             parts = [
-                pool.submit(part, name, first, min(_PART, asked.mutations - first), asked.seed)
+                (name, first, min(_PART, asked.mutations - first), asked.seed)
                 for first in range(0, asked.mutations, _PART)
             ]
-            found = [wrong for each in parts for wrong in each.result()]
+            found = [wrong for each in pool.starmap(part, parts, chunksize=1) for wrong in each]
             kinds: Counter[str] = Counter()
             examples = defaultdict(list)
             for number, what, wrong in found:

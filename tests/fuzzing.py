@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 from joulecast.attempts import attempts_at
 from joulecast.campaign_check import require_campaign
 from joulecast.cli import app
+from joulecast.cli_errors import shown
 from joulecast.config import read_config
 from joulecast.errors import JoulecastError
 from joulecast.external import listed_downloads
@@ -378,7 +379,7 @@ def used(use: Use, folder: Path, target: Path) -> Ended:
                         f"traceback: {_where(done.exception)}" if done.exception else "exit code 1"
                     )
     except JoulecastError as error:
-        wrong = _wrong_error(str(error), names)
+        wrong = _wrong_error(shown(error), names)
     except TooLong as error:
         wrong = f"more than {CPU_S} s: {_where(error)}"
     except Exception as error:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from joulecast.config import Config
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform, find_platform, recorded_for
+from joulecast.reading import first_mistake
 from joulecast.recorded import recorded_infos
 from joulecast.shipped import PLATFORMS
 from joulecast.spec import Calibration, RunSpec, Training, Workload
@@ -44,8 +45,9 @@ def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunS
     try:
         return RunSpec.model_validate(common | parts)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise JoulecastError(f"run {run}: {message} (configuration keys `scale`)") from None
+        raise JoulecastError(
+            f"run {run}: {first_mistake(error)} (configuration keys `scale`)"
+        ) from None
 
 
 def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:

@@ -21,7 +21,13 @@ from joulecast.external import locate
 from joulecast.platforms import find_platform
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
 from joulecast.provenance import physical_host, usable_cores
-from joulecast.recorded import MAX_BYTES, campaign_folder, unpack_all
+from joulecast.recorded import (
+    MAX_BYTES,
+    campaign_folder,
+    plain_note,
+    read_campaign,
+    unpack_all,
+)
 from joulecast.shipped import PLATFORMS
 from joulecast.tables.failed_runs import write_failed_runs
 from joulecast.training.recorder import record_campaign
@@ -193,7 +199,10 @@ def replay(
 ) -> None:
     """Unpack a recorded campaign into run records; what was measured there is called recorded."""
     try:
-        typer.echo(f"{out}: {len(unpack_all(campaign_folder(recorded), out))} run records")
+        folder = campaign_folder(recorded)
+        typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
+        if note := plain_note(read_campaign(folder).info.note):
+            typer.echo(f"note: {note}")
     except JoulecastError as error:
         raise failed(error) from None
 

@@ -24,7 +24,7 @@ from joulecast.config_experiments import (
 from joulecast.errors import JoulecastError
 from joulecast.names import NAME, plain_path, relative_name, simple_name, without_secrets
 from joulecast.power.meters import METER_NAMES
-from joulecast.reading import read_yaml
+from joulecast.reading import read_yaml, require_few_values
 from joulecast.shipped import is_path
 from joulecast.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
@@ -328,6 +328,8 @@ def parse_config(content: Any, origin: str = "configuration") -> Config:
     Raises:
         JoulecastError: names every wrong key, what was given, and the nearest right one.
     """
+    # Snakemake reads a configuration by itself, before the workflow can.
+    require_few_values(content, origin)
     try:
         return Config.model_validate(content)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """The configuration's sections of the experiments that need no campaign: simulator, partitioning, tuning."""
 
-from collections.abc import Iterable
+from collections.abc import ValuesView
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -10,6 +10,7 @@ from joulecast.names import open_address, plain_path, simple_name
 from joulecast.spec import Precision
 from joulecast.workloads.networks import check_size, network_info
 
+_LONGEST_NAME = 255
 _LARGEST = 10**12
 """Of numbers in a configuration: bytes are the largest."""
 
@@ -23,9 +24,11 @@ class Section(BaseModel):
     @classmethod
     def _possible(cls, value: Any) -> Any:
         values = value.values() if isinstance(value, dict) else value
-        for number in values if isinstance(values, Iterable) else [values]:
-            if isinstance(number, int | float) and abs(number) > _LARGEST:
-                raise ValueError(f"{number:g} is more than any campaign can have")
+        for each in values if isinstance(values, list | tuple | ValuesView) else [values]:
+            if isinstance(each, int | float) and abs(each) > _LARGEST:
+                raise ValueError(f"{str(each)[:20]} is more than any campaign can have")
+            if isinstance(each, str) and max(map(len, each.split("/"))) > _LONGEST_NAME:
+                raise ValueError("is too long for the name of a file")
         return value
 
 

@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from joulecast.errors import JoulecastError
 from joulecast.reading import opened
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LARGEST = 10**12
 
@@ -155,6 +158,41 @@ def written_aside(target: Path) -> Iterator[Path]:
     """
     with _put_in_place(target) as partial:
         yield partial
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(table: "pd.DataFrame", path: Path, **options: Any) -> None:
+    """Write a table as CSV that a spreadsheet takes for data.
+
+    A spreadsheet runs a text that begins with ``= + - @``, a tab or a carriage return as a formula; such
+    texts get an apostrophe in front. Numbers stay as they are.
+
+    Args:
+        table: without its index.
+        path: of the file.
+        options: of :meth:`pandas.DataFrame.to_csv`.
+    """
+    plain = table.rename(columns=_no_formula)
+    for place, kind in enumerate(plain.dtypes):
+        if kind.kind not in "iufb":
+            plain.isetitem(place, plain.iloc[:, place].map(_no_formula, na_action="ignore"))
+    plain.to_csv(path, index=False, **options)
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    # Within a line: readers of CSV take a carriage return for the end of one.
+    plain = value.replace("\r", " ")
+    if not value.startswith(_FORMULA):
+        return plain
+    try:
+        float(value)
+    except ValueError:
+        return f"'{plain}"
+    return plain
 
 
 @contextmanager

@@ -225,6 +225,33 @@ def _mistake(error: yaml.YAMLError) -> str:
     )
 
 
+def require_few_values(content: Any, origin: str) -> None:
+    """Refuse what somebody else read from YAML, if its aliases unfold to more than they may.
+
+    Raises:
+        JoulecastError: they do; begins with ``origin``.
+    """
+    seen: dict[int, int] = {}
+
+    def unfolded(value: Any, depth: int) -> int:
+        if depth == 0:
+            raise RecursionError
+        if id(value) not in seen:
+            inner = value.values() if isinstance(value, dict) else value
+            children = inner if isinstance(value, dict | list) else ()
+            seen[id(value)] = 1 + sum(unfolded(child, depth - 1) for child in children)
+        return seen[id(value)]
+
+    try:
+        too_many = unfolded(content, MAX_DEPTH) > MAX_YAML_NODES
+    except RecursionError:
+        raise JoulecastError(f"{origin}: is nested more than {MAX_DEPTH} deep") from None
+    if too_many:
+        raise JoulecastError(
+            f"{origin}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
+        )
+
+
 def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
     """Content as what it has to be.
 
@@ -242,8 +269,10 @@ def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
 def first_mistake(error: ValidationError) -> str:
     """The first wrong key and what is wrong with it."""
     first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(part) for part in first["loc"]) or "the whole"
-    return f"{key}: {first['msg']}"
+    key = ".".join(str(part) for part in first["loc"])
+    # Of several keys together: the message names them.
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message
 
 
 @dataclass(frozen=True)
@@ -340,7 +369,12 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
         numbers = pd.to_numeric(values, errors="coerce")
     else:
         _wrong(values, ~absent | True, column, origin)
-    found = numbers.to_numpy(float, na_value=np.nan)
+    try:
+        found = numbers.to_numpy(float, na_value=np.nan)
+    except OverflowError:
+        # Whole numbers of hundreds of digits; as texts they are infinite.
+        numbers = pd.to_numeric(values.map(str), errors="coerce").astype(float)
+        found = numbers.to_numpy()
     # Comparisons with NaN are false, so that what is no number is never good.
     good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
     if column.kind == "whole":

@@ -322,6 +322,11 @@ def read_campaign(folder: Path) -> RecordedCampaign:
     return RecordedCampaign(folder, info, sha256, _read_runs(folder, info))
 
 
+def plain_note(note: str) -> str:
+    """The note of a recorded campaign as one line of at most 1,000 characters."""
+    return " ".join("".join(c if c.isprintable() else " " for c in note).split())[:1000]
+
+
 def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
     """One run of a campaign, its ``measured`` meters called ``recorded``.
 
@@ -333,6 +338,8 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
         raise JoulecastError(f"{campaign.folder}: has no run `{run}` (near names: {near})")
     info = campaign.runs[run]
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
+    if campaign.info.note:
+        origin["recorded_note"] = plain_note(campaign.info.note)
     frames = {frame: campaign.frames[frame].of_run(run) for frame in FRAMES}
     return RunRecord(info.model_copy(update={"source": {**info.source, **origin}}), **frames)
 

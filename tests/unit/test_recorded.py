@@ -15,6 +15,7 @@ from joulecast.campaign import campaign_runs, run_table
 from joulecast.cli import app
 from joulecast.config import parse_config, read_config
 from joulecast.errors import JoulecastError
+from joulecast.pages.overview import page_context, rendered
 from joulecast.recorded import (
     FILES,
     RUN_NAME,
@@ -188,6 +189,16 @@ def test_replay_command(campaign, tmp_path):
     (campaign / "power.parquet").write_bytes(b"")
     said = CliRunner().invoke(app, ["replay", str(campaign), str(tmp_path / "other")])
     assert said.exit_code == 2 and "power.parquet: is not what was recorded" in said.output
+
+
+def test_the_note_is_shown_where_people_look(records, tmp_path):
+    note = "Fans at <b>full</b> speed.\nSecond\x1b[2J line"
+    pack(records, tmp_path / "noted", name="noted", configurations=[], note=note)
+    results = tmp_path / "results"
+    said = CliRunner().invoke(app, ["replay", str(tmp_path / "noted"), str(results / "records")])
+    assert "note: Fans at <b>full</b> speed. Second [2J line\n" in said.output
+    page = rendered(page_context(results))
+    assert "noted: Fans at &lt;b&gt;full&lt;/b&gt; speed. Second [2J line" in page
 
 
 SMALL = {

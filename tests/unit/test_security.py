@@ -8,17 +8,21 @@ import shutil
 import stat
 import urllib.error
 
+import pandas as pd
 import pytest
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
 
+from joulecast.cli_errors import failed
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.external import bring_listed, listed_downloads, locate
+from joulecast.files import write_csv
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.names import without_secrets
 from joulecast.recorded import pack, read_campaign, unpack_all
 from joulecast.records import write_record
 from joulecast.spec import Calibration
+from joulecast.tables.output import write_table
 from joulecast.training import machine
 from joulecast.training.launch import measure
 
@@ -336,3 +340,37 @@ def test_the_note_of_waits_is_ours_alone(tmp_path, monkeypatch, planted):
     machine._note_vain_wait(3000.0)
     assert victim.read_text() == "2000", "a link that somebody planted is not followed"
     assert note.is_fifo() or note.read_text() != "3000"
+
+
+# ---- what we write
+
+
+def test_a_spreadsheet_runs_nothing_of_a_table(tmp_path):
+    texts = ["=1+1", "+x", "-x", "@x", "\tx", "\rx", "x=1", "-3.2", "", None]
+    table = pd.DataFrame({"=cmd": texts, "number": [-3.2] * len(texts), "mixed": [-1.5, "=2"] * 5})
+    write_csv(table, tmp_path / "t.csv")
+    read = pd.read_csv(tmp_path / "t.csv", keep_default_na=False, dtype=str)
+    assert list(read.columns) == ["'=cmd", "number", "mixed"]
+    quoted = ["'=1+1", "'+x", "'-x", "'@x", "'\tx", "' x", "x=1", "-3.2", "", ""]
+    assert list(read["'=cmd"]) == quoted
+    assert set(read["number"]) == {"-3.2"} and list(read["mixed"])[:2] == ["-1.5", "'=2"]
+    # Every table goes this way.
+    write_table(tmp_path / "whole", "Title", [], table)
+    assert "'=1+1" in (tmp_path / "whole.csv").read_text()
+
+
+def test_every_table_that_is_kept_is_written_in_one_place():
+    writers = {
+        str(file.relative_to(ROOT))
+        for folder in ("src", "workflow")
+        for file in (ROOT / folder).rglob("*.py")
+        if ".to_csv(" in file.read_text()
+    }
+    # Measured steps: numbers, and names that this project gives.
+    measured = {"src/joulecast/training/validation_results.py"}
+    assert writers - measured == {"src/joulecast/files.py"}
+
+
+def test_an_error_moves_no_cursor_and_is_one_line(capsys):
+    failed(JoulecastError("a\x1b[2Jb\rc\nd\n  e\x9b"))
+    assert capsys.readouterr().err == "error: a [2Jb c d\n  e \n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from joulecast.logs import logged
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
+from joulecast.files import write_csv, written_aside
 from joulecast.records import campaign_records
 from joulecast.tables.checks import check_results
 
@@ -22,7 +22,7 @@ def main(records: list[str], runs: int, fits: str, checks: Path) -> None:
     if len(errors):
         raise JoulecastError("; ".join(f"{e.check}: {e.found}" for e in errors.itertuples()))
     with written_aside(checks) as partial:
-        findings.to_csv(partial, index=False)
+        write_csv(findings, partial)
 
 
 if __name__ == "__main__":

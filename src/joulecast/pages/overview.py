@@ -143,6 +143,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "failed": maker.part(lambda: measured.failed_table(found)),
         "papers": maker.part(lambda: papers_section(found)),
         "provenance": maker.part(lambda: measured.provenance(found.infos)),
+        "recorded_notes": _recorded_notes(found),
         "disturbed": found.disturbed,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
@@ -159,6 +160,16 @@ def _replayed(found: Results) -> str:
     """Which recorded campaign is shown, if it is one that was measured elsewhere."""
     recorded = {info.source.get("recorded_campaign") for info in found.infos} - {None}
     return f", replayed from {listed(sorted(recorded), 3)}" if recorded else ""
+
+
+def _recorded_notes(found: Results) -> list[str]:
+    """What those who recorded the campaigns that are shown want a reader to know."""
+    notes = {
+        (str(info.source["recorded_campaign"]), str(info.source["recorded_note"]))
+        for info in found.infos
+        if {"recorded_campaign", "recorded_note"} <= info.source.keys()
+    }
+    return [f"{campaign}: {note}" for campaign, note in sorted(notes)]
 
 
 def _advise_command(found: Results, folder: Path) -> str:

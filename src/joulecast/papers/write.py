@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.files import written_aside
+from joulecast.files import write_csv, written_aside
 from joulecast.papers.rows import COLUMNS, verdict_counts
 from joulecast.provenance import source_state
 from joulecast.tables.output import markdown, significant, write_text
@@ -42,7 +42,7 @@ def write_papers(stem: Path, table: pd.DataFrame) -> None:
     for column in ("ours", "difference"):
         rounded[column] = rounded[column].astype(float).map(significant, na_action="ignore")
     with written_aside(stem.with_suffix(".csv")) as partial:
-        rounded.to_csv(partial, index=False)
+        write_csv(rounded, partial)
     write_text(stem, _TITLE, _as_markdown(rounded))
     with written_aside(stem.with_suffix(".tex")) as partial:
         partial.write_text(_as_latex(rounded), encoding="utf-8")

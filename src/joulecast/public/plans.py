@@ -251,16 +251,17 @@ def tune(
         raise JoulecastError(
             "a replay needs --traces, --workload and --gpu; --live trains on this machine instead"
         )
-    return tuned_on_traces(
-        Path(traces),
-        workload,
-        gpu,
-        policy,
-        recurrences,
-        seeds,
-        Asked(target, Goal(eta, criterion, max_slowdown), options),
-        path(history),
-    )
+    with naming(traces):
+        return tuned_on_traces(
+            Path(traces),
+            workload,
+            gpu,
+            policy,
+            recurrences,
+            seeds,
+            Asked(target, Goal(eta, criterion, max_slowdown), options),
+            path(history),
+        )
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:

@@ -8,7 +8,7 @@ from string import Template
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from joulecast.files import written_aside
+from joulecast.files import write_csv, written_aside
 
 _PAGE = Template(
     """\
@@ -55,7 +55,7 @@ def write_table(
     for column in rounded.select_dtypes("number").columns:
         rounded[column] = rounded[column].map(significant, na_action="ignore")
     with written_aside(stem.with_suffix(".csv")) as partial:
-        rounded.to_csv(partial, index=False)
+        write_csv(rounded, partial)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
     same = [
         c

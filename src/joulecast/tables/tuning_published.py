@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from joulecast.tables.published import FromPaper, read_published_file
 
@@ -15,8 +15,8 @@ class PublishedPotential(BaseModel):
     batch_size_only: float
     power_limit_only: float
     both: float
-    batch_size: int
-    power_limit_w: int
+    batch_size: int = Field(ge=1)
+    power_limit_w: int = Field(ge=1)
 
 
 class PublishedReproduction(BaseModel):

@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
-from joulecast.files import directory_written_aside, sha256_of
+from joulecast.files import directory_written_aside, sha256_of, write_csv
 from joulecast.kept import PROVENANCE_FILE, checked_provenance
 from joulecast.reading import Column, read_csv, read_json, validated
 from joulecast.testbed.configurations import Configuration
@@ -107,7 +107,7 @@ def write_results(
             if "late_s" in frame:
                 frame["polluted"] = [is_polluted(late_s) for late_s in frame.late_s]
                 frame["foreign_cores"] = frame.foreign_cores.astype(float).round(3)
-            frame.to_csv(folder / name, index=False, float_format="%.6f", lineterminator="\n")
+            write_csv(frame, folder / name, float_format="%.6f", lineterminator="\n")
         provenance = {
             "format": FORMAT,
             "what": _WHAT,

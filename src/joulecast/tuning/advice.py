@@ -282,6 +282,13 @@ def advise_on_file(file: Path) -> dict[str, Any]:
         raise JoulecastError(
             f"{file}: has trials of batch size {min(strange)}, which its first line does not list"
         )
+    for size, arm in history.arms.items():
+        unknown = set(arm.limits) - set(space.limits(size))
+        if unknown:
+            raise JoulecastError(
+                f"{file}: has trials of batch size {size} at {min(unknown)} W, which its first line does not "
+                "list"
+            )
     return {"history": str(file), "environment": said["environment"]} | advise(space, history)
 
 

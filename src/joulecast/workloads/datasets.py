@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joulecast.errors import JoulecastError
+from joulecast.reading import opened
 from joulecast.workloads.roots import ROOT_LAYOUT
 
+_MAX_IMAGE_BYTES = 200_000_000
 DATASETS = ("digits", "cifar10", "cifar100", "imagenet", "synthetic")
 
 
@@ -120,6 +122,17 @@ def _transform(image_size: int) -> Any:
     )
 
 
+def _image(path: str) -> Any:
+    """The image of a file; what is none, or a pipe, is an error that names it."""
+    from PIL import Image
+
+    with opened(Path(path), "image", _MAX_IMAGE_BYTES) as file:
+        try:
+            return Image.open(file).convert("RGB")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise JoulecastError(f"{path}: is no image: {error}") from None
+
+
 def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Images:
     if root is None:
         raise JoulecastError(
@@ -138,9 +151,9 @@ def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Ima
             classes = 100
         else:
             folder = where / ("train" if train else "val")
-            found = datasets.ImageFolder(folder, transform=_transform(image_size))
+            found = datasets.ImageFolder(folder, _transform(image_size), loader=_image)
             classes = len(found.classes)
-    except (FileNotFoundError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JoulecastError(
             f"data set {name}: {root} holds no images of it ({first_line}); it needs {ROOT_LAYOUT[name]}"

@@ -1,0 +1,115 @@
+"""Pipes, devices and files that unfold to gigabytes are refused in a line, wherever a file is read."""
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from fuzzing import limited_cpu
+from typer.testing import CliRunner
+
+from joulecast.cli import app
+from joulecast.config import parse_config
+from joulecast.errors import JoulecastError
+from joulecast.external import bring_listed, listed_downloads, locate
+from joulecast.files import sha256_of
+from joulecast.reading import MAX_YAML_NODES
+from joulecast.tables.published import read_published
+from joulecast.workloads.datasets import open_dataset
+
+SIMULATE = {"--network": "vgg16", "--platform": "hc1", "--strategy": "dp=2"}
+
+
+def simulated(option: str, ending: str) -> list[str]:
+    given = SIMULATE | {option: f"{{}}{ending}"}
+    return ["simulate", *(word for pair in given.items() for word in pair)]
+
+
+COMMANDS = [
+    ["advise-recurring", "{}.json"],
+    ["partition", "{}.json", "--devices", "2"],
+    ["config", "check", "{}.yaml"],
+    ["external", "x", "--config", "{}.yaml"],
+    ["meters", "--platform", "{}.yaml"],
+    simulated("--network", ".json"),
+    simulated("--platform", ".yaml"),
+    simulated("--strategy", ".yaml"),
+    simulated("--calibration", ".json"),
+    simulated("--database", ".json"),
+]
+
+
+def endless(kind: str, file: Path) -> Path:
+    """A pipe that nobody writes to, or a link to a device that never ends."""
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_pipes_and_devices_are_refused_in_a_line(command, kind, tmp_path):
+    for ending in (".json", ".yaml"):
+        endless(kind, tmp_path / f"input{ending}")
+    done = CliRunner().invoke(
+        app, [word.replace("{}", str(tmp_path / "input")) for word in command]
+    )
+    said = done.output.strip().splitlines()[0]
+    assert "is a pipe or a device" in done.output and str(tmp_path) in said, done.output
+    # `meters` shows what there is without a platform.
+    assert done.exit_code == (0 if command[0] == "meters" else 2)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_as_external_data_are_refused(kind, tmp_path):
+    file = endless(kind, tmp_path / "input")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.csv").symlink_to(file)
+    listed = {"a.csv": {"url": f"file://{file}", "sha256": "0" * 64}}
+    fetched = parse_config({"external_data": listed, "results": str(tmp_path / "results")})
+    local = parse_config({"external_data": str(tmp_path)})
+    for read in (
+        lambda: locate(fetched, "a.csv"),
+        lambda: bring_listed(local, fetched.external_data, tmp_path / "results" / "data"),
+        lambda: sha256_of(folder / "a.csv"),
+        lambda: listed_downloads(file),
+        lambda: read_published(file),
+    ):
+        with pytest.raises(JoulecastError, match="is a pipe or a device"):
+            read()
+
+
+def test_an_image_that_is_a_pipe_is_refused(tmp_path):
+    (tmp_path / "train/cat").mkdir(parents=True)
+    os.mkfifo(tmp_path / "train/cat/a.png")
+    images = open_dataset("imagenet", str(tmp_path), 8, 10)
+    with pytest.raises(JoulecastError, match=r"a\.png: is a pipe or a device"):
+        images.batch([0])
+
+
+BOMB = "training:\n  k0: &k0 [x]\n" + "".join(
+    f"  k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+
+
+def test_a_configuration_that_unfolds_to_a_billion_values_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "bomb.yaml").write_text(BOMB)
+    with limited_cpu():
+        done = CliRunner().invoke(app, ["config", "check", str(tmp_path / "bomb.yaml")])
+    said = f"bomb.yaml: its aliases unfold to more than {MAX_YAML_NODES} values"
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_a_configuration_that_snakemake_read_may_not_unfold_either():
+    value = ["x"]
+    for _ in range(9):
+        value = [value] * 10
+    with limited_cpu(), pytest.raises(JoulecastError, match="its aliases unfold"):
+        parse_config({"training": value})
+    value.append(value)
+    with limited_cpu(), pytest.raises(JoulecastError, match="nested more than"):
+        parse_config({"training": value})
