@@ -22,21 +22,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
 
+from joulecast.columns import MAX_TABLE_BYTES
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_added_to, directory_written_aside, sha256_of
+from joulecast.frames import FRAMES
 from joulecast.metering import EnergySource
 from joulecast.provenance import source_state
-from joulecast.reading import (
-    MAX_TABLE_BYTES,
-    json_of,
-    read_json_object,
-    read_text,
-    validated,
-)
+from joulecast.reading import json_of, read_json_object, read_text, validated
 from joulecast.recorded_frames import FrameFile, frame_writer, rows_of
 from joulecast.records import FORMAT as RECORD_FORMAT
 from joulecast.records import (
-    FRAMES,
     RunInfo,
     RunRecord,
     read_info,

@@ -10,9 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from joulecast.columns import Column, parquet_file, parquet_table
 from joulecast.errors import JoulecastError
-from joulecast.reading import Column, parquet_file, parquet_table
-from joulecast.records import FRAMES, RunRecord
+from joulecast.frames import FRAMES
+from joulecast.records import RunRecord
 
 _TYPES = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}
 _SCHEMAS = {

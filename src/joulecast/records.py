@@ -16,76 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
 
+from joulecast.columns import checked_table, parquet_file, parquet_table
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, sha256_of
+from joulecast.frames import FRAMES
 from joulecast.metering import EnergySource, MeterInfo, Metering, metered
-from joulecast.reading import (
-    Column,
-    checked_table,
-    parquet_file,
-    parquet_table,
-    read_json_object,
-    validated,
-)
+from joulecast.reading import read_json_object, validated
 from joulecast.spec import NodesAre, RunSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 2
-
-STAGES = (
-    "materials",
-    "computing",
-    "communicating_wait",
-    "communicating_copy",
-    "update",
-    "other",
-)
-"""Stages of a rank. MC2's third stage is both ``communicating_*`` and ``update``."""
-
-PHASES = ("init", "run", "epoch", "block", "evaluation")
-
-# No run is longer than three centuries, and no cluster draws as much as all power stations.
-_TIME_S = Column("number", -1e10, 1e10)
-_AMOUNT = Column("number", 0, 1e18, optional=True)
-_SHARE = Column("number", -1e-6, 1e6, optional=True)  # differences of clocks, hence the rounding
-_NAME = Column("text")
-
-FRAMES: dict[str, dict[str, Column]] = {
-    "stages": {
-        "rank": Column("whole", 0, 1e9),
-        "step": Column("whole", 0, 1e12),
-        "stage": Column("text", choices=STAGES),
-        "start_s": _TIME_S,
-        "stop_s": _TIME_S,
-    },
-    "power": {
-        "node": _NAME,
-        "meter": _NAME,
-        "t_s": Column("number", -1e10, 1e10, optional=True),  # an estimate for a whole run has none
-        "watts": Column("number", 0, 1e12, optional=True),
-        "joules": _AMOUNT,
-    },
-    "activity": {
-        "node": _NAME,
-        "t_s": _TIME_S,
-        "cpu_utilisation": _SHARE,
-        "gpu_utilisation": _SHARE,
-        "memory_bytes": _AMOUNT,
-        "network_bytes_per_s": _AMOUNT,
-    },
-    "phases": {
-        "phase": Column("text", choices=PHASES),
-        "index": Column("whole"),
-        "start_s": _TIME_S,
-        "stop_s": _TIME_S,
-        "samples": _AMOUNT,
-    },
-}
-"""The frames of a record, each a parquet file, by the columns that it must have."""
-
-STAGE_COLUMNS, POWER_COLUMNS, ACTIVITY_COLUMNS, PHASE_COLUMNS = map(tuple, FRAMES.values())
 
 _BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
 """A stage lies in the run, but for what the clocks of several hosts differ by."""

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe
+from joulecast.frames import POWER_COLUMNS
 from joulecast.metering import MeterInfo
 from joulecast.power import meters as meters_module
 from joulecast.power import nvml, rapl
@@ -30,7 +31,6 @@ from joulecast.power.meters import (
 )
 from joulecast.power.register import Register
 from joulecast.power.sampler import Sampler, SamplerOrder, sample
-from joulecast.records import POWER_COLUMNS
 
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)
 

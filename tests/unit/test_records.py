@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.records import ACTIVITY_COLUMNS, answers, read_record, write_record
+from joulecast.frames import ACTIVITY_COLUMNS
+from joulecast.records import answers, read_record, write_record
 
 
 def unsummed(record):
