@@ -80,10 +80,17 @@ def checked_table(
 
 
 def _wrong(values: "pd.Series", bad: Any, column: Column, origin: str) -> NoReturn:
+    import pandas as pd
+
     row = int(bad.argmax())
-    found = str(values.iloc[row])[:40]
+    value = values.iloc[row]
+    found = f"`{str(value)[:40]}`"
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        found = "missing"
+    elif value in (math.inf, -math.inf):
+        found = "infinite"
     raise JoulecastError(
-        f"{origin}: {values.name} is {found!r} in row {row + 1}, expected {column.expected}"
+        f"{origin}: {values.name} is {found} in row {row + 1}, expected {column.expected}"
     )
 
 
@@ -208,7 +215,10 @@ def parquet_file(
     # One text that fills millions of rows stays one text.
     texts = [name for name, column in columns.items() if column.kind == "text"]
     try:
-        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        there = pq.ParquetFile(pa.BufferReader(content)).schema_arrow.names
+        file = pq.ParquetFile(
+            pa.BufferReader(content), read_dictionary=[name for name in texts if name in there]
+        )
         schema, rows = file.schema_arrow, file.metadata.num_rows
         unfolded = sum(
             file.metadata.row_group(group).total_byte_size

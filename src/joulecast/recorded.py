@@ -345,7 +345,15 @@ def unpack_run(folder: Path, run: str, target: Path) -> None:
     Raises:
         JoulecastError: as :func:`read_campaign` and :func:`recorded_run` say.
     """
-    write_record(target, recorded_run(read_campaign(folder), run))
+    _unpack(read_campaign(folder), run, target)
+
+
+def _unpack(campaign: RecordedCampaign, run: str, target: Path) -> None:
+    record = recorded_run(campaign, run)
+    try:
+        write_record(target, record)
+    except JoulecastError as error:
+        raise JoulecastError(f"{campaign.folder}: {error}") from None
 
 
 def unpack_all(folder: Path, out: Path) -> list[Path]:
@@ -359,7 +367,7 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     campaign = read_campaign(folder)
     with directory_added_to(out) as partial:
         for run in campaign.runs:
-            write_record(partial / run, recorded_run(campaign, run))
+            _unpack(campaign, run, partial / run)
     return [out / run for run in campaign.runs]
 
 
