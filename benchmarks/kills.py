@@ -161,6 +161,8 @@ class OneProcess:
 def _role(process: psutil.Process) -> str | None:
     """What a process is to a campaign; ``None`` for what is not worth a kill."""
     words = process.cmdline()
+    if "-c" in words[:2] and _BEGIN in words[2]:
+        return "starter"
     for role, word in (
         ("sampler", "joulecast.power.sampler"),
         ("proxy", "hydra_pmi_proxy"),
@@ -171,7 +173,7 @@ def _role(process: psutil.Process) -> str | None:
     ):
         if any(word in each for each in words[:4]) or (role == "job" and word in " ".join(words)):
             return role
-    return "starter" if _BEGIN in " ".join(words) else None
+    return None
 
 
 def _family(pid: int) -> list[tuple[str, psutil.Process]]:
