@@ -14,18 +14,8 @@ import pandas as pd
 
 from joulecast.campaign import campaign_runs
 from joulecast.config import Config, parse_config
-from joulecast.records import (
-    ACTIVITY_COLUMNS,
-    PHASE_COLUMNS,
-    POWER_COLUMNS,
-    STAGE_COLUMNS,
-    Checks,
-    MeterInfo,
-    Outcome,
-    RunInfo,
-    RunRecord,
-    write_record,
-)
+from joulecast.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.records import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
 from joulecast.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]

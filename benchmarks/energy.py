@@ -20,18 +20,9 @@ from _output import parser, show
 
 from joulecast.energy.fitting import clean_observations
 from joulecast.energy.transfer import PhaseMC2
+from joulecast.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, STAGE_COLUMNS
 from joulecast.platforms import Platform
-from joulecast.records import (
-    ACTIVITY_COLUMNS,
-    PHASE_COLUMNS,
-    STAGE_COLUMNS,
-    Checks,
-    MeterInfo,
-    Outcome,
-    RunInfo,
-    RunRecord,
-    write_record,
-)
+from joulecast.records import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
 from joulecast.spec import Foreign, RunSpec
 
 _COUNTS = (1, 2, 4, 8)

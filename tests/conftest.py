@@ -11,18 +11,9 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 
+from joulecast.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.platforms import Platform
-from joulecast.records import (
-    ACTIVITY_COLUMNS,
-    PHASE_COLUMNS,
-    POWER_COLUMNS,
-    STAGE_COLUMNS,
-    Checks,
-    MeterInfo,
-    Outcome,
-    RunInfo,
-    RunRecord,
-)
+from joulecast.records import Checks, MeterInfo, Outcome, RunInfo, RunRecord
 from joulecast.spec import Foreign, RunSpec, Training, Workload
 
 ROOT = Path(__file__).resolve().parents[1]

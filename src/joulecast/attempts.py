@@ -18,13 +18,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
 import psutil
+from pydantic import AfterValidator, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside, explained_disk_errors
 from joulecast.provenance import physical_host
+from joulecast.reading import json_of, read_bytes, validated
 
 ASKED_S = "JOULECAST_ASKED_S"
 """Environment variable: when the campaign was started, in seconds of the epoch."""
@@ -47,6 +49,16 @@ _SLURM_REASONS = {
 _WITHOUT_A_WORD = "ended without a word: killed, or its machine went down"
 
 
+def _checked_moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("has no time zone")
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_checked_moment)]
+"""A time in ISO 8601 with its time zone."""
+
+
 @dataclass
 class Attempt:
     """One attempt at a run. ``ended_utc`` is ``None`` as long as nobody wrote an end;
@@ -54,14 +66,28 @@ class Attempt:
 
     run: str
     id: str
-    started_utc: str
+    started_utc: Moment
     host: str
     pid: int
     process_started_s: float
     slurm_job: str | None = None
-    ended_utc: str | None = None
+    ended_utc: Moment | None = None
     reason: str | None = None
     log: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _End:
+    """The line of the journal that ends an attempt; ``settled`` where another process wrote it."""
+
+    id: str
+    ended_utc: Moment
+    reason: str | None = None
+    log: list[str] = field(default_factory=list)
+    settled: bool = False
+
+
+_BEGUN, _ENDED = TypeAdapter(Attempt), TypeAdapter(_End)
 
 
 def _now() -> str:
@@ -82,27 +108,32 @@ def _append(folder: Path, run: str, line: dict[str, Any]) -> None:
                 fcntl.lockf(file, fcntl.LOCK_EX)
             # The first end of line parts it from one that a full disk cut short.
             file.write(f"\n{json.dumps(line)}\n".encode())
+            os.fsync(file)
 
 
 def attempts_at(folder: Path, run: str) -> list[Attempt]:
-    """All attempts at a run in their order; a line that a full disk cut short is passed over."""
-    try:
-        lines = _journal(folder, run).read_text(errors="replace").splitlines()
-    except FileNotFoundError:
+    """All attempts at a run in their order; a line that a full disk cut short is passed over.
+
+    Raises:
+        JoulecastError: the journal is no regular file, or has more than any journal.
+    """
+    journal = _journal(folder, run)
+    if not journal.exists():
         return []
     attempts: dict[str, Attempt] = {}
-    for line in lines:
-        with suppress(ValueError, TypeError, KeyError):
-            content = json.loads(line)
+    for line in read_bytes(journal, "journal of a run").splitlines():
+        with suppress(JoulecastError, TypeError, KeyError):
+            content = json_of(line, str(journal))
             if "started_utc" in content:
-                attempts[content["id"]] = Attempt(run=run, **content)
+                begun = validated(_BEGUN, {"run": run, **content}, str(journal))
+                attempts[begun.id] = begun
                 continue
-            ended = attempts[content["id"]]
-            # What somebody else took for its end does not count beside what it wrote itself.
-            if "settled" in content and ended.ended_utc is not None:
+            end = validated(_ENDED, content, str(journal))
+            attempt = attempts[end.id]
+            # What another process took for its end does not count beside what it wrote itself.
+            if end.settled and attempt.ended_utc is not None:
                 continue
-            ended.ended_utc, ended.reason = content["ended_utc"], content.get("reason")
-            ended.log = content.get("log", [])
+            attempt.ended_utc, attempt.reason, attempt.log = end.ended_utc, end.reason, end.log
     return list(attempts.values())
 
 
@@ -193,16 +224,26 @@ def settle(folder: Path, run: str) -> list[Attempt]:
     return attempts_at(folder, run) if over else attempts
 
 
-def wait_for_earlier(folder: Path, own: Attempt, log: TextIO) -> None:
-    """Wait for earlier attempts at a run that go on: one that outlived who started it may yet end well."""
+def wait_for_earlier(folder: Path, own: Attempt, log: TextIO, longest_s: float) -> None:
+    """Wait for earlier attempts at a run that go on: one that outlived who started it may yet end well.
+
+    Raises:
+        JoulecastError: one still runs after ``longest_s``; says where.
+    """
     told = False
+    until = time.monotonic() + longest_s
     while True:
         earlier = itertools.takewhile(lambda a: a.id != own.id, settle(folder, own.run))
         others = [attempt for attempt in earlier if attempt.ended_utc is None]
         if not others:
             break
+        where = ", ".join(f"{a.host.split(':')[0]} (process {a.pid})" for a in others)
+        if time.monotonic() > until:
+            raise JoulecastError(
+                f"run {own.run}: an earlier attempt still runs on {where}, after a wait of "
+                f"{longest_s / 3600:.3g} h; end it, then start again"
+            )
         if not told:
-            where = ", ".join(f"{a.host.split(':')[0]} (process {a.pid})" for a in others)
             print(f"an earlier attempt goes on on {where}; waiting for it", file=log, flush=True)
             told = True
         time.sleep(_POLL_S)

@@ -228,6 +228,9 @@ class Config(Section):
         False, description="Make the papers' tables too, and show them on the overview page."
     )
     run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
+    start_timeout_s: float = Field(
+        600, gt=0, description="Ranks that have not begun by then are ended, and started once more."
+    )
 
     @field_validator("platform")
     @classmethod

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
@@ -29,10 +29,11 @@ class MeterInfo(BaseModel):
     ``shared_with`` names the nodes whose readings are of the same device: containers of one machine,
     whose readings are each the whole device's, or, in an imported run, nodes that got equal shares of
     it. ``coverage`` is the share of the run between its first and last good reading that has no gap
-    longer than three periods; a meter that is absent has ``available`` false and a reason.
+    longer than three periods. A meter that is absent has ``available`` false, a reason, and no source; one
+    that was there and failed during the run has ``available`` false, a reason, and its source.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     node: str
     meter: str
@@ -40,11 +41,11 @@ class MeterInfo(BaseModel):
     source: EnergySource | None = None
     counter: bool = False
     reason: str | None = None
-    readings: int = 0
-    failed_reads: int = 0
-    missed_deadlines: int = 0
-    longest_gap_s: float | None = None
-    coverage: float | None = None
+    readings: NonNegativeInt = 0
+    failed_reads: NonNegativeInt = 0
+    missed_deadlines: NonNegativeInt = 0
+    longest_gap_s: NonNegativeFloat | None = None
+    coverage: float | None = Field(None, ge=0, le=1)
     shared_with: list[str] = []
 
 
@@ -135,7 +136,8 @@ def metered(
             whatever meters there are.
         unusable: what is wrong with the readings of a meter, by node and meter.
     """
-    there = [meter for meter in meters if meter.available and meter.source is not None]
+    # A meter that failed counts as there: a worse source does not take its place unseen.
+    there = [m for m in meters if m.source is not None and (m.available or nodes)]
     source = next((s for s in _BEST_FIRST if any(m.source == s for m in there)), None)
     if source is None:
         reasons = sorted({f"{m.meter}: {m.reason}" for m in meters if not m.available})
@@ -144,6 +146,8 @@ def metered(
     usable: dict[str, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
         why = (unusable or {}).get((meter.node, meter.meter))
+        if not meter.available:
+            why = f"failed: {meter.reason}"
         kind = kind_of(meter.meter)
         said = why if why is None or meter.meter == kind else f"{meter.meter} {why}"
         usable[kind][meter.node] = usable[kind].get(meter.node) or said

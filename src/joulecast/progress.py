@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from joulecast.attempts import Attempt, attempts_at, forget_record, goes_on
 from joulecast.errors import JoulecastError
+from joulecast.frames import FRAMES
 from joulecast.quantities import counted, lasting
-from joulecast.records import FRAMES, RunInfo, read_info
+from joulecast.records import RunInfo, read_info
 from joulecast.spec import RunSpec
 
 State = Literal["done", "running", "failed", "damaged", "waiting"]

@@ -20,16 +20,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
 
+from joulecast.columns import MAX_TABLE_BYTES
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_written_aside, sha256_of
+from joulecast.files import directory_added_to, directory_written_aside, sha256_of
+from joulecast.frames import FRAMES
 from joulecast.metering import EnergySource
 from joulecast.provenance import source_state
+from joulecast.reading import json_of, read_json_object, read_text, validated
 from joulecast.recorded_frames import FrameFile, frame_writer, rows_of
 from joulecast.records import FORMAT as RECORD_FORMAT
 from joulecast.records import (
-    FRAMES,
     RunInfo,
     RunRecord,
     read_info,
@@ -53,14 +55,14 @@ FILES = (CAMPAIGN_FILE, RUNS_FILE, *(f"{frame}.parquet" for frame in FRAMES))
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class KeptFile(_Part):
     """One file of the campaign."""
 
     sha256: str
-    bytes: int
+    bytes: NonNegativeInt
 
 
 class MeterSummary(_Part):
@@ -111,7 +113,11 @@ class RecordedCampaign:
     @cached_property
     def frames(self) -> dict[str, FrameFile]:
         """The Parquet files. A footer names every row group, so it is read once and not for each run."""
-        return {frame: FrameFile(self.folder / f"{frame}.parquet") for frame in FRAMES}
+        files = self.info.files
+        return {
+            frame: FrameFile(self.folder, frame, files[f"{frame}.parquet"].sha256)
+            for frame in FRAMES
+        }
 
 
 def _in_order(folders: Iterable[Path]) -> list[tuple[RunInfo, Path]]:
@@ -220,30 +226,19 @@ def pack(
     return campaign
 
 
-def _said(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
-
-
 def _read_campaign_file(folder: Path) -> CampaignInfo:
     path = folder / CAMPAIGN_FILE
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         raise JoulecastError(
             f"{path}: missing; {folder} is no recorded campaign (`joulecast record` makes one)"
-        ) from None
-    except ValueError as error:
-        raise JoulecastError(f"{path}: is not JSON ({error}); restore the file") from None
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise JoulecastError(
-            f"{path}: campaign format {found}, this joulecast reads {FORMAT}; replay it with the "
-            "version that recorded it, or record it again"
         )
-    try:
-        return CampaignInfo.model_validate(content)
-    except ValidationError as error:
-        raise JoulecastError(f"{path}: {_said(error)}; restore the file") from None
+    content = read_json_object(path, "recorded campaign")
+    if content.get("format") != FORMAT:
+        raise JoulecastError(
+            f"{path}: campaign format {content.get('format')}, this joulecast reads {FORMAT}; replay it "
+            "with the version that recorded it, or record it again"
+        )
+    return validated(TypeAdapter(CampaignInfo), content, str(path))
 
 
 def _verify(folder: Path, info: CampaignInfo, names: Iterable[str]) -> None:
@@ -264,17 +259,17 @@ def _verify(folder: Path, info: CampaignInfo, names: Iterable[str]) -> None:
 def _read_runs(folder: Path, info: CampaignInfo) -> dict[str, RunInfo]:
     path = folder / RUNS_FILE
     runs = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        content = json.loads(line)
-        if content.get("format") != RECORD_FORMAT:
+    text = read_text(path, "list of runs", MAX_TABLE_BYTES)
+    for number, line in enumerate(text.splitlines(), 1):
+        origin = f"{path}:{number}"
+        content = json_of(line, origin)
+        if not isinstance(content, dict) or content.get("format") != RECORD_FORMAT:
+            found = content.get("format") if isinstance(content, dict) else None
             raise JoulecastError(
-                f"{path}:{number}: record format {content.get('format')}, this joulecast reads "
-                f"{RECORD_FORMAT}; replay the campaign with the version that recorded it"
+                f"{origin}: record format {found}, this joulecast reads {RECORD_FORMAT}; replay the "
+                "campaign with the version that recorded it"
             )
-        try:
-            run = RunInfo.model_validate(content)
-        except ValidationError as error:
-            raise JoulecastError(f"{path}:{number}: {_said(error)}") from None
+        run = validated(TypeAdapter(RunInfo), content, origin)
         name = run.spec.run
         # Someone else's data: its names become folders here.
         if not RUN_NAME.fullmatch(name) or name in runs:
@@ -340,10 +335,7 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
     origin = {"recorded_campaign": campaign.info.name, "recorded_sha256": campaign.sha256}
     if campaign.info.note:
         origin["recorded_note"] = plain_note(campaign.info.note)
-    frames = {
-        frame: campaign.frames[frame].of_run(run, columns).to_pandas()
-        for frame, columns in FRAMES.items()
-    }
+    frames = {frame: campaign.frames[frame].of_run(run) for frame in FRAMES}
     return RunRecord(info.model_copy(update={"source": {**info.source, **origin}}), **frames)
 
 
@@ -359,12 +351,15 @@ def unpack_run(folder: Path, run: str, target: Path) -> None:
 def unpack_all(folder: Path, out: Path) -> list[Path]:
     """Write every run of the recorded campaign ``folder`` to ``out/RUN``; the folders written.
 
+    A new folder ``out`` is there with all runs or not at all.
+
     Raises:
         JoulecastError: as :func:`read_campaign` says.
     """
     campaign = read_campaign(folder)
-    for run in campaign.runs:
-        write_record(out / run, recorded_run(campaign, run))
+    with directory_added_to(out) as partial:
+        for run in campaign.runs:
+            write_record(partial / run, recorded_run(campaign, run))
     return [out / run for run in campaign.runs]
 
 

@@ -4,22 +4,22 @@ A run has row groups of its own, so that it is read without the others; the stat
 footer say which ones they are.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from joulecast.columns import Column, parquet_file, parquet_table
 from joulecast.errors import JoulecastError
-from joulecast.records import FRAMES, RunRecord
+from joulecast.frames import FRAMES
+from joulecast.records import RunRecord
 
-_TYPES = {
-    **dict.fromkeys(("run", "stage", "node", "meter", "phase"), pa.string()),
-    **dict.fromkeys(("rank", "step", "index"), pa.int64()),
-}
+_TYPES = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}
 _SCHEMAS = {
-    frame: pa.schema([(name, _TYPES.get(name, pa.float64())) for name in ("run", *columns)])
+    frame: pa.schema(
+        [("run", pa.string()), *((name, _TYPES[column.kind]) for name, column in columns.items())]
+    )
     for frame, columns in FRAMES.items()
 }
 
@@ -28,16 +28,10 @@ def rows_of(record: RunRecord, frame: str) -> pa.Table:
     """One frame of a record as the campaign keeps it.
 
     Raises:
-        JoulecastError: it has columns of its own, or of another type.
+        JoulecastError: a column is of another type.
     """
     data = getattr(record, frame)
     run = record.info.spec.run
-    unknown = [name for name in data.columns if name not in FRAMES[frame]]
-    if unknown:
-        raise JoulecastError(
-            f"run {run}: {frame}.parquet has the columns {', '.join(unknown)}, which a recorded "
-            "campaign does not keep; take them out, or raise the format in joulecast.recorded"
-        )
     try:
         return pa.Table.from_pandas(data.assign(run=run), _SCHEMAS[frame], preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -62,8 +56,10 @@ def frame_writer(folder: Path, frame: str) -> pq.ParquetWriter:
 class FrameFile:
     """One frame of all runs: its file, opened once, and which of its row groups hold which run."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = pq.ParquetFile(path)
+    def __init__(self, folder: Path, frame: str, sha256: str) -> None:
+        self._path = folder / f"{frame}.parquet"
+        self._columns = {"run": Column("text"), **FRAMES[frame]}
+        self._file = parquet_file(self._path, "recorded campaign", self._columns, sha256)
         self._groups: dict[str, list[int]] = {}
         self._mixed: list[int] = []
         metadata = self._file.metadata
@@ -75,10 +71,8 @@ class FrameFile:
             else:
                 self._mixed.append(group)
 
-    def of_run(self, run: str, columns: Sequence[str]) -> pa.Table:
+    def of_run(self, run: str) -> pd.DataFrame:
         """The rows of one run, in the order of the file."""
         groups = sorted((*self._groups.get(run, ()), *self._mixed))
-        table = self._file.read_row_groups(groups, columns=["run", *columns], use_threads=False)
-        if self._mixed:
-            table = table.filter(pc.equal(table["run"], run))
-        return table.select(list(columns))
+        table = parquet_table(self._file, self._path, self._columns, groups)
+        return table[table["run"] == run].drop(columns="run").reset_index(drop=True)

@@ -8,17 +8,20 @@ record is written aside, validated and then
 renamed, so a folder that is there is complete.
 """
 
-import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
 
+from joulecast.columns import checked_table, parquet_file, parquet_table
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_written_aside
+from joulecast.files import directory_written_aside, sha256_of
+from joulecast.frames import FRAMES
 from joulecast.metering import EnergySource, MeterInfo, Metering, metered
+from joulecast.reading import read_json_object, validated
 from joulecast.spec import NodesAre, RunSpec
 
 if TYPE_CHECKING:
@@ -26,41 +29,12 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 
-STAGES = (
-    "materials",
-    "computing",
-    "communicating_wait",
-    "communicating_copy",
-    "update",
-    "other",
-)
-"""Stages of a rank. MC2's third stage is both ``communicating_*`` and ``update``."""
-
-STAGE_COLUMNS = ("rank", "step", "stage", "start_s", "stop_s")
-POWER_COLUMNS = ("node", "meter", "t_s", "watts", "joules")
-PHASES = ("init", "run", "epoch", "block", "evaluation")
-PHASE_COLUMNS = ("phase", "index", "start_s", "stop_s", "samples")
-ACTIVITY_COLUMNS = (
-    "node",
-    "t_s",
-    "cpu_utilisation",
-    "gpu_utilisation",
-    "memory_bytes",
-    "network_bytes_per_s",
-)
-
-
-FRAMES = {
-    "stages": STAGE_COLUMNS,
-    "power": POWER_COLUMNS,
-    "activity": ACTIVITY_COLUMNS,
-    "phases": PHASE_COLUMNS,
-}
-"""The frames of a record, each a parquet file, by the columns that it must have."""
+_BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
+"""A stage lies in the run, but for what the clocks of several hosts differ by."""
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Checks(_Part):
@@ -76,14 +50,14 @@ class Checks(_Part):
 class Outcome(_Part):
     """What the run did. Times in seconds of the run clock; warm-up steps lie before ``start_s``."""
 
-    start_s: float
-    stop_s: float
-    steps: int = 0
-    samples: int = 0
+    start_s: float = Field(ge=-1e10, le=1e10)
+    stop_s: float = Field(ge=-1e10, le=1e10)
+    steps: int = Field(0, ge=0, le=10**12)
+    samples: int = Field(0, ge=0, le=10**18)
     final_loss: float | None = None
-    accuracy: float | None = None
+    accuracy: float | None = Field(None, ge=0, le=1)
     reached_target: bool | None = None
-    peak_rss_bytes: int | None = None
+    peak_rss_bytes: NonNegativeInt | None = None
 
 
 class RunInfo(_Part):
@@ -92,7 +66,8 @@ class RunInfo(_Part):
     ``polluted`` says why a run is left out of fits, ``remarks`` what a reader should know of one that
     is kept in them. ``disturbed`` says what other programs did meanwhile; such a run is left out of fits
     where an undisturbed one of its setting exists. ``scheduler_node_of_rank`` is what a scheduler calls
-    the node of each rank, if one started the run; several of its nodes may be one host.
+    the node of each rank, if one started the run; several of its nodes may be one host. ``frames_sha256``
+    are the checksums of the other files.
     """
 
     format: int = FORMAT
@@ -105,7 +80,7 @@ class RunInfo(_Part):
     scheduler_node_of_rank: list[str] = []
     nodes_are: NodesAre
     algorithm_used: str | None = None
-    parameters: int | None = None
+    parameters: NonNegativeInt | None = None
     outcome: Outcome
     checks: Checks
     meters: list[MeterInfo]
@@ -120,8 +95,9 @@ class RunInfo(_Part):
     disturbed: list[str] = []
     polluted: list[str] = []
     remarks: list[str] = []
-    step_bytes: list[int] | None = None
-    reference_step_s: dict[str, float] | None = None
+    step_bytes: list[NonNegativeInt] | None = None
+    reference_step_s: dict[str, NonNegativeFloat] | None = None
+    frames_sha256: dict[str, str] = {}
 
     @property
     def metering(self) -> Metering:
@@ -140,6 +116,9 @@ class RunInfo(_Part):
         return self.metering.why_not
 
 
+_INFO = TypeAdapter(RunInfo)
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One record in memory; the frames have the columns named above, one row an interval or
@@ -152,32 +131,67 @@ class RunRecord:
     phases: "pd.DataFrame"
 
 
-def _require_columns(frame: "pd.DataFrame", columns: tuple[str, ...], what: str, run: str) -> None:
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise JoulecastError(f"run {run}: {what} lacks the columns {', '.join(missing)}")
-
-
 def validate(record: RunRecord) -> None:
-    """Prove that a record answers its specification.
+    """Prove that a record answers its specification, and that its figures are possible.
 
     Raises:
-        JoulecastError: naming the run and what is wrong with it.
+        JoulecastError: naming the run, and the frame and row, and what is wrong with it.
     """
     info, spec = record.info, record.info.spec
     run = spec.run
     if info.spec_sha256 != spec.digest():
         raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
     for name, columns in FRAMES.items():
-        _require_columns(getattr(record, name), columns, f"{name}.parquet", run)
-    unknown = set(record.phases["phase"]) - set(PHASES)
-    if unknown:
-        raise JoulecastError(f"run {run}: unknown phases {', '.join(sorted(unknown))}")
-    if record.power["joules"].lt(0).any() or record.power["watts"].lt(0).any():
-        raise JoulecastError(f"run {run}: negative power or energy")
+        frame = getattr(record, name)
+        checked_table(frame, columns, f"run {run}: {name}.parquet")
+        if more := [column for column in frame.columns if column not in columns]:
+            raise JoulecastError(
+                f"run {run}: {name}.parquet has the columns {', '.join(more)}, which no record keeps"
+            )
+    if info.outcome.stop_s < info.outcome.start_s:
+        raise JoulecastError(f"run {run}: stops before it starts")
+    _validate_joules(run, record.power)
+    _validate_stages(record)
     # What others did cannot be held to our launcher; what is wrong with it stands in `polluted`.
     if spec.kind != "imported":
         _validate_execution(record)
+
+
+def _validate_joules(run: str, power: "pd.DataFrame") -> None:
+    """A counter counts up."""
+    counted = power[power["joules"].notna()]
+    if counted.empty:
+        return
+    meters = counted.groupby(["node", "meter"], sort=False).ngroup().to_numpy()
+    joules = counted["joules"].to_numpy(float)
+    order = np.lexsort((counted["t_s"].to_numpy(float), meters))
+    falls = (np.diff(joules[order]) < 0) & (np.diff(meters[order]) == 0)
+    if falls.any():
+        row = counted.iloc[order[int(falls.argmax()) + 1]]
+        raise JoulecastError(
+            f"run {run}: power.parquet: the joules of {row['meter']} of {row['node']} fall to "
+            f"{row['joules']:g} at {row['t_s']:g} s, expected a counter that counts up"
+        )
+
+
+def _validate_stages(record: RunRecord) -> None:
+    stages, outcome, spec = record.stages, record.info.outcome, record.info.spec
+    if stages.empty:
+        return
+    start_s, stop_s = stages["start_s"].to_numpy(float), stages["stop_s"].to_numpy(float)
+    beside_s = _BESIDE_S + _BESIDE_SHARE * (outcome.stop_s - outcome.start_s)
+    outside = (start_s < outcome.start_s - beside_s) | (stop_s > outcome.stop_s + beside_s)
+    for wrong, said in (
+        (stop_s < start_s, "stops before it starts"),
+        (outside, "does not lie in the run"),
+        (stages["rank"].to_numpy() >= spec.ranks, f"is of a rank of {spec.ranks} ranks"),
+    ):
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise JoulecastError(
+                f"run {spec.run}: stages.parquet: row {row + 1}: a stage {said} "
+                f"(rank {stages['rank'].iloc[row]}, {start_s[row]:g} to {stop_s[row]:g} s)"
+            )
 
 
 def _validate_execution(record: RunRecord) -> None:
@@ -197,14 +211,21 @@ def _validate_execution(record: RunRecord) -> None:
         raise JoulecastError(f"run {run}: the replicas' weights differ at the end")
     if info.outcome.stop_s <= info.outcome.start_s:
         raise JoulecastError(f"run {run}: stops before it starts")
+    if record.power["t_s"].isna().any():
+        raise JoulecastError(f"run {run}: power.parquet: a reading has no time")
+    if len(info.node_of_rank) != spec.ranks:
+        raise JoulecastError(f"run {run}: names the nodes of {len(info.node_of_rank)} ranks only")
     if spec.kind == "training":
         seen = set(record.stages["rank"].unique())
         if seen != set(range(spec.ranks)):
             raise JoulecastError(f"run {run}: stages of ranks {sorted(seen)} only")
         if info.outcome.samples <= 0:
             raise JoulecastError(f"run {run}: no sample was trained")
-    if (record.stages["stop_s"] < record.stages["start_s"]).any():
-        raise JoulecastError(f"run {run}: a stage stops before it starts")
+        if record.stages["step"].max() >= info.outcome.steps:
+            raise JoulecastError(
+                f"run {run}: stages.parquet: a stage of step {record.stages['step'].max():g}, in a run "
+                f"of {info.outcome.steps} steps"
+            )
 
 
 def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
@@ -219,7 +240,9 @@ def write_record(target: Path, record: RunRecord) -> None:
     with directory_written_aside(target) as partial:
         for name in FRAMES:
             _write_frame(partial / f"{name}.parquet", getattr(record, name))
-        (partial / "run.json").write_text(record.info.model_dump_json(indent=1) + "\n")
+        sums = {name: sha256_of(partial / f"{name}.parquet") for name in FRAMES}
+        info = record.info.model_copy(update={"frames_sha256": sums})
+        (partial / "run.json").write_text(info.model_dump_json(indent=1) + "\n")
 
 
 def read_info(folder: Path) -> RunInfo:
@@ -230,29 +253,21 @@ def read_info(folder: Path) -> RunInfo:
     """
     path = folder / "run.json"
     try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: missing; this folder is no run record") from None
-    except json.JSONDecodeError as error:
-        raise JoulecastError(
-            f"{path}: is not JSON ({error}); delete the folder to repeat the run"
-        ) from None
+        content = read_json_object(path, "run record")
+    except JoulecastError as error:
+        raise JoulecastError(f"{error}; delete {folder} to repeat the run") from None
     if content.get("format") != FORMAT:
         raise JoulecastError(
             f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}"
         )
-    try:
-        return RunInfo.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    return validated(_INFO, content, str(path))
 
 
 def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRecord:
     """Read and validate one record.
 
     Args:
+        folder: of the record.
         frames: the frames to read; the others come back without rows.
 
     Raises:
@@ -260,24 +275,20 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
     """
     # Loaded here, so that programs that only ask for `run.json` start in half the time.
     import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     info = read_info(folder)
     read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
-    for name in frames:
-        path = folder / f"{name}.parquet"
-        try:
-            # Threads cost more than they bring on files of this size.
-            read[name] = (
-                pq.ParquetFile(path).read(use_threads=False).to_pandas(ignore_metadata=True)
-            )
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise JoulecastError(
-                f"{path}: cannot be read ({error}); delete {folder} to repeat the run"
-            ) from None
-    record = RunRecord(info, **read)
-    validate(record)
+    try:
+        for name in frames:
+            path = folder / f"{name}.parquet"
+            sha256 = info.frames_sha256.get(name)
+            file = parquet_file(path, f"frame {name} of a run record", FRAMES[name], sha256)
+            read[name] = parquet_table(file, path, FRAMES[name])
+        record = RunRecord(info, **read)
+        validate(record)
+    except JoulecastError as error:
+        named = "" if str(folder) in str(error) else f"{folder}: "
+        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
     return record
 
 
@@ -298,6 +309,22 @@ def record_folders(above: Path) -> list[Path]:
         raise JoulecastError(
             f"{above}: holds no run record (a folder with run.json); import or measure some, or "
             "unpack a recorded campaign with `joulecast replay`"
+        )
+    return folders
+
+
+def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
+    """The records of a campaign of so many runs: one folder with all of them, or a folder each.
+
+    Raises:
+        JoulecastError: there are fewer or more; says how many.
+    """
+    folders = [folder for path in above for folder in record_folders(path)]
+    if len(folders) != runs:
+        raise JoulecastError(
+            f"{above[0] if len(above) == 1 else above[0].parent}: has {len(folders)} records, the "
+            f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
+            "delete that folder and start again"
         )
     return folders
 

@@ -20,7 +20,7 @@ Precision = Literal["fp32", "bf16", "fp64"]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Emulation(_Frozen):
@@ -46,8 +46,8 @@ class Workload(_Frozen):
 class Training(_Frozen):
     """How to train."""
 
-    global_batch_size: int = Field(ge=1)
-    steps: int = Field(10, ge=1)
+    global_batch_size: int = Field(ge=1, le=10**12)
+    steps: int = Field(10, ge=1, le=10**12)
     warmup_steps: int = Field(1, ge=0)
     target_accuracy: float | None = Field(None, gt=0, le=1)
     evaluate_every: int = Field(50, ge=1)
@@ -81,7 +81,7 @@ class Foreign(_Frozen):
 
     benchmark: str
     submission: str
-    global_batch_size: int | None = Field(None, ge=1)
+    global_batch_size: int | None = Field(None, ge=1, le=10**12)
     accelerators_per_node: int | None = Field(None, ge=1)
     accelerator: str | None = None
     work_unit: Literal["samples", "epochs"] = "samples"
@@ -94,8 +94,8 @@ class RunSpec(_Frozen):
     campaign: str
     kind: Kind = "training"
     platform: Platform
-    nodes: int = Field(ge=1)
-    ranks_per_node: int = Field(1, ge=1)
+    nodes: int = Field(ge=1, le=10**7)
+    ranks_per_node: int = Field(1, ge=1, le=10**5)
     threads_per_rank: int = Field(1, ge=1)
     repeat: int = 1
     seed: int = 1

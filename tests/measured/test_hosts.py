@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 from conftest import make_spec
@@ -39,13 +41,38 @@ exec mpiexec -n 2 "$(dirname "$0")/rank.sh" "$@"
 """
 
 
-def add_rapl(host):
-    """Give the host of this folder one RAPL domain."""
-    package = host / "class/powercap/intel-rapl:0"
-    package.mkdir(parents=True)
-    (package / "name").write_text("package-0\n")
-    (package / "energy_uj").write_text("5000000")
-    (package / "max_energy_range_uj").write_text("262143328850")
+@contextmanager
+def rapl(*hosts, counted=lambda uj: uj):
+    """Give hosts one RAPL domain each, which counts 50 W while the block lasts."""
+    counters = []
+    for host in hosts:
+        package = host / "class/powercap/intel-rapl:0"
+        package.mkdir(parents=True)
+        (package / "name").write_text("package-0\n")
+        (package / "max_energy_range_uj").write_text("262143328850")
+        counters.append(package / "energy_uj")
+    ends, begin = threading.Event(), time.monotonic()
+
+    def count():
+        while True:
+            uj = counted(200_000_000_000 + round(50e6 * (time.monotonic() - begin)))
+            for counter in counters:
+                # Renamed into place: the kernel's own file is never empty.
+                new = counter.with_suffix(".new")
+                new.write_text(str(uj))
+                new.replace(counter)
+            if ends.wait(0.01):
+                return
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    while not all(counter.is_file() for counter in counters):
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        ends.set()
+        counting.join()
 
 
 @pytest.fixture
@@ -70,10 +97,10 @@ def two_hosts(tmp_path):
 
 
 def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hosts, tmp_path):
-    add_rapl(tmp_path / "node01")
     spec = make_spec("two", 2, meters=("rapl",), training={"steps": 12}, sample_period_s=0.05)
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
-    measure(spec, tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
+    with rapl(tmp_path / "node01"):
+        measure(spec, tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
     record = read_record(tmp_path / "two")
     info, outcome = record.info, record.info.outcome
     assert info.nodes == ["node00", "node01"] and info.checks.distinct_hosts == 2
@@ -106,16 +133,21 @@ def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hos
     assert row["why_no_energy"].endswith("; 1 of 2 hosts are metered")
 
 
+def sleeping(seconds):
+    """Two ranks on two hosts that sleep, read by RAPL."""
+    spec = make_spec("two", 2, meters=("rapl",), sample_period_s=0.05)
+    parts = {"kind": "sleeping_rank", "calibration": Calibration(seconds=seconds)}
+    platform = spec.platform.model_copy(update={"hosts": None})
+    parts |= {"workload": None, "training": None, "platform": platform}
+    return spec.model_copy(update=parts)
+
+
 def test_containers_of_one_machine_have_one_meter(two_hosts, tmp_path):
     """Two names, but one boot id: what both read is one device, and counts once."""
-    for name in ("node00", "node01"):
-        add_rapl(tmp_path / name)
-    spec = make_spec("two", 2, meters=("rapl",), sample_period_s=0.05)
-    sleeping = {"kind": "sleeping_rank", "calibration": Calibration(seconds=0.3)}
-    platform = spec.platform.model_copy(update={"hosts": None})
-    parts = {**sleeping, "workload": None, "training": None, "platform": platform}
-    spec = spec.model_copy(update=parts)
-    measure(spec, tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
+    with rapl(tmp_path / "node00", tmp_path / "node01"):
+        measure(
+            sleeping(0.3), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100
+        )
     record = read_record(tmp_path / "two")
     assert [(m.node, m.meter, m.shared_with) for m in record.info.meters] == [
         ("node00", "rapl:package-0", ["node01"]),
@@ -123,6 +155,18 @@ def test_containers_of_one_machine_have_one_meter(two_hosts, tmp_path):
     ]
     row = observe(record)
     assert row["energy_source"] == "measured" and row["metered_units"] == 1
+
+
+def test_a_counter_that_falls_in_a_run_costs_its_energy_and_nothing_else(two_hosts, tmp_path):
+    def counted(uj):
+        return 200_000_000_000 + uj % 50_000_000  # falls by 50 J every second
+
+    with rapl(tmp_path / "node00", tmp_path / "node01", counted=counted):
+        measure(sleeping(3), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
+    row = observe(read_record(tmp_path / "two"))
+    assert row["energy_j"] != row["energy_j"] and row["energy_source"] is None
+    assert "its counter went from" in row["why_no_energy"]
+    assert row["total_s"] >= 3
 
 
 @pytest.mark.parametrize("measured_s", [0.0, 5000.0, 10000.0])

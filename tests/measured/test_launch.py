@@ -15,11 +15,14 @@ import pytest
 from conftest import make_spec
 
 from joulecast.attempts import attempts_at, bring_back
+from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
 from joulecast.provenance import usable_cores
 from joulecast.records import read_record
 from joulecast.spec import Calibration, Emulation, RunSpec
+from joulecast.training import launch
 from joulecast.training.launch import command_line, measure
+from joulecast.training.processes import NotBegun
 
 
 def run(spec, tmp_path, **options):
@@ -213,21 +216,96 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
     ]
 
 
+def _kill_the_sampler_once_training(log):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for rank in _ranks(log.parent) if log.is_file() and "step " in log.read_text() else ():
+            for child in rank.children():
+                if "joulecast.power.sampler" in child.cmdline():
+                    child.kill()
+                    return
+        time.sleep(0.05)
+
+
+def test_a_killed_sampler_costs_the_energy_and_not_the_times(tmp_path):
+    log = tmp_path / "dark.log"
+    killer = threading.Thread(target=_kill_the_sampler_once_training, args=(log,))
+    killer.start()
+    record = run(make_spec("dark", training={"steps": 400}), tmp_path, launcher=None)
+    killer.join()
+    row = observe(record)
+    assert set(record.stages["step"]) == set(range(400)) and row["t_computing_s"] > 0
+    assert row["energy_j"] != row["energy_j"] and row["energy_source"] is None
+    assert "the power sampler was ended by SIGKILL" in row["why_no_energy"]
+    assert last_attempt(tmp_path, "dark").reason is None
+
+
 def test_a_run_that_hangs_is_ended(tmp_path):
     with pytest.raises(JoulecastError, match=r"not finished after 5 s.*run_timeout_s"):
         run(make_spec("hangs", training={"steps": 1_000_000}), tmp_path, timeout_s=5, launcher=None)
     assert not _ranks(tmp_path)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, times):
+    started = []
+
+    def run_to_end(*arguments, **limits):
+        started.append(limits["start_timeout_s"])
+        if len(started) <= times:
+            raise NotBegun("its ranks had not begun after 9 s")
+        return whole(*arguments, **limits)
+
+    whole = launch.run_to_end
+    monkeypatch.setattr(launch, "run_to_end", run_to_end)
+    idle = {"kind": "idle", "workload": None, "training": None}
+    idle |= {"calibration": Calibration(seconds=0.3)}
+    spec = RunSpec.model_validate(make_spec("late").model_dump() | idle)
+    if times == 1:
+        assert run(spec, tmp_path, launcher=None, start_timeout_s=99.0).info.spec == spec
+        assert "are started once more" in (tmp_path / "late.log").read_text()
+    else:
+        with pytest.raises(JoulecastError, match=r"not begun after 9 s.*start_timeout_s"):
+            run(spec, tmp_path, launcher=None, start_timeout_s=99.0)
+        assert "not begun" in last_attempt(tmp_path, "late").reason
+    assert started == [99.0, 99.0]
+
+
+STARTER = (
+    "import sys; from pathlib import Path; from joulecast.spec import RunSpec;"
+    "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
+    "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
+)
+
+
+def test_all_but_one_rank_are_killed_and_the_next_attempt_begins(tmp_path):
+    """The rank that is left would wait for the other one, and hold the machine, for ever."""
+    sleeping = {"kind": "sleeping_rank", "workload": None, "training": None}
+    sleeping |= {"calibration": Calibration(seconds=1000)}
+    spec = RunSpec.model_validate(make_spec("first", 2).model_dump() | sleeping)
+    command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
+    starter = subprocess.Popen(command)
+    begun = "attempts/.first-*/begun-*"
+    while not list(tmp_path.glob(f"{begun}/begun")):
+        time.sleep(0.05)
+    names = [path.name.removeprefix("shm.") for path in tmp_path.glob(f"{begun}/shm.*")]
+    assert names and all(Path("/dev/shm", name).exists() for name in names)
+    below = psutil.Process(starter.pid).children(recursive=True)
+    launcher, proxy = below[:2]
+    left, other = (process for process in below[2:] if process.ppid() == proxy.pid)
+    for process in (starter, proxy, launcher, other):
+        process.kill()
+    starter.wait()
+    shorter = spec.model_copy(update={"calibration": Calibration(seconds=0.3)})
+    assert run(shorter, tmp_path).info.spec == shorter
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+    assert not any(Path("/dev/shm", name).exists() for name in names)
+
+
 def test_one_measurement_at_a_time(tmp_path):
     """A second measurement waits for the first, even when the first one's starter is killed."""
-    code = (
-        "import sys; from pathlib import Path; from joulecast.spec import RunSpec;"
-        "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
-        "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
-    )
     spec = make_spec("first", 2, training={"steps": 60})
-    command = [sys.executable, "-c", code, spec.model_dump_json(), str(tmp_path / "first")]
+    command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
     starter = subprocess.Popen(command)
     while not _ranks(tmp_path):
         time.sleep(0.1)

@@ -630,7 +630,7 @@ def test_the_machine_is_held_before_the_history_is_read(bench, tmp_path, monkeyp
     file, held = tmp_path / "history.jsonl", []
 
     @contextmanager
-    def lock(log):
+    def lock(log, *limits):
         held.append(file.exists())
         with open(tmp_path / "lock", "a+") as notes:
             yield notes.fileno()

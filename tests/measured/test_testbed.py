@@ -1,15 +1,12 @@
 """The testbed: what a step is, what was measured and is kept, and one real measurement."""
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -26,6 +23,7 @@ from joulecast.testbed.load import foreign_cpu_s
 from joulecast.testbed.measure import find_launcher, measure
 from joulecast.testbed.namespaces import Link, node_name
 from joulecast.testbed.results import read_results
+from joulecast.training.machine import machine_lock
 
 RECORDED = ROOT / "recorded/emulated-network"
 PAYLOAD = 1448 / 1514
@@ -246,12 +244,11 @@ def launcher_or_skip():
 
 def skip_if_measuring():
     """Leave the machine to a measurement that is under way."""
-    path = Path(tempfile.gettempdir()) / f"joulecast-measuring-{os.getuid()}.lock"
-    with open(path, "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pytest.skip("another measurement is under way on this machine")
+    try:
+        with open(os.devnull, "w") as log, machine_lock(log, longest_s=0.0):
+            pass
+    except JoulecastError as error:
+        pytest.skip(str(error))
 
 
 def test_all_reduces_add():

@@ -19,10 +19,11 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from joulecast.cli import app
+from joulecast.frames import FRAMES, PHASES, STAGES
 from joulecast.metering import MeterInfo
 from joulecast.power import meters
 from joulecast.power.meters import METER_NAMES
-from joulecast.records import FRAMES, PHASES, STAGES, Checks, Outcome, RunInfo
+from joulecast.records import Checks, Outcome, RunInfo
 from joulecast.spec import Foreign, RunSpec, Training, Workload
 from joulecast.tuning.registry import POLICIES
 from joulecast.workloads.networks import NETWORKS, NetworkInfo

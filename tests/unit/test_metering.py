@@ -8,8 +8,9 @@ from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.observations import observe
+from joulecast.frames import POWER_COLUMNS
 from joulecast.metering import MeterInfo
-from joulecast.records import POWER_COLUMNS, write_record
+from joulecast.records import write_record
 from joulecast.tables.checks import check_results
 
 RUN_S = 3.0

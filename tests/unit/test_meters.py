@@ -1,19 +1,35 @@
 """Meters on made-up hardware, and the sampler's deadlines."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
+from conftest import make_record, make_spec
+from hypothesis import given
+from hypothesis import strategies as st
 
+from joulecast.energy.observations import observe
+from joulecast.frames import POWER_COLUMNS
+from joulecast.metering import MeterInfo
 from joulecast.power import meters as meters_module
 from joulecast.power import nvml, rapl
-from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, Reading
+from joulecast.power.meters import (
+    MeteredNodes,
+    MeterFailed,
+    MeterUnavailable,
+    ReadFailed,
+    Reading,
+)
+from joulecast.power.register import Register
 from joulecast.power.sampler import Sampler, SamplerOrder, sample
 
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)
@@ -147,8 +163,6 @@ def test_deadlines_are_absolute_and_missed_ones_are_not_made_up_for(monkeypatch)
 
 
 def test_sampler_process_gives_energy_of_every_node():
-    import os
-
     nodes = MeteredNodes("host", {"host/0": [os.getpid()]}, 1.0, 10.0, 30.0)
     sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, nodes))
     sampler.wait_until_begun()
@@ -159,17 +173,183 @@ def test_sampler_process_gives_energy_of_every_node():
     assert {row[0] for row in answer["activity"]} == {"host/0"}
 
 
-def test_sampler_ends_with_its_rank():
+def test_a_killed_sampler_leaves_what_it_read_and_the_reason():
+    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE))
+    sampler.wait_until_begun()
+    while not os.fstat(sampler._kept).st_size:
+        time.sleep(0.05)
+    sampler._process.send_signal(signal.SIGKILL)
+    answer = sampler.stop()
+    assert answer["died"] == "the power sampler was ended by SIGKILL"
+    assert [meter["meter"] for meter in answer["meters"]] == ["estimated"]
+    assert answer["power"] and answer["activity"] and answer["work"]
+
+
+def test_a_sampler_that_never_read_gives_reasons_for_all_its_meters():
+    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE))
+    sampler._process.kill()
+    answer = sampler.stop()
+    assert [row["meter"] for row in answer["absent"]] == ["rapl", "estimated"]
+    assert {row["reason"] for row in answer["absent"]} == {answer["died"]}
+
+
+def test_sampler_ends_with_its_rank(tmp_path):
     order = asdict(SamplerOrder((), 0.05, HERE))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "joulecast.power.sampler"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    with open(tmp_path / "kept", "wb") as kept:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "joulecast.power.sampler", str(kept.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(kept.fileno(),),
+            text=True,
+        )
     process.stdin.write(json.dumps(order) + "\n")
     process.stdin.close()
     assert process.wait(300) == 0
+
+
+class Broken:
+    """A meter with a fault of its own."""
+
+    node, name, source, counter, identity = "host", "broken", "measured", True, None
+
+    def read(self):
+        raise ZeroDivisionError("in the driver")
+
+
+def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
+    good = FlakyMeter()
+    good.enough = 5
+
+    def raises(nodes):
+        raise OSError("no bus")
+
+    kinds = {"flaky": lambda nodes: [Broken(), good], "rapl": raises}
+    monkeypatch.setattr("joulecast.power.sampler.openers", lambda: kinds)
+    answer = sample(SamplerOrder(("flaky", "rapl"), 0.02, HERE), good.stop)
+    broken, flaky = answer["meters"]
+    assert broken["fault"] == "its reading failed (ZeroDivisionError: in the driver)"
+    assert flaky["fault"] is None and len(answer["power"]) >= 3
+    assert "no bus" in answer["absent"][0]["reason"]
+
+
+RANGE_UJ = 262_143_328_850
+JOULE = 1_000_000
+FAULTS = {
+    "restarts": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE,
+    "goes back by a microjoule": lambda k, uj: uj if k != 5 else uj - 5 * JOULE - 1,
+    "stops": lambda k, uj: uj if k < 2 else 200_007 * JOULE,
+    "never moves": lambda k, uj: 200_000 * JOULE,
+    "jumps": lambda k, uj: uj if k < 5 else uj + 20_000 * JOULE,
+    "falls below its first": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE + 1,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("wraps_after", [RANGE_UJ, None])
+def test_a_counter_with_a_fault_is_believed_no_longer(fault, wraps_after):
+    """50 W, read every 0.1 s; the counter begins at 200 kJ."""
+    register = Register(
+        FAULTS[fault](0, 200_000 * JOULE),
+        0.0,
+        unit_j=1e-6,
+        most_w=3000.0,
+        renewed_s=0.001,
+        moves_within_s=0.5,
+        wraps_after=wraps_after,
+    )
+
+    def read(k):
+        return register.joules(FAULTS[fault](k, 200_000 * JOULE + 5 * JOULE * k), k / 10, k / 10)
+
+    with pytest.raises(MeterFailed, match="counter"):
+        for k in range(1, 50):
+            assert 0 <= read(k) <= 5.0 * k + 7
+    with pytest.raises(MeterFailed):
+        read(50)
+
+
+@given(
+    watts=st.lists(st.floats(0.5, 2500), min_size=1, max_size=60),
+    first=st.integers(0, RANGE_UJ),
+    every_s=st.floats(0.02, 20),
+)
+def test_a_sound_counter_is_believed_through_all_its_wraps(watts, first, every_s):
+    register = Register(
+        first,
+        0.0,
+        unit_j=1e-6,
+        most_w=3000.0,
+        renewed_s=0.001,
+        moves_within_s=0.5,
+        wraps_after=RANGE_UJ,
+    )
+    counted = 0
+    for k, drawn in enumerate(watts, 1):
+        counted += int(drawn * every_s * 1e6)
+        count = (first + counted) % (RANGE_UJ + 1)
+        read = register.joules(count, k * every_s, k * every_s)
+    assert read == pytest.approx(counted / 1e6)
+
+
+def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times(
+    tmp_path, monkeypatch
+):
+    """From the files of the kernel to the row that models fit: one of two packages restarts."""
+    for package in (0, 1):
+        domain(tmp_path, f"intel-rapl:{package}", f"package-{package}", 10**9, RANGE_UJ)
+    monkeypatch.setattr(rapl, "POWERCAP", tmp_path)
+    stop, reads = threading.Event(), []
+
+    class Feeder(FlakyMeter):
+        def read(self):
+            reads.append(1)
+            for package in (0, 1):
+                restarted = package == 1 and len(reads) > 6
+                counted = 10**6 * len(reads) + (0 if restarted else 10**9)
+                energy = tmp_path / f"intel-rapl:{package}/energy_uj"
+                energy.write_text(str(counted))
+            if len(reads) > 12:
+                stop.set()
+            return Reading(1.0, None)
+
+    kinds = {"flaky": lambda nodes: [Feeder()], "rapl": rapl.open_meters}
+    monkeypatch.setattr("joulecast.power.sampler.openers", lambda: kinds)
+    answer = sample(SamplerOrder(("flaky", "rapl"), 0.05, HERE), stop)
+    faults = {meter["meter"]: meter["fault"] for meter in answer["meters"]}
+    assert faults["rapl:package-0"] is None and "restarted" in faults["rapl:package-1"]
+    record = make_record(make_spec(meters=("rapl", "estimated")))
+    infos = [
+        MeterInfo(
+            node="host",
+            meter=meter,
+            available=fault is None,
+            source="measured",
+            counter=True,
+            reason=fault,
+        )
+        for meter, fault in faults.items()
+        if meter != "flaky"
+    ]
+    rows = [("host", "rapl:package-0", k / 10, None, 5.0 * k) for k in range(60)]
+    power = pd.DataFrame(rows, columns=list(POWER_COLUMNS)).astype({"watts": float})
+    info = record.info.model_copy(update={"meters": [*record.info.meters, *infos]})
+    row = observe(replace(record, info=info, power=pd.concat([record.power, power])))
+    assert np.isnan(row["energy_j"]) and row["energy_source"] is None
+    assert "rapl:package-1 failed: its counter went from" in row["why_no_energy"]
+    assert row["total_s"] == pytest.approx(3.0) and row["t_computing_s"] == pytest.approx(0.6)
+
+
+def test_nvml_counter_that_falls_fails_and_watts_that_cannot_be_are_missing():
+    fake = FakeNvml()
+    meter = nvml.NvmlMeter(fake, None, 0, "host")
+    fake.energy_mj = 4000
+    with pytest.raises(MeterFailed, match="restarted"):
+        meter.read()
+    power_only = nvml.NvmlMeter(FakeNvml(counter=False, instant=False), None, 1, "host")
+    power_only._nvml.nvmlDeviceGetPowerUsage = lambda device: 2**32 - 1
+    with pytest.raises(ReadFailed, match="no GPU draws"):
+        power_only.read()
 
 
 def test_every_configured_meter_name_can_be_opened():

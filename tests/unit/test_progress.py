@@ -94,7 +94,7 @@ def test_every_state_is_told_apart(tmp_path):
     assert 30 <= int(running[1]) < 90
     assert "failed: run2: run run2: the fabric is down" in text
     assert "failed: run3: ended without a word" in text
-    assert re.search(r"damaged: run4: .*run4/run.json: is not JSON", text)
+    assert re.search(r"damaged: run4: .*run4/run.json, line 1: is not JSON", text)
     assert not progress.finished
 
 

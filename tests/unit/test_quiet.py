@@ -32,6 +32,12 @@ IDLE = Load(0.1)
 BURNER = "while True: pass"
 
 
+@pytest.fixture(autouse=True)
+def own_machine(monkeypatch):
+    """No measurement of this machine is waited for."""
+    monkeypatch.setattr(machine, "_NAME", f"joulecast-test-{os.getpid()}")
+
+
 @pytest.fixture
 def burner(tmp_path):
     """A program that works as much as it is let, from a script with a name of its own."""
@@ -165,7 +171,7 @@ def test_a_second_try_that_fails_leaves_the_first_record(measured):
 class _Rank:
     def __init__(self, host, work, programs=()):
         self.host, self.clock = host, lambda t: t - 100.0
-        self.sampled = {"work": work, "programs": list(programs)}
+        self.sampled = {"work": work, "programs": list(programs), "died": None}
 
 
 def _work(machine_cores, own_cores):

@@ -83,7 +83,7 @@ def test_what_was_packed_comes_back_and_measured_is_called_recorded(records, cam
         assert after.info.source["git_commit"] == "abc"
         assert after.info.source["recorded_campaign"] == "kept"
         assert after.info.source["recorded_sha256"] == read_campaign(campaign).sha256
-        same = {"meters", "source"}
+        same = {"meters", "source", "frames_sha256"}
         assert after.info.model_dump(exclude=same) == before.info.model_dump(exclude=same)
         assert answers(tmp_path / "out" / run, before.info.spec)
 
@@ -135,7 +135,7 @@ def test_a_file_that_is_not_what_was_recorded_is_named(campaign, tmp_path, name,
     [
         (None, "missing; .* is no recorded campaign"),
         ("{", "is not JSON"),
-        ("[]", "campaign format None, this joulecast reads 1"),
+        ("[]", "expected the JSON object"),
         ('{"format": 2}', "campaign format 2, this joulecast reads 1"),
         ('{"format": 1}', "name: Field required"),
     ],
@@ -170,9 +170,15 @@ def test_names_that_could_not_be_told_apart_or_leave_the_folder(records, tmp_pat
 
 def test_a_column_that_would_be_lost_is_refused(tmp_path):
     record = make_record(make_spec("r"))
-    record.power["volts"] = 230.0
-    write_record(tmp_path / "r", record)
+    with_volts = record.power.assign(volts=230.0)
     with pytest.raises(JoulecastError, match=r"run r: power.parquet has the columns volts"):
+        write_record(tmp_path / "r", replace(record, power=with_volts))
+    assert not (tmp_path / "r").exists()
+    write_record(tmp_path / "r", replace(record, info=record.info))
+    with_volts.to_parquet(tmp_path / "r/power.parquet")
+    info = json.loads((tmp_path / "r/run.json").read_text())
+    (tmp_path / "r/run.json").write_text(json.dumps(info | {"frames_sha256": {}}))
+    with pytest.raises(JoulecastError, match=r"power.parquet: has more columns .*: volts"):
         pack([tmp_path / "r"], tmp_path / "t", name="x", configurations=[])
     assert not (tmp_path / "t").exists()
 
@@ -266,7 +272,7 @@ def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
         write_record(out, make_record(spec))
         finished.append(spec.run)
 
-    planned = [recorder.PlannedRun(spec, 60, Quiet(0, 0)) for spec in RUNS]
+    planned = [recorder.PlannedRun(spec, 60, 60, Quiet(0, 0)) for spec in RUNS]
     monkeypatch.setattr(recorder, "measure", stub)
     monkeypatch.setattr(recorder, "planned_runs", lambda *_: planned)
     target = folder / "kept"

@@ -1,21 +1,33 @@
 """Records: whole or absent, and proven before they count."""
 
 import errno
+import json
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import make_record, make_spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
+from joulecast.frames import ACTIVITY_COLUMNS
 from joulecast.records import answers, read_record, write_record
+
+
+def unsummed(record):
+    """What was written: the checksums come with the files."""
+    return record.info.model_copy(update={"frames_sha256": {}})
 
 
 def test_round_trip(tmp_path):
     record = make_record(make_spec(nodes=2))
     write_record(tmp_path / "r", record)
     again = read_record(tmp_path / "r")
-    assert again.info == record.info
+    assert set(again.info.frames_sha256) == {"stages", "power", "activity", "phases"}
+    assert unsummed(again) == record.info
     pd.testing.assert_frame_equal(again.stages, record.stages)
     assert answers(tmp_path / "r", record.info.spec)
     assert not answers(tmp_path / "r", make_spec(nodes=2, seed=5))
@@ -38,7 +50,7 @@ def test_a_failed_rewrite_keeps_the_old_record(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         write_record(tmp_path / "r", record)
     monkeypatch.undo()
-    assert read_record(tmp_path / "r").info == record.info
+    assert unsummed(read_record(tmp_path / "r")) == record.info
     assert [p.name for p in tmp_path.iterdir()] == ["r"]
 
 
@@ -73,7 +85,7 @@ def test_wrong_runs_are_not_written(tmp_path, what, said):
 def test_negative_power_is_refused(tmp_path):
     record = make_record(make_spec())
     record.power.loc[3, "watts"] = -1.0
-    with pytest.raises(JoulecastError, match="negative power"):
+    with pytest.raises(JoulecastError, match=r"watts is .* in row 4, expected .* at least 0"):
         write_record(tmp_path / "r", record)
 
 
@@ -96,3 +108,85 @@ def test_no_energy_is_none_with_a_reason():
     info = _with(record, meters=[meter])
     assert info.energy_source is None
     assert info.no_energy_reason == "estimated: no sensor"
+
+
+def test_a_run_shorter_than_the_sampler_s_period_has_utilisations():
+    """Rivals that know utilisations lost such runs, and tables had rows by chance (198 to 216)."""
+    record = make_record(make_spec())
+    rows = [
+        ("host/0", t_s, cpu, np.nan, 1e9, 0.0) for t_s, cpu in ((-1.0, 0.1), (4.0, 0.7), (5.0, 0.2))
+    ]
+    activity = pd.DataFrame(rows, columns=list(ACTIVITY_COLUMNS))
+    row = observe(replace(record, activity=activity))
+    assert row["u_cpu"] == pytest.approx(0.7) and row["memory_bytes"] == pytest.approx(1e9)
+    # Half of this one lies in the run of 3 s, with what came before it.
+    activity = activity.assign(t_s=[1.5, 4.5, 9.0])
+    row = observe(replace(record, activity=activity))
+    assert row["u_cpu"] == pytest.approx((0.1 * 0.1 + 1.5 * 0.7) / 1.6)
+
+
+WRONG = {
+    "falling joules": ("power", 5, "joules", -4.59),
+    "infinite watt": ("power", 5, "watts", np.inf),
+    "joules that fall": ("power", 40, "joules", 1.0),
+    "a stage without a time": ("stages", 2, "stop_s", np.nan),
+    "a stage beyond all times": ("stages", 2, "stop_s", 1e300),
+    "a stage after the run": ("stages", 2, "stop_s", 1e6),
+    "an unknown stage": ("stages", 2, "stage", "thinking"),
+    "a rank of another run": ("stages", 2, "rank", 7),
+    "a step that was not": ("stages", 2, "step", 99),
+    "an unknown phase": ("phases", 0, "phase", "pause"),
+    "negative work": ("phases", 0, "samples", -1.0),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_frames_with_what_cannot_be_are_refused_by_name(tmp_path, wrong):
+    frame, row, column, value = WRONG[wrong]
+    record = make_record(make_spec())
+    write_record(tmp_path / "r", record)
+    table = getattr(record, frame)
+    table[column] = table[column].astype(object)
+    table.loc[row, column] = value
+    if not isinstance(value, str):
+        table[column] = table[column].astype(float)
+    with pytest.raises(JoulecastError, match=rf"run r: {frame}.parquet"):
+        write_record(tmp_path / "new", record)
+    table.to_parquet(tmp_path / f"r/{frame}.parquet", index=False)
+    with pytest.raises(JoulecastError, match=r"not what was written \(its SHA-256"):
+        read_record(tmp_path / "r")
+    without_sums(tmp_path / "r")
+    with pytest.raises(JoulecastError, match=rf"{tmp_path}/r.*{frame}.parquet.*delete"):
+        read_record(tmp_path / "r")
+
+
+def without_sums(folder, **changes):
+    """As an earlier version wrote it, or as somebody made it."""
+    info = json.loads((folder / "run.json").read_text())
+    for name, value in changes.items():
+        info["outcome"][name] = value
+    (folder / "run.json").write_text(json.dumps(info | {"frames_sha256": {}}))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"stop_s": float("nan")}, {"stop_s": 1e300}, {"steps": -3}, {"samples": -1}]
+)
+def test_outcomes_that_cannot_be_are_refused_by_name(tmp_path, changes):
+    write_record(tmp_path / "r", make_record(make_spec()))
+    without_sums(tmp_path / "r", **changes)
+    with pytest.raises(JoulecastError, match=rf"{tmp_path}/r/run.json"):
+        read_record(tmp_path / "r")
+
+
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@settings(max_examples=60)
+def test_no_flipped_bit_of_a_frame_changes_a_number(tmp_path_factory, position, bit):
+    folder = tmp_path_factory.mktemp("flipped") / "r"
+    write_record(folder, make_record(make_spec()))
+    for frame in ("stages", "power", "activity", "phases"):
+        path = folder / f"{frame}.parquet"
+        content = bytearray(path.read_bytes())
+        content[int(position * len(content))] ^= 1 << bit
+        path.write_bytes(content)
+        with pytest.raises(JoulecastError, match=f"{frame}.parquet"):
+            read_record(folder, (frame,))

@@ -8,11 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from conftest import make_record, make_spec
 
 import joulecast
+from joulecast import recorded_frames
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.observations import allreduce_points, observe
 from joulecast.energy.proportional import TIME_MODELS
@@ -101,11 +101,11 @@ def test_tables_cost_a_call_a_table_and_not_a_call_a_run(observations):
 
 def test_a_recorded_campaign_opens_each_file_once(tmp_path, monkeypatch):
     opened = Counter()
-    opening = pq.ParquetFile
+    opening = recorded_frames.parquet_file
 
-    def counting(path, *arguments, **options):
-        opened[Path(path).name] += 1
-        return opening(path, *arguments, **options)
+    def counting(path, *arguments):
+        opened[path.name] += 1
+        return opening(path, *arguments)
 
     folders = []
     for run in range(6):
@@ -115,7 +115,7 @@ def test_a_recorded_campaign_opens_each_file_once(tmp_path, monkeypatch):
     for runs in (3, 6):
         campaign = tmp_path / f"campaign-{runs}"
         pack(folders[:runs], campaign, name="x", configurations=[])
-        monkeypatch.setattr(pq, "ParquetFile", counting)
+        monkeypatch.setattr(recorded_frames, "parquet_file", counting)
         counted.append(calls(unpack_all, campaign, tmp_path / f"out-{runs}"))
         monkeypatch.undo()
     assert opened == dict.fromkeys(

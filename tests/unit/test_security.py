@@ -23,8 +23,8 @@ from joulecast.recorded import pack, read_campaign, unpack_all
 from joulecast.records import write_record
 from joulecast.spec import Calibration
 from joulecast.tables.output import write_table
+from joulecast.training import machine
 from joulecast.training.launch import measure
-from joulecast.training.machine import machine_lock
 
 HOSTILE = [
     "; touch PWNED",
@@ -309,21 +309,37 @@ def test_an_address_is_told_without_its_query(tmp_path, monkeypatch):
 # ---- the machine lock
 
 
-def test_the_lock_of_the_machine_is_ours_alone(tmp_path, monkeypatch):
+def test_the_lock_of_the_machine_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(machine, "_NAME", f"joulecast-test-{os.getpid()}")
+    with machine.machine_lock(open(os.devnull, "w")):
+        assert not list(tmp_path.iterdir()), "nothing that somebody could plant, hold or remove"
+
+
+@pytest.mark.parametrize("planted", ["link", "fifo", "other user's"])
+def test_the_note_of_waits_is_ours_alone(tmp_path, monkeypatch, planted):
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     before = os.umask(0)
     try:
-        with machine_lock(open(os.devnull, "w")):
-            (lock,) = tmp_path.iterdir()
-            assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+        machine._note_vain_wait(1000.0)
     finally:
         os.umask(before)
-    lock.unlink()
+    (note,) = tmp_path.iterdir()
+    assert stat.S_IMODE(note.stat().st_mode) == 0o600 and machine._last_vain_wait_s() == 1000.0
     victim = tmp_path / "victim"
-    lock.symlink_to(victim)
-    with pytest.raises((OSError, JoulecastError)), machine_lock(open(os.devnull, "w")):
-        pass
-    assert not victim.exists(), "a link that somebody planted is not followed"
+    victim.write_text("2000")
+    if planted == "link":
+        note.unlink()
+        note.symlink_to(victim)
+    elif planted == "fifo":
+        note.unlink()
+        os.mkfifo(note)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert machine._last_vain_wait_s() == 0.0
+    machine._note_vain_wait(3000.0)
+    assert victim.read_text() == "2000", "a link that somebody planted is not followed"
+    assert note.is_fifo() or note.read_text() != "3000"
 
 
 # ---- what we write

@@ -1,16 +1,20 @@
 """Campaigns that are interrupted, in a private copy of the checkout, and a disk that is full."""
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
+from dataclasses import replace
 
 import pandas as pd
 import pytest
-from conftest import MINIMAL, copy_workflow, make_spec, snakemake
+from conftest import MINIMAL, ROOT, copy_workflow, make_spec, snakemake
 
 from joulecast.errors import JoulecastError
-from joulecast.records import read_record
+from joulecast.recorded import pack, unpack_all
+from joulecast.records import read_record, write_record
 from joulecast.spec import Calibration
 from joulecast.tables.failed_runs import failed_runs
 from joulecast.training.launch import measure
@@ -62,6 +66,71 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
     assert before.items() <= after.items(), "a finished run was repeated"
     (row,) = pd.read_csv(tmp_path / "results/minimal/tables/failed_runs.csv").itertuples()
     assert (row.run, row.now, row.reason) == ("sleeping_rank-n2", "measured", "interrupted")
+
+
+REPLAY = ("--configfile", "config/replay-two-core-vm.yaml")
+COPIES = 15
+
+
+def _many_runs(folder):
+    """The shipped campaign with each run many times, so that its replay takes a while; its run count."""
+    records = unpack_all(ROOT / "recorded/two-core-vm", folder / "of-it")
+    for path in records:
+        record = read_record(path)
+        for number in range(COPIES):
+            spec = record.info.spec.model_copy(update={"run": f"{record.info.spec.run}-{number}"})
+            facts = {"spec": spec, "spec_sha256": spec.digest()}
+            copied = replace(record, info=record.info.model_copy(update=facts))
+            write_record(folder / "many" / spec.run, copied)
+    pack((folder / "many").iterdir(), folder / "two-core-vm", name="many", configurations=[])
+    return folder / "two-core-vm", COPIES * len(records)
+
+
+def test_a_replay_that_is_killed_is_made_again_and_one_that_is_not_whole_is_refused(tmp_path):
+    campaign, runs = _many_runs(tmp_path)
+    clone, checks = tmp_path / "clone", "results/two-core-vm/checks.csv"
+    copy_workflow(clone)
+    shutil.copytree(campaign, clone / "recorded/two-core-vm")
+    records = clone / "results/two-core-vm/records"
+    with open(tmp_path / "out", "w") as out:
+        first = subprocess.Popen(
+            ["snakemake", "--cores", "all", *REPLAY, "--", checks],
+            cwd=clone,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 200
+        # Wherever they are filled: in place, or aside.
+        while len(list(records.parent.glob("*records*/*/run.json"))) < 3:
+            assert time.monotonic() < deadline and first.poll() is None
+            time.sleep(0.001)
+        os.killpg(first.pid, signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
+    assert not records.exists()
+    assert snakemake(clone, *REPLAY, "--unlock").returncode == 0
+    done = snakemake(clone, *REPLAY, "--", checks)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(records.glob("[!.]*"))) == runs
+    assert f"{runs} records and the fits to them" in (clone / checks).read_text()
+
+    # As a version left it that filled the folder in place.
+    for record in sorted(records.glob("[!.]*"))[100:]:
+        shutil.rmtree(record)
+    shutil.rmtree(clone / "results/two-core-vm/fits")
+    (clone / checks).unlink()
+    done = snakemake(clone, *REPLAY, "--", checks)
+    text = done.stdout + done.stderr
+    assert done.returncode != 0 and "Traceback" not in text
+    assert f"records: has 100 records, the campaign has {runs} runs" in text
+
+
+def test_kills_at_random_moments_change_no_finished_result():
+    """A few; the program by itself makes a hundred, and says which seed to repeat."""
+    kills = [sys.executable, str(ROOT / "benchmarks/kills.py")]
+    few = ["--replay", "3", "--import", "3", "--record", "1", "--campaign", "0"]
+    done = subprocess.run([*kills, *few], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")

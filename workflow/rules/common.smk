@@ -40,7 +40,11 @@ try:
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 # Scripts get `config`, in which what `--config` gave inside of a section is text.
-config.update(CONFIG.model_dump(mode="json", include={"quiet", "run_timeout_s"}))
+config.update(
+    CONFIG.model_dump(
+        mode="json", include={"quiet", "run_timeout_s", "start_timeout_s"}
+    )
+)
 
 REPORTS = any(word.startswith("--report") for word in sys.argv)
 RUNS = run_table(list(SPECS.values()))

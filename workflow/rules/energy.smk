@@ -1,5 +1,11 @@
 # Energy and time models: fits to the campaign's and to imported records, error tables, figures, checks.
 
+FITTING = {
+    "bootstrap": CONFIG.evaluation.bootstrap,
+    "series_splits": CONFIG.evaluation.series_splits,
+    "series_period_s": CONFIG.power.sample_period_s,
+}
+
 
 rule import_mlperf:
     output:
@@ -23,9 +29,9 @@ rule fit:
         f"{RESULTS}/logs/fit.log",
     threads: 1
     params:
-        bootstrap=CONFIG.evaluation.bootstrap,
-        series_splits=CONFIG.evaluation.series_splits,
-        series_period_s=CONFIG.power.sample_period_s,
+        **FITTING,
+        # So many records, and no fewer: a folder with all of them may have been filled in part.
+        runs=len(SPECS),
     script:
         "../scripts/fit.py"
 
@@ -96,5 +102,7 @@ rule check:
     log:
         f"{RESULTS}/logs/check.log",
     threads: 1
+    params:
+        runs=len(SPECS),
     script:
         "../scripts/check.py"

@@ -58,6 +58,9 @@ use rule fit as fit_metered with:
         fits=directory(f"{METERED}/fits"),
     log:
         f"{RESULTS}/logs/fit-metered.log",
+    params:
+        **FITTING,
+        runs=None,  # as many as were imported
 
 
 use rule tables as metered_tables with:

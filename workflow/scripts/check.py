@@ -7,15 +7,15 @@ from joulecast.logs import logged
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
 from joulecast.files import write_csv, written_aside
-from joulecast.records import record_folders
+from joulecast.records import campaign_records
 from joulecast.tables.checks import check_results
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(records: list[str], fits: str, checks: Path) -> None:
-    folders = [folder for path in records for folder in record_folders(Path(path))]
+def main(records: list[str], runs: int, fits: str, checks: Path) -> None:
+    folders = campaign_records([Path(path) for path in records], runs)
     findings = check_results(folders, CampaignFit.load(Path(fits)))
     print(findings.to_string(index=False))
     errors = findings[findings["verdict"] == "error"]
@@ -29,6 +29,7 @@ if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         main(
             records=snakemake.input.records,
+            runs=snakemake.params.runs,
             fits=snakemake.input.fits,
             checks=Path(snakemake.output.checks),
         )

@@ -5,14 +5,20 @@ from typing import TYPE_CHECKING
 
 from joulecast.logs import logged
 from joulecast.energy.fitting import fit_campaign
-from joulecast.records import record_folders
+from joulecast.records import campaign_records, record_folders
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake
 
 
-def main(records: list[str], imported: list[str], fits: str, **options: float) -> None:
-    folders = [folder for path in [*records, *imported] for folder in record_folders(Path(path))]
+def main(
+    records: list[str], runs: int | None, imported: list[str], fits: str, **options: float
+) -> None:
+    places = [Path(path) for path in records]
+    if runs is not None:
+        places = campaign_records(places, runs)
+    places += [Path(path) for path in imported]
+    folders = [folder for place in places for folder in record_folders(place)]
     fit_campaign(folders, **options).save(Path(fits))
 
 
@@ -20,6 +26,7 @@ if __name__ == "__main__":
     with logged(Path(snakemake.log[0])):
         main(
             records=snakemake.input.records,
+            runs=snakemake.params.runs,
             imported=snakemake.input.imported,
             fits=snakemake.output.fits,
             bootstrap=snakemake.params.bootstrap,

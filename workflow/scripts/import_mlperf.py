@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from joulecast.logs import logged
 from joulecast.config import parse_config
 from joulecast.external import locate_folder
-from joulecast.files import directory_written_aside
 from joulecast.importers.mlperf import import_mlperf
 
 if TYPE_CHECKING:
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 
 def main(configuration: dict[str, object], name: str, out: Path) -> None:
     source = locate_folder(parse_config(configuration), name)
-    with directory_written_aside(out) as partial:
-        print(import_mlperf(source, partial).text())
+    print(import_mlperf(source, out).text())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulecast.files import written_aside
 from joulecast.logs import logged
 from joulecast.tables.simulator import judged_experiments
 
@@ -17,4 +18,5 @@ if __name__ == "__main__":
             training=Path(training[0]) if (training := snakemake.input.training) else None,
             sources=snakemake.params.source,
         )
-        judged.to_parquet(snakemake.output.judged, index=False)
+        with written_aside(Path(snakemake.output.judged)) as partial:
+            judged.to_parquet(partial, index=False)

@@ -34,6 +34,7 @@ if __name__ == "__main__":
         nodes=snakemake.resources.get("nodes"),
         python=snakemake.resources.get("rank_python"),
         timeout_s=snakemake.config["run_timeout_s"],
+        start_timeout_s=snakemake.config["start_timeout_s"],
         asked_s=float(os.environ.get(ASKED_S, "inf")),
         quiet=Quiet(**snakemake.config["quiet"]),
     )

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulecast.files import written_aside
 from joulecast.logs import logged
 from joulecast.tables.scaling import ForecastFiles, forecast_campaign
 
@@ -20,4 +21,5 @@ if __name__ == "__main__":
             platforms=[Path(path) for path in snakemake.input.platforms],
         )
         forecast = forecast_campaign(files, snakemake.params.config)
-        forecast.to_parquet(snakemake.output.forecast, index=False)
+        with written_aside(Path(snakemake.output.forecast)) as partial:
+            forecast.to_parquet(partial, index=False)

@@ -24,8 +24,9 @@ import pandas as pd
 
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
+from joulecast.frames import FRAMES, STAGES
 from joulecast.power.integration import exposed_intervals, stage_energy
-from joulecast.records import FRAMES, STAGES, RunInfo, RunRecord, read_info, read_record
+from joulecast.records import RunInfo, RunRecord, read_info, read_record
 
 UNNAMED = "mlperf"
 """Campaign of imported runs whose submission says no name of its own."""
@@ -117,13 +118,25 @@ def _energy(record: RunRecord) -> dict[str, Any]:
 
 
 def _utilisation(record: RunRecord) -> dict[str, float]:
-    outcome, activity = record.info.outcome, record.activity
-    inside = activity[activity["t_s"].between(outcome.start_s, outcome.stop_s)]
-    return {
-        "u_cpu": float(inside["cpu_utilisation"].mean()),
-        "memory_bytes": float(inside["memory_bytes"].mean()),
-        "network_bytes_per_s": float(inside["network_bytes_per_s"].mean()),
-    }
+    """Means over the run and its nodes.
+
+    A row of activity is the mean since the row before it. Each counts as long as it lies in the run, so
+    that a run that is shorter than the sampler's period has utilisations, too.
+    """
+    outcome = record.info.outcome
+    activity = record.activity.sort_values(["node", "t_s"], kind="stable")
+    until = activity["t_s"]
+    since = until.groupby(activity["node"]).shift().fillna(until - record.info.spec.sample_period_s)
+    inside = until.clip(upper=outcome.stop_s) - since.clip(lower=outcome.start_s)
+    weights = inside.clip(lower=0.0)
+    names = {"u_cpu": "cpu_utilisation"} | {name: name for name in UTILISATIONS[1:]}
+    means = {}
+    for name, column in names.items():
+        known = weights.where(activity[column].notna(), 0.0)
+        total = float(known.sum())
+        weighted = float((activity[column].fillna(0.0) * known).sum())
+        means[name] = weighted / total if total > 0 else float("nan")
+    return means
 
 
 def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> float:
@@ -143,11 +156,24 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
     return float(min(nodes, hosts))
 
 
+def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, without energies where they add up to none: a meter that stands still measures nothing."""
+    energy_j = row["energy_j"]
+    if np.isnan(energy_j) or 0 < energy_j < np.inf:
+        return row
+    energies = [
+        name for name in row if name == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", name)
+    ]
+    why = f"its meters add up to {energy_j:g} J, which is no energy of a run"
+    return row | dict.fromkeys(energies, np.nan) | {"energy_source": None, "why_no_energy": why}
+
+
 def observe(record: RunRecord) -> dict[str, Any]:
     """The row of one record."""
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
-        return row | dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
+        phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
+        return _with_sound_energy(row | phases)
     steps = max(record.info.outcome.steps, 1)
     seconds = _stage_seconds(record)
     computing = record.stages[record.stages["stage"] == "computing"]
@@ -157,7 +183,7 @@ def observe(record: RunRecord) -> dict[str, Any]:
     row["sigma_computing_s"] = float(per_step.sum().std()) if len(computing) > 1 else 0.0
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
     row["t_other_s"] = max(0.0, row["total_s"] - sum(seconds.values())) / steps
-    return row | _energy(record) | _utilisation(record)
+    return _with_sound_energy(row | _energy(record) | _utilisation(record))
 
 
 def _observe_folder(folder: Path) -> dict[str, Any]:

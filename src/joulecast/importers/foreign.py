@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.importers.traps import (
     NODE_METER,
     SWITCH_METER,
@@ -26,15 +27,7 @@ from joulecast.importers.traps import (
 from joulecast.importers.work import Interval, work_of
 from joulecast.metering import MeterInfo
 from joulecast.platforms import Platform
-from joulecast.records import (
-    ACTIVITY_COLUMNS,
-    POWER_COLUMNS,
-    STAGE_COLUMNS,
-    Checks,
-    Outcome,
-    RunInfo,
-    RunRecord,
-)
+from joulecast.records import Checks, Outcome, RunInfo, RunRecord
 from joulecast.spec import Foreign, RunSpec
 
 _NEVER_BEGUN = "nothing can be said of its energy"

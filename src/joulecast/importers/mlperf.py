@@ -1,7 +1,7 @@
 """MLPerf Training power submissions to run records.
 
 A source is a folder of submissions, a git repository that holds them, or flat tables of runs. It is
-worked through one run at a time: read, judged, written. Of each run only a few numbers are kept, with
+worked through one run at a time: read, judged, written aside. Of each run only a few numbers are kept, with
 which the repeats of a setting are compared at the end; a run that reads unlike the others is marked
 in the record that lies there already.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
+from joulecast.files import directory_added_to, written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.layout import runs_of
 from joulecast.importers.mlperf_tables import are_tables, read_tables
@@ -82,7 +82,8 @@ def import_mlperf(
         source: a folder with ``SYSTEM/BENCHMARK/result_*.txt`` somewhere below it, with
             ``runs.csv``, ``events.csv`` and ``power.csv``, or a git repository. Files on disk are
             preferred to the repository they belong to.
-        out: where the records go; one that is there already is replaced whole.
+        out: where the records go, all of them or none if it is new; a record that is there already is
+            replaced whole.
         revision: read this revision of the repository instead of the files (default: the files,
             else ``HEAD``).
         workers: processes to read submissions with; tables are read by one.
@@ -95,15 +96,17 @@ def import_mlperf(
         raise JoulecastError(
             f"{out}: lies inside {source}, which is only read; name a folder outside it"
         )
-    if revision is None and are_tables(source):
-        notes = _written(read_tables(source), out)
-    elif workers > 1:
-        notes = _in_processes(source, out, revision, workers)
-    else:
-        notes = _part(source, out, revision, 0, 1)
-    if not notes:
-        raise _no_runs(source)
-    summary = _summary(notes, out)
+    with directory_added_to(out) as partial:
+        if revision is None and are_tables(source):
+            notes = _written(read_tables(source), partial)
+        elif workers > 1:
+            notes = _in_processes(source, partial, revision, workers)
+        else:
+            notes = _part(source, partial, revision, 0, 1)
+        if not notes:
+            raise _no_runs(source)
+        summary = _summary(notes, partial)
+        summary.out = out
     if not are_tables(source) and source.is_dir():
         summary.passed_by = [
             f.parent for f in sorted(source.rglob("runs.csv")) if are_tables(f.parent)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.columns import Column, checked_table, csv_in_parts
 from joulecast.errors import JoulecastError
 from joulecast.importers.foreign import ForeignRun
 from joulecast.importers.layout import sanitised
 from joulecast.importers.mllog import LARGEST, number, whole_number
 from joulecast.importers.traps import Floats, MeterLog, switch_remark
 from joulecast.importers.work import Interval
-from joulecast.reading import Column, checked_table, csv_in_parts
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
 # A garbled number is no number, as in a log, and the run says so; without a name there is no run.

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.columns import read_csv
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import observe_all
 from joulecast.errors import JoulecastError
-from joulecast.reading import read_bytes, read_csv, read_json_object
+from joulecast.reading import read_bytes, read_json_object
 from joulecast.records import RunInfo, read_info, record_folders
 
 TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from joulecast.columns import read_csv
 from joulecast.papers.rows import Row
-from joulecast.reading import read_csv
 from joulecast.tables.simulator import PublishedSimulators
 
 _PAPER = "Proteus"

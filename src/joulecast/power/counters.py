@@ -10,12 +10,14 @@ from math import inf
 from typing import Literal
 
 from joulecast.errors import JoulecastError
+from joulecast.power import nvml, rapl
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed
 
-# How often a counter is renewed: both ends of a run may miss that much. A run has to last as long as keeps
-# that within some percent: 20 times for NVML's; RAPL's is read from a file, which takes its time too.
-RENEWED_EVERY_S = {"cuda": 0.1, "cpu": 0.001}
-LEAST_S = {"cuda": 2.0, "cpu": 0.1}
+# Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
+# as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
+# which takes its time too.
+RENEWED_EVERY_S = {"cuda": nvml.RENEWED_EVERY_S, "cpu": rapl.RENEWED_EVERY_S}
+LEAST_S = {"cuda": 20 * nvml.RENEWED_EVERY_S, "cpu": 100 * rapl.RENEWED_EVERY_S}
 
 
 class EnergyCounter:
@@ -82,8 +84,6 @@ class EnergyCounter:
 
 def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyCounter:
     """The counter of what is trained on: RAPL for a CPU, NVML's for a GPU."""
-    from joulecast.power import nvml, rapl
-
     opened = nvml.open_meters if device == "cuda" else rapl.open_meters
     try:
         meters = opened(MeteredNodes("here"))

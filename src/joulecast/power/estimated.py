@@ -57,7 +57,8 @@ class EstimatedMeter:
         self._first_work = self._last_work = work()
 
     def read(self) -> Reading:
-        now_s, work = time.monotonic(), self._work()
+        # The kernel's idle time may go back by a tick, and work with it.
+        now_s, work = time.monotonic(), max(self._last_work, self._work())
         elapsed = now_s - self._last_s
         if elapsed <= 0:
             raise ReadFailed("two reads at the same time")

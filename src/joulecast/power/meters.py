@@ -2,8 +2,8 @@
 
 A meter belongs to a node and gives, on each read, joules counted since it was opened (counter
 first), watts, or both. A read that fails raises :class:`ReadFailed` and is a missing value; it is
-never 0. A meter that is not there raises :class:`MeterUnavailable` when it is opened, with the
-reason and the remedy.
+never 0. A meter that can no longer be believed raises :class:`MeterFailed`. A meter that is not there
+raises :class:`MeterUnavailable` when it is opened, with the reason and the remedy.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,10 @@ class MeterUnavailable(Exception):
 
 class ReadFailed(Exception):
     """One read gave nothing; the next one may."""
+
+
+class MeterFailed(ReadFailed):
+    """The meter cannot be believed for the rest of the run: why."""
 
 
 class Reading(NamedTuple):
@@ -48,6 +52,7 @@ class Meter(Protocol):
 
         Raises:
             ReadFailed: this read gave nothing.
+            MeterFailed: no read gives anything from now on.
         """
         ...
 

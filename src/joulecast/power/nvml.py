@@ -4,10 +4,17 @@ The plain power call is a one-second average on most GPUs since Ampere, so the i
 for by its field (157) and the plain call is the last resort, named so in the meter.
 """
 
+import time
 from typing import Any
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
+from joulecast.power.register import Register
 
+MOST_W = 10_000.0
+"""Watts that no GPU exceeds, whatever is put on one board."""
+RENEWED_EVERY_S = 0.1
+_MOVES_WITHIN_S = 2.0
+"""An idle GPU draws watts, and the counter has millijoules; some drivers renew it less often than others."""
 _FIELD_POWER_INSTANT = 157  # NVML_FI_DEV_POWER_INSTANT, milliwatts
 
 
@@ -37,7 +44,15 @@ class NvmlMeter:
         self.identity = _uuid(nvml, device)
         self.counter = True
         try:
-            self._first_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+            first_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+            self._register = Register(
+                first_mj,
+                time.monotonic(),
+                unit_j=1e-3,
+                most_w=MOST_W,
+                renewed_s=RENEWED_EVERY_S,
+                moves_within_s=_MOVES_WITHIN_S,
+            )
         except nvml.NVMLError:
             self.counter = False
         self.instant = True
@@ -52,8 +67,9 @@ class NvmlMeter:
         joules = None
         try:
             if self.counter:
-                counted = nvml.nvmlDeviceGetTotalEnergyConsumption(self._device)
-                joules = (counted - self._first_mj) / 1e3
+                before_s = time.monotonic()
+                counted_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(self._device)
+                joules = self._register.joules(counted_mj, before_s, time.monotonic())
         except nvml.NVMLError as error:
             raise ReadFailed(str(error)) from error
         try:
@@ -66,8 +82,12 @@ class NvmlMeter:
 
     def _watts(self) -> float:
         if self.instant:
-            return _instant_watts(self._nvml, self._device)
-        return float(self._nvml.nvmlDeviceGetPowerUsage(self._device)) / 1e3
+            watts = _instant_watts(self._nvml, self._device)
+        else:
+            watts = float(self._nvml.nvmlDeviceGetPowerUsage(self._device)) / 1e3
+        if not 0 <= watts <= MOST_W:
+            raise ReadFailed(f"{watts:g} W, which no GPU draws")
+        return watts
 
 
 def open_meters(nodes: MeteredNodes) -> list[Meter]:

@@ -5,12 +5,19 @@ summed: ``psys`` is taken alone where it exists, otherwise each package plus its
 which lies outside the package. ``energy_uj`` wraps at ``max_energy_range_uj``.
 """
 
+import time
 from pathlib import Path
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
+from joulecast.power.register import Register
 from joulecast.provenance import boot_id
 
 POWERCAP = Path("/sys/class/powercap")
+MOST_W = 3000.0
+"""Watts that no domain exceeds, not even a machine of eight processors for a moment."""
+RENEWED_EVERY_S = 0.001
+_MOVES_WITHIN_S = 0.5
+"""Long against the time in which it is renewed, also while the processor sleeps."""
 
 
 class RaplMeter:
@@ -21,23 +28,28 @@ class RaplMeter:
 
     def __init__(self, domain: Path, name: str, node: str) -> None:
         self._energy = domain / "energy_uj"
-        self._range_uj = int((domain / "max_energy_range_uj").read_text())
+        range_uj = int((domain / "max_energy_range_uj").read_text())
         self.node, self.name = node, name
         # Containers have host names of their own, and the registers of the one machine below them.
         boot = boot_id()
         self.identity = None if boot is None else f"{boot}:{name}"
-        self._last_uj = int(self._energy.read_text())
-        self._counted_uj = 0
+        self._register = Register(
+            int(self._energy.read_text()),
+            time.monotonic(),
+            unit_j=1e-6,
+            most_w=MOST_W,
+            renewed_s=RENEWED_EVERY_S,
+            moves_within_s=_MOVES_WITHIN_S,
+            wraps_after=range_uj,
+        )
 
     def read(self) -> Reading:
+        before_s = time.monotonic()
         try:
             now_uj = int(self._energy.read_text())
         except (OSError, ValueError) as error:
             raise ReadFailed(str(error)) from error
-        # One wrap at most lies between two reads: the register lasts minutes at full power.
-        self._counted_uj += (now_uj - self._last_uj) % (self._range_uj + 1)
-        self._last_uj = now_uj
-        return Reading(None, self._counted_uj / 1e6)
+        return Reading(None, self._register.joules(now_uj, before_s, time.monotonic()))
 
 
 def _domains(root: Path) -> list[tuple[Path, str]]:

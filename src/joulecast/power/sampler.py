@@ -2,28 +2,42 @@
 
 Rank 0 of a host starts it as ``python -m joulecast.power.sampler``, hands it its order as one JSON
 line, and ends it by closing its standard input, so that it also ends when the rank dies. It says a line
-after its first readings, then holds everything in memory and writes one JSON answer to standard output
-when it ends: nothing is written while the ranks train. Times are those of the host's monotonic clock.
+after its first readings. Once a second it puts what it has read into a file that both hold in memory, so
+that nothing but the last second is lost if it is killed. Times are those of the host's monotonic clock.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
 from joulecast.power import nvml
 from joulecast.power.estimated import HostWork, ProcessWork
 from joulecast.power.foreign_load import Programs, machine_work_s, work_of
-from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, openers
+from joulecast.power.meters import (
+    Meter,
+    MeteredNodes,
+    MeterFailed,
+    MeterUnavailable,
+    ReadFailed,
+    openers,
+)
 
 _WORK_PERIOD_S = 0.5
+_KEPT_EVERY_S = 1.0
+_END_S = 30.0
+"""Seconds that a sampler may take to end: a meter may hang."""
+
+Part = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,12 +58,14 @@ class _Work:
         self._ours = (*ranks, os.getpid())
         self._programs = Programs()
         self.rows: list[list[float]] = []
+        self._looked_s = 0.0
         self.look()
 
     def look(self, *, at_once: bool = True) -> None:
         """Add ``[t_s, machine, own]``, all in seconds since some past moment."""
         now_s = time.monotonic()
-        if at_once or now_s - self.rows[-1][0] >= _WORK_PERIOD_S:
+        if at_once or now_s - self._looked_s >= _WORK_PERIOD_S:
+            self._looked_s = now_s
             self.rows.append([now_s, machine_work_s(), work_of(self._ours)])
 
     def busiest(self) -> tuple[str, ...]:
@@ -88,15 +104,23 @@ class _Activity:
         are shares of 1, ``None`` for the GPU where there is none."""
         try:
             now_s, work, memory = time.monotonic(), self._work(), self._memory()
-        except (psutil.Error, ReadFailed):
+        except (psutil.Error, ReadFailed, OSError):
             return []
         elapsed = max(now_s - self._last_s, 1e-9)
         network = self._network_bytes()
-        rate = (network - self._last_network) / elapsed
+        # Counters of an interface that went away go with it.
+        rate = max(0.0, (network - self._last_network) / elapsed)
         capacity = self._nodes.core_seconds_per_s
         gpu = nvml.mean_utilisation() if self._has_gpu else None
         rows = [
-            [n, now_s, (work[n] - self._last_work[n]) / elapsed / capacity, gpu, memory[n], rate]
+            [
+                n,
+                now_s,
+                max(0.0, work[n] - self._last_work[n]) / elapsed / capacity,
+                gpu,
+                memory[n],
+                rate,
+            ]
             for n in work
         ]
         self._last_s, self._last_work, self._last_network = now_s, work, network
@@ -112,36 +136,109 @@ def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
             opened += openers()[name](order.nodes)
         except MeterUnavailable as missing:
             absent.append({"meter": name, "reason": missing.reason, "remedy": missing.remedy})
+        except Exception as error:
+            reason = f"{name}: cannot be opened ({_said(error)})"
+            absent.append({"meter": name, "reason": reason, "remedy": "leave it out of `meters`"})
     return opened, absent
 
 
-def sample(
-    order: SamplerOrder, stop: threading.Event, begun: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
-    ``begun`` is called when the meters have been read for the first time.
 
-    A deadline that was missed is counted and skipped, never made up for by a pair of reads.
-    """
-    meters, absent = open_all(order)
-    activity = _Activity(order.nodes, any(meter.name.startswith("nvml") for meter in meters))
-    power: list[list[Any]] = []
-    activity_rows: list[list[Any]] = []
-    work = _Work(order.ranks)
-    failed = [0] * len(meters)
-    missed, has_begun = 0, False
+class _Readings:
+    """What the meters gave, and how each of them fared."""
 
-    def read_everything() -> None:
-        for index, meter in enumerate(meters):
+    def __init__(self, meters: list[Meter]) -> None:
+        self._meters = meters
+        self._failed = [0] * len(meters)
+        self._faults: list[str | None] = [None] * len(meters)
+        self.rows: list[list[Any]] = []
+
+    def read(self) -> None:
+        """Read all meters that have not failed. A meter's fault is its own: the others are read on."""
+        for index, meter in enumerate(self._meters):
+            if self._faults[index] is not None:
+                continue
             before = time.monotonic()
             try:
                 reading = meter.read()
+            except MeterFailed as fault:
+                self._faults[index] = str(fault)
             except ReadFailed:
-                failed[index] += 1
-                continue
-            read_s = (before + time.monotonic()) / 2
-            power.append([meter.node, meter.name, read_s, reading.watts, reading.joules])
+                self._failed[index] += 1
+            except Exception as error:
+                self._faults[index] = f"its reading failed ({_said(error)})"
+            else:
+                read_s = (before + time.monotonic()) / 2
+                self.rows.append([meter.node, meter.name, read_s, reading.watts, reading.joules])
+
+    def meters(self) -> list[dict[str, Any]]:
+        """A row a meter: what it is, how many reads failed, and ``fault``: why it failed for good."""
+        return [
+            {
+                "node": m.node,
+                "meter": m.name,
+                "source": m.source,
+                "counter": m.counter,
+                "identity": m.identity,
+                "failed": failed,
+                "fault": fault,
+            }
+            for m, failed, fault in zip(self._meters, self._failed, self._faults, strict=True)
+        ]
+
+
+_ROWS = ("power", "activity", "work")
+
+
+def _joined(parts: Iterable[Part]) -> Part:
+    """The parts of a sampler's answer as one: rows one after the other, of all else the last."""
+    answer: Part = {name: [] for name in _ROWS}
+    answer |= {"meters": [], "absent": [], "missed_deadlines": 0, "programs": [], "died": None}
+    for part in parts:
+        for name, value in part.items():
+            answer[name] = answer[name] + value if name in _ROWS else value
+    return answer
+
+
+def sample(
+    order: SamplerOrder,
+    stop: threading.Event,
+    begun: Callable[[], None] = lambda: None,
+    keep: Callable[[Part], None] | None = None,
+) -> Part:
+    """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
+
+    A deadline that was missed is counted and skipped, never made up for by a pair of reads.
+
+    Args:
+        order: what to sample.
+        stop: ends it.
+        begun: is called when the meters have been read for the first time.
+        keep: gets what is new once a second.
+
+    Returns:
+        All of it: ``power`` ``[node, meter, t_s, watts, joules]``, ``activity``, ``work``, ``meters``,
+        ``absent``, ``missed_deadlines``, ``programs``.
+    """
+    meters, absent = open_all(order)
+    activity = _Activity(order.nodes, any(meter.name.startswith("nvml") for meter in meters))
+    readings, work = _Readings(meters), _Work(order.ranks)
+    activity_rows: list[list[Any]] = []
+    parts: list[Part] = []
+    missed, has_begun, kept_s = 0, False, time.monotonic()
+
+    def hand_over(**last: Any) -> None:
+        rows = {"power": readings.rows, "activity": activity_rows, "work": work.rows}
+        part: Part = {name: list(new) for name, new in rows.items()}
+        part |= {"meters": readings.meters(), "absent": absent, "missed_deadlines": missed, **last}
+        for new in rows.values():
+            new.clear()
+        (keep or parts.append)(part)
+
+    def read_everything() -> None:
+        readings.read()
         activity_rows.extend(activity.rows())
         work.look(at_once=False)
 
@@ -159,27 +256,13 @@ def sample(
         if not has_begun:
             has_begun = True
             begun()
+        if time.monotonic() - kept_s >= _KEPT_EVERY_S:
+            kept_s = time.monotonic()
+            hand_over()
     read_everything()
     work.look()
-    return {
-        "power": power,
-        "activity": activity_rows,
-        "work": work.rows,
-        "programs": work.busiest(),
-        "absent": absent,
-        "missed_deadlines": missed,
-        "meters": [
-            {
-                "node": m.node,
-                "meter": m.name,
-                "source": m.source,
-                "counter": m.counter,
-                "identity": m.identity,
-                "failed": f,
-            }
-            for m, f in zip(meters, failed, strict=True)
-        ],
-    }
+    hand_over(programs=work.busiest())
+    return _joined(parts)
 
 
 class Sampler:
@@ -187,38 +270,66 @@ class Sampler:
 
     def __init__(self, order: SamplerOrder) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
+        self._order, self._begin_s = order, time.monotonic()
+        self._kept = os.memfd_create("joulecast-sampler")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "joulecast.power.sampler"],
+            [sys.executable, "-m", "joulecast.power.sampler", str(self._kept)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            pass_fds=(self._kept,),
             text=True,
             env=environment,
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(order)) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(asdict(order)) + "\n")
+            self._process.stdin.flush()
 
     def wait_until_begun(self) -> None:
         """Wait for the first readings: what is done before them is not known to any meter."""
         assert self._process.stdout is not None
         self._process.stdout.readline()
 
-    def stop(self) -> dict[str, Any]:
-        """End the sampler and return what it read.
+    def stop(self) -> Part:
+        """End the sampler and return what it read, as :func:`sample` does.
 
-        Raises:
-            RuntimeError: the sampler had died.
+        A sampler that was killed, or does not end, has ``died``: the reason. What it read before is kept.
         """
-        answer, _ = self._process.communicate()
-        if self._process.returncode != 0 or not answer:
-            raise RuntimeError(f"the power sampler ended with code {self._process.returncode}")
-        # The line of the first readings may not have been waited for.
-        read: dict[str, Any] = json.loads(answer.splitlines()[-1])
-        return read
+        died = None
+        try:
+            self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            died = f"did not end within {_END_S:g} s"
+        if died is None and self._process.returncode < 0:
+            died = f"was ended by {signal.Signals(-self._process.returncode).name}"
+        elif died is None and self._process.returncode != 0:
+            died = f"ended with code {self._process.returncode}"
+        answer = _joined(self._parts())
+        if died is not None:
+            answer["died"] = f"the power sampler {died}"
+            if not answer["meters"]:
+                remedy = "see what it printed in the log of the run"
+                answer["absent"] = [
+                    {"meter": name, "reason": answer["died"], "remedy": remedy}
+                    for name in self._order.meters
+                ]
+        return answer
+
+    def _parts(self) -> list[Part]:
+        """What the sampler has handed over; a last part that it could not finish is left out."""
+        parts = []
+        with os.fdopen(self._kept, "rb") as kept:
+            kept.seek(0)
+            for line in kept:
+                with suppress(ValueError):
+                    parts.append(json.loads(line))
+        return parts
 
 
 def main() -> None:
-    """Sample as ordered on standard input until it closes."""
+    """Sample as ordered on standard input until it closes; the argument is the file to hand over in."""
     order = json.loads(sys.stdin.readline())
     stop = threading.Event()
 
@@ -226,17 +337,21 @@ def main() -> None:
         sys.stdin.read()
         stop.set()
 
+    def say_begun() -> None:
+        # The rank may have ended, and gives the reason itself.
+        with suppress(BrokenPipeError):
+            print("begun", flush=True)
+
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
     ranks = tuple(order.get("ranks", ()))
     sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes, ranks)
-    try:
-        answer = sample(sampled, stop, lambda: print("begun", flush=True))
-        json.dump(answer, sys.stdout)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The rank has ended, and gives the reason itself. The rest of the answer is dropped.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with open(int(sys.argv[1]), "wb", buffering=0) as kept:
+        sample(sampled, stop, say_begun, lambda part: _hand_over(kept, part))
+
+
+def _hand_over(kept: IO[bytes], part: Part) -> None:
+    kept.write(json.dumps(part).encode() + b"\n")
 
 
 if __name__ == "__main__":

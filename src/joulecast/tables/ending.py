@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from joulecast.columns import Column, read_csv
 from joulecast.progress import disturbed_pipelines, progress_of
 from joulecast.quantities import counted
-from joulecast.reading import Column, read_csv
 
 _ATTEMPTS = {"run": Column("text"), "now": Column("text")}
 

@@ -7,7 +7,6 @@ interrupted measurement goes on where it was. When all jobs are answered they be
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from joulecast.testbed.namespaces import Link, commands, node_name, nodes, requi
 from joulecast.testbed.results import write_results
 from joulecast.training.launch import ended_by_signals
 from joulecast.training.machine import machine_lock
+from joulecast.training.processes import run_to_end
 
 CLEAN_ITERATIONS = 5
 _ATTEMPTS = 3
@@ -76,38 +76,23 @@ def command_line(launcher: str, job: Job, job_file: Path, out: Path) -> list[str
     return line
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, how)
-            process.wait(5.0)
-            return
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-
-
 def _launch(launcher: str, job: Job, log: TextIO, lock: int) -> list[list[dict[str, Any]]]:
     """Run a job once; gives for every part its iterations."""
     with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
         job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
         job_file.write_text(job.model_dump_json())
         print(f"--- {job.name}", file=log, flush=True)
-        process = subprocess.Popen(
-            command_line(launcher, job, job_file, answer),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **_MPI_SETTINGS},
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
         try:
-            code: int | str = process.wait(_TIMEOUT_S)
+            code: int | str = run_to_end(
+                command_line(launcher, job, job_file, answer),
+                {**os.environ, **_MPI_SETTINGS},
+                log,
+                lock,
+                Path(scratch),
+                timeout_s=_TIMEOUT_S,
+            )
         except subprocess.TimeoutExpired:
             code = f"none after {_TIMEOUT_S:.0f} s"
-        finally:
-            if process.poll() is None:
-                _end(process)
         if code != 0 or not answer.is_file():
             raise JoulecastError(f"{job.name}: failed (exit code {code}); {log.name} says why")
         seen: list[list[dict[str, Any]]] = json.loads(answer.read_text())["seen"]

@@ -16,9 +16,10 @@ from typing import Any
 import pandas as pd
 from pydantic import TypeAdapter
 
+from joulecast.columns import Column, read_csv
 from joulecast.files import directory_written_aside, sha256_of, write_csv
 from joulecast.kept import PROVENANCE_FILE, checked_provenance
-from joulecast.reading import Column, read_csv, read_json, validated
+from joulecast.reading import read_json, validated
 from joulecast.testbed.configurations import Configuration
 from joulecast.testbed.jobs import Job
 from joulecast.testbed.load import is_polluted

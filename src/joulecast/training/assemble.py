@@ -8,19 +8,11 @@ import numpy as np
 import pandas as pd
 
 from joulecast import provenance
+from joulecast.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.metering import MeterInfo
 from joulecast.power.foreign_load import Load, disturbances
 from joulecast.power.integration import reading_quality
-from joulecast.records import (
-    ACTIVITY_COLUMNS,
-    PHASE_COLUMNS,
-    POWER_COLUMNS,
-    STAGE_COLUMNS,
-    Checks,
-    Outcome,
-    RunInfo,
-    RunRecord,
-)
+from joulecast.records import Checks, Outcome, RunInfo, RunRecord
 from joulecast.spec import RunSpec
 from joulecast.training.mpi import MPI
 from joulecast.training.run import FromRank, Measured
@@ -56,6 +48,7 @@ def _meter_infos(
                 MeterInfo(node=host_node, meter=absent["meter"], available=False, reason=reason)
             )
         for meter in answer["meters"]:
+            fault = meter["fault"] or answer["died"]
             of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
             coverage, gap = reading_quality(
                 of_meter["t_s"].to_numpy(float),
@@ -67,9 +60,10 @@ def _meter_infos(
                 MeterInfo(
                     node=meter["node"],
                     meter=meter["meter"],
-                    available=True,
+                    available=fault is None,
                     source=meter["source"],
                     counter=meter["counter"],
+                    reason=fault,
                     readings=len(of_meter),
                     failed_reads=meter["failed"],
                     missed_deadlines=answer["missed_deadlines"],
@@ -121,6 +115,8 @@ def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load | None:
         boot = rank.host.partition(":")[2]
         machines.setdefault(rank.host if boot == "unknown-boot" else boot, []).append(rank)
     for ranks in machines.values():
+        if any(rank.sampled is None or rank.sampled["died"] for rank in ranks):
+            continue
         worked = {"machine": 0.0, "own": 0.0}
         programs: set[str] = set()
         for place, rank in enumerate(ranks):

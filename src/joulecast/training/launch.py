@@ -27,7 +27,8 @@ from joulecast.files import directory_written_aside, explained_disk_errors
 from joulecast.power.foreign_load import Load
 from joulecast.records import RunInfo, answers, read_info
 from joulecast.spec import RunSpec
-from joulecast.training.machine import Machine, held_machine
+from joulecast.training.machine import LONGEST_WAIT_S, Machine, held_machine
+from joulecast.training.processes import NotBegun, remove_shared_memory, run_to_end
 from joulecast.training.ranks import own_mpi_environment, said_reason
 
 
@@ -96,17 +97,6 @@ def _environment(spec: RunSpec, launcher: str | None) -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher and all it started: asked first, then forced."""
-    for how, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-        try:
-            os.killpg(process.pid, how)
-            process.wait(patience_s)
-            return
-        except (ProcessLookupError, subprocess.TimeoutExpired):
-            continue
-
-
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM end this process as Ctrl-C does, so that nothing is left running or half-written."""
@@ -119,46 +109,6 @@ def ended_by_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _run(
-    command: list[str],
-    environment: dict[str, str],
-    spec: RunSpec,
-    spec_file: Path,
-    log: TextIO,
-    lock: int,
-    timeout_s: float,
-) -> None:
-    begin_of_this_try = log.seek(0, os.SEEK_END)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-        pass_fds=(lock,),
-    )
-    try:
-        code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        _end(process)
-        raise JoulecastError(
-            f"run {spec.run}: not finished after {timeout_s:.0f} s and ended; give it longer with "
-            "the configuration key `run_timeout_s`"
-        ) from None
-    except BaseException:
-        _end(process)
-        raise
-    if code != 0:
-        killed = f" (killed by signal {-code})" if code < 0 else ""
-        ended = f"ended with exit code {code}{killed}"
-        # Not by its name: who starts the run anew meanwhile removes the log.
-        size = os.fstat(log.fileno()).st_size - begin_of_this_try
-        printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")
-        reason = said_reason(spec_file, printed)
-        raise JoulecastError(f"{reason} ({ended})" if reason else f"run {spec.run}: {ended}")
 
 
 def _put_in_place(measured: Path, out: Path, run: str, attempts: Path) -> None:
@@ -187,6 +137,7 @@ class _Job:
     python: str | None
     log: TextIO
     timeout_s: float
+    start_timeout_s: float
 
     def measured(self, scratch: Path, machine: Machine, quiet: Quiet) -> Path:
         """The folder of the record; a run that other programs disturbed is measured again, and the record
@@ -222,13 +173,50 @@ class _Job:
         command = command_line(
             self.spec, spec_file, folder, self.launcher, self.nodes, self.python, load
         )
-        environment = _environment(self.spec, self.launcher)
-        _run(command, environment, self.spec, spec_file, self.log, lock, self.timeout_s)
+        try:
+            self._run(command, spec_file, lock)
+        except NotBegun as error:
+            # After a node went down SLURM has left a launcher without its ranks; another one got them.
+            print(f"{error}; they are started once more", file=self.log, flush=True)
+            self._run(command, spec_file, lock)
         # Rank 0 validated the record before it renamed it.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
             raise JoulecastError(f"run {self.spec.run}: its record answers another one")
         return info
+
+    def _run(self, command: list[str], spec_file: Path, lock: int) -> None:
+        """Run a launcher with its ranks; an error says why they failed."""
+        spec, log = self.spec, self.log
+        begin_of_this_try = log.seek(0, os.SEEK_END)
+        try:
+            code = run_to_end(
+                command,
+                _environment(spec, self.launcher),
+                log,
+                lock,
+                spec_file.parent,
+                timeout_s=self.timeout_s,
+                start_timeout_s=self.start_timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            raise JoulecastError(
+                f"run {spec.run}: not finished after {self.timeout_s:.0f} s and ended; give it longer with "
+                "the configuration key `run_timeout_s`"
+            ) from None
+        except NotBegun as error:
+            raise NotBegun(
+                f"run {spec.run}: {error}, and it was ended; does the launcher wait for the scheduler or the "
+                "network? Start again, or give it longer with the configuration key `start_timeout_s`"
+            ) from None
+        if code != 0:
+            killed = f" (killed by signal {-code})" if code < 0 else ""
+            ended = f"ended with exit code {code}{killed}"
+            # Not by its name: who starts the run anew meanwhile removes the log.
+            size = os.fstat(log.fileno()).st_size - begin_of_this_try
+            printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")
+            reason = said_reason(spec_file, printed)
+            raise JoulecastError(f"{reason} ({ended})" if reason else f"run {spec.run}: {ended}")
 
 
 def measure(
@@ -241,6 +229,7 @@ def measure(
     python: str | None = None,
     attempts: Path | None = None,
     timeout_s: float = 3600.0,
+    start_timeout_s: float = 600.0,
     asked_s: float = math.inf,
     quiet: Quiet | None = None,
 ) -> None:
@@ -254,6 +243,7 @@ def measure(
             ``None``.
         asked_s: when the run was asked for (seconds of the epoch): a record that another attempt has
             finished since counts, even if it was removed to make room for this one.
+        timeout_s, start_timeout_s: when the run is ended: not finished, or its ranks not begun.
         quiet: how long to wait for other programs, and how often a disturbed run is measured again;
             neither if ``None``.
 
@@ -263,24 +253,27 @@ def measure(
     attempts = out.parent / "attempts" if attempts is None else attempts
     patience = quiet or Quiet(wait_s=0.0, repeats=0)
     since_s = asked_s if math.isfinite(asked_s) else 0.0
+    # A measurement of the same campaign takes no longer than this one may.
+    longest_s = max(LONGEST_WAIT_S, (1 + patience.repeats) * (timeout_s + patience.wait_s))
     with explained_disk_errors(log_file):
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = open(log_file, "a+", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
     with log, ended_by_signals(), attempt_noted(attempts, spec.run, log_file) as attempt:
         # Before the lock, which an earlier attempt on this host may be waiting for.
-        wait_for_earlier(attempts, attempt, log)
-        with held_machine(log, patience.wait_s, since_s) as machine:
+        wait_for_earlier(attempts, attempt, log, 2 * longest_s)
+        with held_machine(log, patience.wait_s, since_s, longest_s) as machine:
             bring_back(attempts, spec.run, out, asked_s)
             # Of killed attempts; their ranks, which read and wrote there, are gone with the lock.
             for left in attempts.glob(f".{spec.run}-*"):
                 if not out.exists() and answers(left / "record", spec):
                     _put_in_place(left / "record", out, spec.run, attempts)
+                remove_shared_memory(left)
                 shutil.rmtree(left, ignore_errors=True)
             if answers(out, spec):
                 print(f"{out} already answers this specification", file=log)
                 keep_record(attempts, spec.run, out)
                 return
-            job = _Job(spec, launcher, nodes, python, log, timeout_s)
+            job = _Job(spec, launcher, nodes, python, log, timeout_s, start_timeout_s)
             # Ranks on other hosts read it, so it lies where the records do.
             with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
                 begin = time.monotonic()

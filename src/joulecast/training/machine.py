@@ -1,12 +1,19 @@
 """The machine of a measurement: held by one measurement at a time, and quiet when it begins.
 
-The lock is inherited by the processes of the measurement, so that it is held until the last of them is gone,
-also when their starter was killed. The lock's file keeps the time of the last wait that ended without quiet:
-for a while after it, the next measurements do not wait again.
+Who holds the machine has bound a name, an abstract UNIX socket, which is the machine's: of no folder, user
+or checkout, and not there for anybody to plant or remove. The processes of the measurement inherit the
+socket, so that the name is taken until the last of them is gone, also when their starter was killed. Of
+another user's process nothing is believed but what the kernel says.
+
+A small file of the user's keeps the time of the last wait that ended without quiet: for a while after it,
+the next measurements do not wait again.
 """
 
-import fcntl
+import errno
 import os
+import pwd
+import socket
+import struct
 import sys
 import tempfile
 import time
@@ -16,32 +23,103 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+import psutil
+
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, wait_for_quiet
 
+_NAME = "joulecast-measurement"
+"""Name of the socket, for all users and checkouts of a machine (of a network namespace)."""
+
+LONGEST_WAIT_S = 2 * 3600.0
+"""How long the end of another measurement is waited for, unless a run may itself take longer."""
+
+_LOOK_S = 0.2
+_MOST_HOLDERS = 3
+_MOST_LETTERS = 80
 _NO_NEW_WAIT_S = 600.0
 
 
-@contextmanager
-def machine_lock(log: TextIO) -> Iterator[int]:
-    """Hold this host for one measurement; gives the lock's descriptor for children to inherit."""
-    path = Path(tempfile.gettempdir()) / f"joulecast-measuring-{os.getuid()}.lock"
+def _described(pid: int) -> str:
+    """A process as an error names it; its command is text that its owner has chosen."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        process = psutil.Process(pid)
+        command, user = " ".join(process.cmdline()) or process.name(), process.username()
+    except psutil.Error:
+        return f"process {pid}"
+    shown = "".join(letter if letter.isprintable() else "?" for letter in command)
+    shown = shown if len(shown) <= _MOST_LETTERS else f"{shown[:_MOST_LETTERS]}..."
+    return f"process {pid} of {user} (`{shown}`)"
+
+
+def _binder() -> str:
+    """What the kernel says of the process that bound the name: it may be gone, and its children hold it."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        asking.connect(f"\0{_NAME}")
+        size = struct.calcsize("3i")
+        said = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        pid, uid, _ = struct.unpack("3i", said)
+        if psutil.pid_exists(pid):
+            return _described(pid)
+        with suppress(KeyError):
+            return f"what process {pid} of {pwd.getpwuid(uid).pw_name} has left"
+    return "a process that cannot be seen from here"
+
+
+def holders() -> str:
+    """The processes that hold the machine, for a person."""
+    with suppress(OSError):
+        lines = Path("/proc/net/unix").read_text().splitlines()
+        nodes = {line.split()[6] for line in lines if line.endswith(f" @{_NAME}")}
+        links = {f"socket:[{node}]" for node in nodes}
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # another user's, or gone
+                if any(os.readlink(opened) in links for opened in (process / "fd").iterdir()):
+                    found.append(int(process.name))
+        if found:
+            more = len(found) - _MOST_HOLDERS
+            named = ", ".join(_described(pid) for pid in sorted(found)[:_MOST_HOLDERS])
+            return f"{named} and {more} more" if more > 0 else named
+    return _binder()
+
+
+def _is_bound(name: socket.socket) -> bool:
+    try:
+        name.bind(f"\0{_NAME}")
+        name.listen(1024)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
         raise JoulecastError(
-            f"{path}: cannot be the lock of this machine's measurements ({error.strerror}); is it "
-            "somebody else's, or a link? Remove it, or set TMPDIR to a folder of your own"
+            f"this machine cannot be held for a measurement ({error.strerror}): that needs Linux, and its "
+            "abstract UNIX sockets"
         ) from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"another measurement holds {path}; waiting for its end", file=log, flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    return True
+
+
+@contextmanager
+def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int]:
+    """Hold this host for one measurement; gives the lock's descriptor for children to inherit.
+
+    Raises:
+        JoulecastError: another measurement has held it for ``longest_s``; names the processes.
+    """
+    with socket.socket(socket.AF_UNIX) as name:
+        until = time.monotonic() + longest_s
+        is_noted = False
+        while not _is_bound(name):
+            if time.monotonic() > until:
+                raise JoulecastError(
+                    f"another measurement has held this machine for {longest_s / 3600:.3g} h: "
+                    f"{holders()}; wait for its end or end it, then start again"
+                )
+            if not is_noted:
+                print(f"{holders()} measures; waiting for its end", file=log, flush=True)
+                is_noted = True
+            time.sleep(_LOOK_S)
+        yield name.fileno()
 
 
 def _teller(log: TextIO) -> Callable[[str], None]:
@@ -55,17 +133,30 @@ def _teller(log: TextIO) -> Callable[[str], None]:
     return tell
 
 
-def _last_vain_wait_s(lock: int) -> float:
-    with suppress(ValueError, OSError):
-        return float(os.pread(lock, 64, 0))
+@contextmanager
+def _note() -> Iterator[int]:
+    """The file of the last wait in vain; an error if it is somebody else's, or a link."""
+    path = Path(tempfile.gettempdir()) / f"joulecast-vain-wait-{os.getuid()}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "is of another user", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _last_vain_wait_s() -> float:
+    with suppress(ValueError, OSError), _note() as note:
+        return float(os.pread(note, 64, 0))
     return 0.0
 
 
-def _note_vain_wait(lock: int, when_s: float | None) -> None:
-    with suppress(OSError):
-        os.ftruncate(lock, 0)
+def _note_vain_wait(when_s: float | None) -> None:
+    with suppress(OSError), _note() as note:
+        os.ftruncate(note, 0)
         if when_s is not None:
-            os.pwrite(lock, str(int(when_s)).encode(), 0)  # not in the future
+            os.pwrite(note, str(int(when_s)).encode(), 0)  # not in the future
 
 
 @dataclass(frozen=True)
@@ -82,22 +173,24 @@ class Machine:
 
         After a wait in vain, the measurements of the next 10 minutes of the same campaign do not wait.
         """
-        vain_s = _last_vain_wait_s(self.lock)
+        vain_s = _last_vain_wait_s()
         is_of_now = self._since_s <= vain_s and 0 <= time.time() - vain_s < _NO_NEW_WAIT_S
         patience_s = 0.0 if is_of_now else self._wait_s
         load, waited_s = wait_for_quiet(patience_s, self._tell)
         if load.is_quiet:
-            _note_vain_wait(self.lock, None)
+            _note_vain_wait(None)
             return load
         if patience_s:
-            _note_vain_wait(self.lock, time.time())
+            _note_vain_wait(time.time())
         waited = f" after a wait of {waited_s:.0f} s" if patience_s else ""
         self._tell(f"{load.text()}{waited}; what is measured now is marked as disturbed")
         return load
 
 
 @contextmanager
-def held_machine(log: TextIO, wait_s: float, since_s: float = 0.0) -> Iterator[Machine]:
+def held_machine(
+    log: TextIO, wait_s: float, since_s: float = 0.0, longest_s: float = LONGEST_WAIT_S
+) -> Iterator[Machine]:
     """Hold this machine for a measurement.
 
     Args:
@@ -105,6 +198,7 @@ def held_machine(log: TextIO, wait_s: float, since_s: float = 0.0) -> Iterator[M
         wait_s: longest wait for other programs to end.
         since_s: when the campaign was started (seconds of the epoch): waits in vain of earlier ones do not
             shorten its own.
+        longest_s: longest wait for the end of another measurement.
     """
-    with machine_lock(log) as lock:
+    with machine_lock(log, longest_s) as lock:
         yield Machine(lock, wait_s, since_s, _teller(log))

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any, TextIO
 from pydantic import BaseModel
 
 from joulecast.errors import JoulecastError
+from joulecast.training.processes import run_to_end
 
 _FAILED_LINES = 8
 
@@ -108,25 +108,15 @@ def launch_ranks(
         job_file.write_text(job.model_dump_json())
         # Under mpi4py's runner a rank that fails ends the others too.
         worker = [sys.executable, "-m", "mpi4py", "-m", f"joulecast.training.{program}"]
-        process = subprocess.Popen(
-            [_launcher(), "-n", str(ranks), *worker, str(job_file), str(answer)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=one_thread_environment(),
-            start_new_session=True,
-            pass_fds=(lock,),
-        )
+        command = [_launcher(), "-n", str(ranks), *worker, str(job_file), str(answer)]
         try:
-            code = process.wait(timeout_s)
+            code = run_to_end(
+                command, one_thread_environment(), log, lock, Path(scratch), timeout_s=timeout_s
+            )
         except subprocess.TimeoutExpired:
             raise JoulecastError(
                 f"{name}: not finished after {timeout_s:.0f} s, and ended"
             ) from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
         if code != 0 or not answer.is_file():
             said = Path(log.name).read_bytes()[begin_of_this_try:].decode(errors="replace")
             reason = said_reason(job_file, said) or "; ".join(said.splitlines()[-_FAILED_LINES:])

@@ -24,10 +24,11 @@ from joulecast.training.launch import Quiet, measure
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run and how long it may take."""
+    """A run, when it is ended, and what is done about other programs."""
 
     spec: RunSpec
     timeout_s: float
+    start_timeout_s: float
     quiet: Quiet
 
 
@@ -67,6 +68,7 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
             planned[run] = PlannedRun(
                 spec.model_copy(update={"run": run}),
                 config.run_timeout_s,
+                config.start_timeout_s,
                 Quiet(**config.quiet.model_dump()),
             )
         digests |= {spec.digest() for spec in own}
@@ -102,6 +104,7 @@ def measure_all(
                 launcher=launcher if spec.ranks > 1 else None,
                 attempts=work / "attempts",
                 timeout_s=planned.timeout_s,
+                start_timeout_s=planned.start_timeout_s,
                 quiet=planned.quiet,
             )
         except JoulecastError as error:

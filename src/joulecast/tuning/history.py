@@ -5,6 +5,7 @@ was killed goes on where it was.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -170,6 +171,8 @@ def add_to_history_file(path: Path, trial: Trial) -> None:
     content["proposal"]["cost_bound"] = None if bound == inf else bound
     with _explained(path), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(content, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file)
 
 
 def _trial(content: Any, where: str) -> Trial:

@@ -1,0 +1,205 @@
+"""Outputs are whole or absent, on the disk before they have their name, and replaced in one step."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import make_record, make_spec
+from mlperf_fixtures import write_run
+
+from joulecast import files, recorded
+from joulecast.errors import JoulecastError
+from joulecast.files import directory_added_to, directory_written_aside, written_aside
+from joulecast.importers import mlperf
+from joulecast.importers.mlperf import import_mlperf
+from joulecast.recorded import pack, unpack_all
+from joulecast.records import campaign_records, record_folders, write_record
+
+
+class Killed(BaseException):
+    """What happens to a process that is killed: nothing of it runs on."""
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Names of what was brought to the disk or renamed, in order."""
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{int(descriptor)}"))
+        done.append(("fsync", path.name.split(".")[1] if path.name[0] == "." else path.name))
+        fsync(descriptor)
+
+    def renamed(source, target):
+        done.append(("rename", Path(target).name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    return done
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, calls):
+    with written_aside(tmp_path / "table") as partial:
+        partial.write_text("1")
+    assert calls == [("fsync", "table"), ("rename", "table"), ("fsync", tmp_path.name)]
+
+
+def test_a_folder_is_on_the_disk_with_all_files_each_synced_once(tmp_path, calls):
+    with directory_written_aside(tmp_path / "out") as partial:
+        for run in ("a", "b"):
+            with directory_written_aside(partial / run) as record:
+                (record / f"of-{run}").write_text(run)
+    names = [name for _, name in calls]
+    assert names.count("of-a") == names.count("of-b") == 1
+    renamed = calls.index(("rename", "out"))
+    assert max(names.index("of-a"), names.index("of-b"), names.index("out")) < renamed
+    assert calls[renamed + 1 :] == [("fsync", tmp_path.name)]
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_a_kill_while_a_folder_is_replaced_leaves_one_of_the_two(tmp_path, monkeypatch, after):
+    target = tmp_path / "fits"
+    with directory_written_aside(target) as partial:
+        (partial / "x").write_text("old")
+    left = [after]
+
+    def until_killed(step):
+        def last(*arguments, **options):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            step(*arguments, **options)
+
+        return last
+
+    monkeypatch.setattr(os, "replace", until_killed(os.replace))
+    monkeypatch.setattr(shutil, "rmtree", until_killed(shutil.rmtree))
+    try:
+        with directory_written_aside(target) as partial:
+            (partial / "x").write_text("new")
+    except Killed:
+        pass
+    assert (target / "x").read_text() in ("old", "new")
+
+
+def test_a_folder_is_replaced_where_names_cannot_be_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+    for content in ("old", "new"):
+        with directory_written_aside(tmp_path / "fits") as partial:
+            (partial / "x").write_text(content)
+    assert (tmp_path / "fits/x").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["fits"]
+
+
+def test_what_killed_writers_left_is_removed_a_day_later(tmp_path):
+    kept = [tmp_path / ".table.aaaaaaaa.partial", tmp_path / ".others.bbbbbbbb.partial"]
+    old = [tmp_path / ".table.cccccccc.partial", tmp_path / ".table.dddddddd.partial"]
+    for path in (*kept, old[0]):
+        path.write_text("half")
+    (old[1] / "run").mkdir(parents=True)
+    yesterday = time.time() - 2 * 86400
+    for path in (kept[1], *old):
+        os.utime(path, (yesterday, yesterday))
+    with written_aside(tmp_path / "table") as partial:
+        partial.write_text("whole")
+    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "table"])
+
+
+def test_what_is_added_to_a_folder_leaves_the_rest(tmp_path):
+    out = tmp_path / "out"
+    for added in ({"a": "1"}, {"a": "2", "b": "2"}):
+        with directory_added_to(out) as partial:
+            for run, content in added.items():
+                with directory_written_aside(partial / run) as record:
+                    (record / "x").write_text(content)
+        (out / "mine").write_text("mine")
+    assert {path.name for path in out.iterdir()} == {"a", "b", "mine"}
+    assert (out / "a/x").read_text() == "2"
+    with pytest.raises(Killed), directory_added_to(out) as partial:
+        (partial / "c").mkdir()
+        raise Killed
+    assert {path.name for path in out.iterdir()} == {"a", "b", "mine"}
+
+
+def campaign_of(folder, runs):
+    """A recorded campaign of small runs."""
+    for number in range(runs):
+        spec = make_spec(f"r{number}")
+        write_record(folder / "measured" / spec.run, make_record(spec))
+    pack(record_folders(folder / "measured"), folder / "kept", name="kept", configurations=[])
+    return folder / "kept"
+
+
+def test_a_replay_that_is_cut_short_leaves_no_folder(tmp_path, monkeypatch):
+    campaign = campaign_of(tmp_path, 3)
+    whole = recorded.recorded_run
+
+    def cut_short(read, run):
+        if run == "r1":
+            raise Killed
+        return whole(read, run)
+
+    monkeypatch.setattr(recorded, "recorded_run", cut_short)
+    with pytest.raises(Killed):
+        unpack_all(campaign, tmp_path / "records")
+    assert not (tmp_path / "records").exists()
+    monkeypatch.undo()
+    assert len(unpack_all(campaign, tmp_path / "records")) == 3
+
+
+def test_an_import_that_is_cut_short_leaves_no_folder(tmp_path, monkeypatch):
+    for run in (1, 2, 3):
+        write_run(tmp_path / "in", f"result_{run}", seed=run)
+
+    def cut_short(notes, out):
+        raise Killed
+
+    monkeypatch.setattr(mlperf, "_summary", cut_short)
+    with pytest.raises(Killed):
+        import_mlperf(tmp_path / "in", tmp_path / "out")
+    assert not (tmp_path / "out").exists(), "runs that no comparison has marked"
+    monkeypatch.undo()
+    summary = import_mlperf(tmp_path / "in", tmp_path / "out")
+    assert summary.out == tmp_path / "out" and len(record_folders(tmp_path / "out")) == 3
+
+
+def test_a_folder_with_too_few_records_is_named(tmp_path):
+    unpack_all(campaign_of(tmp_path, 3), tmp_path / "records")
+    assert len(campaign_records([tmp_path / "records"], 3)) == 3
+    shutil.rmtree(tmp_path / "records/r1")
+    with pytest.raises(JoulecastError, match=r"records: has 2 records, the campaign has 3 runs"):
+        campaign_records([tmp_path / "records"], 3)
+    each = sorted((tmp_path / "records").iterdir())
+    assert campaign_records(each, 2) == each
+
+
+REPLACING = """
+import sys
+from pathlib import Path
+from joulecast.files import directory_written_aside
+for number in range(10**9):
+    with directory_written_aside(Path(sys.argv[1])) as partial:
+        for name in "ab":
+            (partial / name).write_text(f"{number:09d}")
+"""
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_folder(tmp_path):
+    target = tmp_path / "fits"
+    before = 0
+    for pause_s in (0.0, 0.003, 0.011, 0.02, 0.031):
+        writer = subprocess.Popen([sys.executable, "-c", REPLACING, str(target)])
+        while not target.exists() or int((target / "a").read_text() or -1) == before:
+            time.sleep(0.001)
+        time.sleep(pause_s)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        assert (target / "a").read_text() == (target / "b").read_text()
+        before = int((target / "a").read_text())
