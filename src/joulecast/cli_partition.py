@@ -61,14 +61,22 @@ def partition(
 ) -> None:
     """Cut a network into pipeline stages so that the slowest is fast, and say what of it is proven."""
     from joulecast.partition.problem import CostModel
-    from joulecast.partition.report import explained, partition_report, summary
+    from joulecast.partition.report import explained, summary
+    from joulecast.public.plans import partition as partition_into
 
     model: CostModel | None = cost.value if cost else None
     try:
         if as_json and explain:
             raise JoulecastError("--json and --explain: give one of them")
-        report = partition_report(
-            graph, devices, model, bandwidth, replicate, memory, mode.value, ideals
+        report = partition_into(
+            graph,
+            devices,
+            cost=model,
+            bandwidth_bytes_per_s=bandwidth,
+            replicate=replicate,
+            memory_bytes=memory,
+            mode=mode.value,
+            ideals=ideals,
         )
     except JoulecastError as error:
         raise failed(error) from None
