@@ -112,6 +112,17 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     return values if texts else values.astype(str).where(~absent, None)
 
 
+def as_numbers(values: "pd.Series") -> "pd.Series":
+    """Texts and objects as numbers; NaN for what is none."""
+    import pandas as pd
+
+    try:
+        return pd.to_numeric(values, errors="coerce").astype(float)
+    except OverflowError:
+        # Whole numbers of hundreds of digits; as texts they are infinite.
+        return pd.to_numeric(values.map(str), errors="coerce").astype(float)
+
+
 def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     import numpy as np
     import pandas as pd
@@ -120,15 +131,10 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     if pd.api.types.is_numeric_dtype(values) and values.dtype != bool:
         numbers = values
     elif pd.api.types.is_string_dtype(values) or values.dtype == object:
-        numbers = pd.to_numeric(values, errors="coerce")
+        numbers = as_numbers(values)
     else:
         _wrong(values, ~absent | True, column, origin)
-    try:
-        found = numbers.to_numpy(float, na_value=np.nan)
-    except OverflowError:
-        # Whole numbers of hundreds of digits; as texts they are infinite.
-        numbers = pd.to_numeric(values.map(str), errors="coerce").astype(float)
-        found = numbers.to_numpy()
+    found = numbers.to_numpy(float, na_value=np.nan)
     # Comparisons with NaN are false, so that what is no number is never good.
     good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
     if column.kind == "whole":

@@ -28,17 +28,7 @@ def test_every_command_reads_the_example(name, pristine):
         assert ended.read and ended.wrong is None, f"{use}: {ended}"
 
 
-ELSEWHERE = ("run record", "recorded campaign", "journal")
-"""Their readers are being typed in another branch; the marks go when it is merged."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=False)) if name in ELSEWHERE else name
-        for name in FORMATS
-    ],
-)
+@pytest.mark.parametrize("name", FORMATS)
 def test_mutations_end_in_sound_figures_or_in_a_line_that_names_the_file(name, pristine, tmp_path):
     # Without shrinking: a mutation is small already, and each try takes a command.
     @settings(max_examples=MUTATIONS, derandomize=True, database=None, phases=(Phase.generate,))

@@ -68,6 +68,10 @@ class TestFormat:
         [
             ((a_linear("one", "z", "y"), a_linear("two", "y", "z")), "`one` reads `z` before"),
             ((replace(a_linear("odd"), kind="lstm"),), "`odd` is of the unknown kind `lstm`"),
+            (
+                (replace(a_linear("fc"), attributes={"groups": "1"}),),
+                r"`fc`: attributes: groups: Input should be a valid integer",
+            ),
             ((a_linear("fc", "nothing"),), "`fc` names the unknown tensor `nothing`"),
             (
                 (replace(a_linear("flat"), writes=(Access("y", ("batch",)),)),),

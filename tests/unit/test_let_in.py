@@ -9,6 +9,7 @@ from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
 from joulecast.cli import app
+from joulecast.columns import Column, read_csv
 from joulecast.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.external import bring_listed, listed_downloads, locate
@@ -113,3 +114,12 @@ def test_a_configuration_that_snakemake_read_may_not_unfold_either():
     value.append(value)
     with limited_cpu(), pytest.raises(JoulecastError, match="nested more than"):
         parse_config({"training": value})
+
+
+def test_whole_numbers_of_hundreds_of_digits_are_refused_by_row(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text(f"epochs\n1\n{'9' * 400}\n\n")
+    with pytest.raises(
+        JoulecastError, match=r"t\.csv: epochs is .* in row 2, expected a whole number"
+    ):
+        read_csv(file, "trace", {"epochs": Column("whole", 1, 1e9, optional=True)})

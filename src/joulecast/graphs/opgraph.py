@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, Strict, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files import written_aside
@@ -232,10 +232,10 @@ def _check_order(name: str, ops: Iterable[Op], tensors: dict[str, Tensor]) -> No
 class _Attributes(BaseModel):
     """Those that are computed with; others are kept as they are."""
 
-    groups: Annotated[int, Field(ge=1, le=MAX_SIZE)] = 1
-    kernel: tuple[Annotated[int, Field(ge=1, le=MAX_SIZE)], ...] = ()
-    forward_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
-    backward_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    groups: Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)] = 1
+    kernel: tuple[Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)], ...] = ()
+    forward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    backward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
 
 
 _ATTRIBUTES = TypeAdapter(_Attributes)

@@ -90,7 +90,9 @@ def _judge_course(run: ForeignRun) -> None:
         if run.status is None:
             run.findings.remark("status unknown", "run_stop does not say whether it succeeded")
         elif run.status != "success":
-            run.findings.pollute(str(run.status), "the status of run_stop is not success")
+            # The log's own word is no kind of trap: it may be anything.
+            kind = run.status if run.status == "aborted" else "not successful"
+            run.findings.pollute(kind, f"run_stop says {run.status!r:.50}, not 'success'")
     late = [i for i in run.intervals if i.phase == "evaluation" and run.run_s]
     late = [i for i in late if run.run_s and i.start_s >= run.run_s[1]]
     if late:

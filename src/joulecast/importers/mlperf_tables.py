@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.columns import Column, checked_table, csv_in_parts
+from joulecast.columns import Column, as_numbers, checked_table, csv_in_parts
 from joulecast.errors import JoulecastError
 from joulecast.importers.foreign import ForeignRun
 from joulecast.importers.layout import sanitised
@@ -143,7 +143,7 @@ def _named(value: Any) -> str:
 
 def _numbers(values: pd.Series) -> Floats:
     """Numbers that a log can mean; NaN for all else."""
-    read = pd.to_numeric(values, errors="coerce").to_numpy(float)
+    read = as_numbers(values).to_numpy()
     return np.where(np.abs(read) <= LARGEST, read, np.nan)
 
 
