@@ -76,7 +76,7 @@ def make_record(spec: RunSpec, step_s: dict[str, float] | None = None) -> RunRec
             for n in nodes
         ],
     )
-    phases = [("run", 0, 0.0, clock, float(info.outcome.samples))]
+    phases = [("run", 0.0, 0.0, clock, float(info.outcome.samples))]
     return RunRecord(
         info,
         pd.DataFrame(rows, columns=list(STAGE_COLUMNS)),

@@ -45,7 +45,7 @@ FRAMES: dict[str, dict[str, Column]] = {
     },
     "phases": {
         "phase": Column("text", choices=PHASES),
-        "index": Column("whole"),
+        "index": Column("number", -1e18, 1e18, optional=True),  # as the log counts, if it does
         "start_s": _TIME_S,
         "stop_s": _TIME_S,
         "samples": _AMOUNT,

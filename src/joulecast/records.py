@@ -52,7 +52,7 @@ class Outcome(_Part):
 
     start_s: float = Field(ge=-1e10, le=1e10)
     stop_s: float = Field(ge=-1e10, le=1e10)
-    steps: int = Field(0, ge=0, le=10**12)
+    steps: int = Field(0, ge=0, le=10**18)
     samples: int = Field(0, ge=0, le=10**18)
     final_loss: float | None = None
     accuracy: float | None = Field(None, ge=0, le=1)

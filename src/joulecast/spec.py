@@ -46,8 +46,8 @@ class Workload(_Frozen):
 class Training(_Frozen):
     """How to train."""
 
-    global_batch_size: int = Field(ge=1, le=10**12)
-    steps: int = Field(10, ge=1, le=10**12)
+    global_batch_size: int = Field(ge=1, le=10**18)
+    steps: int = Field(10, ge=1, le=10**18)
     warmup_steps: int = Field(1, ge=0)
     target_accuracy: float | None = Field(None, gt=0, le=1)
     evaluate_every: int = Field(50, ge=1)
@@ -81,7 +81,7 @@ class Foreign(_Frozen):
 
     benchmark: str
     submission: str
-    global_batch_size: int | None = Field(None, ge=1, le=10**12)
+    global_batch_size: int | None = Field(None, ge=1, le=10**18)
     accelerators_per_node: int | None = Field(None, ge=1)
     accelerator: str | None = None
     work_unit: Literal["samples", "epochs"] = "samples"

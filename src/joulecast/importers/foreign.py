@@ -5,7 +5,7 @@ runs does not. What is not known stays ``None``; what the record's model cannot 
 least it allows, and the run says why it is polluted.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,11 @@ from joulecast.records import Checks, Outcome, RunInfo, RunRecord
 from joulecast.spec import Foreign, RunSpec
 
 _NEVER_BEGUN = "nothing can be said of its energy"
+
+MOST_NODES = 100_000
+_MOST_ACCELERATORS = 1_000
+_LONGEST_S = 1e9
+"""Thirty years: what a clock says beyond is garbled."""
 
 
 @dataclass
@@ -76,6 +81,32 @@ class ForeignRun:
         return self.start_s, self.stop_s
 
 
+def _leave_out_what_cannot_be(run: ForeignRun) -> None:
+    """Take out counts and times that no run has: a garbled one would make lists as long, and no record."""
+    for name, most in (("nodes", MOST_NODES), ("accelerators_per_node", _MOST_ACCELERATORS)):
+        count = getattr(run, name)
+        if count is not None and not 1 <= count <= most:
+            run.findings.remark("garbled", f"{name} {count}")
+            setattr(run, name, None)
+    for name in ("start_s", "stop_s"):
+        at_s = getattr(run, name)
+        if at_s is not None and not abs(at_s) <= _LONGEST_S:
+            run.findings.remark("garbled", f"{name} {at_s:g}")
+            setattr(run, name, None)
+    if run.init_s is not None and not max(map(abs, run.init_s)) <= _LONGEST_S:
+        run.init_s = None
+    known = [i for i in run.intervals if max(abs(i.start_s), abs(i.stop_s)) <= _LONGEST_S]
+    if len(known) < len(run.intervals):
+        run.findings.remark("garbled", f"the times of {len(run.intervals) - len(known)} phases")
+        run.intervals = known
+    for place, meter in enumerate(run.meters):
+        good = np.abs(meter.t_s) <= _LONGEST_S
+        if not good.all():
+            run.findings.remark("garbled", f"{meter.file}: {int((~good).sum())} times of readings")
+            run.meters[place] = replace(meter, t_s=meter.t_s[good], watts=meter.watts[good])
+    run.estimates = [e for e in run.estimates if not abs(e[1]) > _LONGEST_S]
+
+
 def _judge_course(run: ForeignRun) -> None:
     """Note what is wrong with how the run went, apart from its meters."""
     if run.start_s is None:
@@ -103,6 +134,7 @@ def _judge_course(run: ForeignRun) -> None:
 
 def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
     """The record of a run, and what is compared with its repeats if it is not polluted already."""
+    _leave_out_what_cannot_be(run)
     _judge_course(run)
     meters = [checked(meter, run.run_s, run.findings) for meter in run.meters]
     infos = [meter.info for meter in meters]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.importers.foreign import ForeignRun
+from joulecast.importers.foreign import MOST_NODES, ForeignRun
 from joulecast.importers.layout import RunFiles, printable
 from joulecast.importers.mllog import (
     PowerLog,
@@ -22,9 +22,6 @@ from joulecast.importers.work import intervals_of
 from joulecast.reading import json_of
 
 CAMPAIGN = "mlperf"
-
-_MOST_NODES = 100_000
-_MOST_ACCELERATORS = 1_000
 
 _LEADING_COUNT = re.compile(r"(\d+)x", re.IGNORECASE)
 
@@ -50,7 +47,7 @@ def read_run(tree: Tree, files: RunFiles) -> ForeignRun:
         repeat=files.repeat,
         source={"format": "mlperf", **tree.provenance, "result": printable(files.result)},
         nodes=_nodes(facts, log, files.system),
-        accelerators_per_node=_count(facts.get("accelerators_per_node"), _MOST_ACCELERATORS),
+        accelerators_per_node=whole_number(facts.get("accelerators_per_node")),
         accelerator=_text(facts.get("accelerator_model_name")),
         global_batch_size=_value(log, "global_batch_size"),
         train_samples=_value(log, "train_samples"),
@@ -92,12 +89,6 @@ def _value(log: ResultLog, key: str) -> int | None:
     return None if event is None else whole_number(event.value)
 
 
-def _count(value: Any, most: int) -> int | None:
-    """A number of machines that can be; a garbled one would make a list of as many names."""
-    count = whole_number(value)
-    return count if count is not None and count <= most else None
-
-
 def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
     """Number of nodes: what the log or the description says, else ``8x`` before the system's name
     (after it, it counts accelerators), else the launcher's line."""
@@ -109,8 +100,8 @@ def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
         *(count[1] for count in counts if count),
         log.dlpal_nodes,
     ]
-    possible = (_count(nodes, _MOST_NODES) for nodes in candidates)
-    return next((nodes for nodes in possible if nodes is not None), None)
+    counts_of = map(whole_number, candidates)
+    return next((nodes for nodes in counts_of if nodes is not None and nodes <= MOST_NODES), None)
 
 
 def _versions(facts: dict[str, Any]) -> dict[str, str | None]:

@@ -181,6 +181,6 @@ def assemble(
         disturbed=disturbances(load_before, during),
         **measured.info,
     )
-    did_s = ("run", 0, outcome.start_s, outcome.stop_s, float(outcome.samples))
+    did_s = ("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))
     phases = pd.DataFrame([did_s], columns=list(PHASE_COLUMNS))
     return RunRecord(info, stages, power, activity, phases)
