@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -191,7 +192,7 @@ def csv_in_parts(
             parts = pd.read_csv(file, dtype=texts, chunksize=rows, low_memory=False)
             yield from [parts] if rows is None else parts
         except (ValueError, OverflowError, MemoryError) as error:
-            raise JoulecastError(f"{path}: is not the table of a {what}: {error}") from None
+            raise JoulecastError(f"{path}: is no table: {what}: {error}") from None
 
 
 def parquet_file(
@@ -231,7 +232,7 @@ def parquet_file(
             for group in range(file.metadata.num_row_groups)
         )
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
-        raise JoulecastError(f"{path}: is not the Parquet of a {what}: {error}") from None
+        raise JoulecastError(f"{path}: is not Parquet: {what}: {error}") from None
     if (
         rows > max(_FREE_ROWS, len(content) // _LEAST_BYTES_A_ROW)
         or unfolded > MAX_TABLE_BYTES // 2
@@ -290,3 +291,18 @@ def _unfolded_texts(texts: Any, origin: str) -> Any:
         if longest * len(chunk) > MAX_TABLE_BYTES // 2:
             raise JoulecastError(f"{origin} has texts of {longest} bytes in {len(chunk)} rows")
     return texts.cast(pa.string())
+
+
+def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
+    """A Parquet file that this project has made itself: of bounded size, its columns as they are.
+
+    Raises:
+        JoulecastError: as :func:`~joulecast.reading.opened`; or no Parquet, or without such columns.
+    """
+    import pandas as pd
+
+    content = BytesIO(read_bytes(path, what, MAX_TABLE_BYTES))
+    try:
+        return pd.read_parquet(content, columns=None if columns is None else list(columns))
+    except (OSError, ValueError, KeyError, MemoryError) as error:
+        raise JoulecastError(f"{path}: is not Parquet: {what} ({error})") from None

@@ -172,7 +172,9 @@ class EvaluationSection(Section):
         "imported and judged beside the campaign: a folder, a git repository, or files of one folder.",
     )
 
-    bootstrap: int = Field(200, ge=10, description="Resamples behind a fit's 90 % intervals.")
+    bootstrap: int = Field(
+        200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
+    )
     series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
 
     @field_validator("imports")

@@ -213,7 +213,7 @@ class LiveTuningSection(Section):
     policy: Literal[
         "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
     ] = Field("zeus", description="Who proposes batch sizes and power limits.")
-    recurrences: int = Field(50, ge=1, description="Trainings to the target.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
     seed: int = Field(1, description="Of the policy, the weights and the order of batches.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
     gpu: int | None = Field(
@@ -255,6 +255,6 @@ class TuningSection(Section):
     """Replays of the Zeus authors' traces (config/external/zeus_trace.yaml), and a training tuned live."""
 
     eta: float = Field(0.5, ge=0, le=1, description="Weight of energy in the cost, beside time.")
-    seeds: int = Field(20, ge=2, description="Replays of every policy in every setting.")
-    recurrences: int = Field(50, ge=10, description="Of every replay.")
+    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
+    recurrences: int = Field(50, ge=10, le=10_000, description="Of every replay.")
     live: LiveTuningSection = LiveTuningSection()

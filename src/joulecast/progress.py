@@ -4,7 +4,6 @@ Read from the records and the journal of attempts alone, so that a campaign can 
 while it runs; nothing is written and nothing is locked.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from joulecast.attempts import Attempt, attempts_at, forget_record, goes_on
 from joulecast.errors import JoulecastError
 from joulecast.frames import FRAMES
 from joulecast.quantities import counted, lasting
+from joulecast.reading import read_json_object
 from joulecast.records import RunInfo, read_info
 from joulecast.spec import RunSpec
 
@@ -230,8 +230,8 @@ def disturbed_pipelines(results: Path) -> list[Path]:
     """Files of the pipelines that were run while other programs were at work."""
     found = []
     for pipeline in sorted((results / "pipelines").glob("*.json")):
-        with suppress(OSError, ValueError, AttributeError):
-            if json.loads(pipeline.read_text()).get("disturbed"):
+        with suppress(JoulecastError):
+            if read_json_object(pipeline, "run of a pipeline").get("disturbed"):
                 found.append(pipeline)
     return found
 

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
@@ -28,6 +28,7 @@ MAX_YAML_BYTES = 500_000
 MAX_YAML_NODES = 100_000
 """Of a YAML file after its aliases are unfolded."""
 MAX_DEPTH = 100
+_LARGEST_WHOLE = 10**100
 
 
 @contextmanager
@@ -49,7 +50,7 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
         raise JoulecastError(f"{path}: no such {what}") from None
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
-        raise JoulecastError(f"{path}: cannot be read as a {what} ({said})") from None
+        raise JoulecastError(f"{path}: cannot be read as {what} ({said})") from None
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
         os.close(descriptor)
@@ -57,14 +58,14 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(status.st_mode):
             raise JoulecastError(
-                f"{path}: is a pipe or a device, expected a {what}; copy what it gives to a file first"
+                f"{path}: is a pipe or a device, expected: {what}; copy what it gives to a file first"
             )
         if status.st_size > max_bytes:
             _too_large(path, what, max_bytes)
         try:
             yield file
         except OSError as error:
-            raise JoulecastError(f"{path}: cannot be read as a {what} ({error.strerror})") from None
+            raise JoulecastError(f"{path}: cannot be read as {what} ({error.strerror})") from None
 
 
 def _too_large(path: Path, what: str, max_bytes: int) -> NoReturn:
@@ -91,7 +92,7 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise JoulecastError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; expected a {what}"
+            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; expected: {what}"
         ) from None
 
 
@@ -160,7 +161,7 @@ def read_json_object(path: Path, what: str, max_bytes: int = MAX_BYTES) -> dict[
     """The same of a file that has to hold an object."""
     value = read_json(path, what, max_bytes)
     if not isinstance(value, dict):
-        raise JoulecastError(f"{path}: expected the JSON object of a {what}")
+        raise JoulecastError(f"{path}: expected a JSON object: {what}")
     return value
 
 
@@ -176,11 +177,10 @@ def read_yaml(path: Path, what: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _unfolded(node, {}, MAX_DEPTH) > MAX_YAML_NODES:
-            raise JoulecastError(
-                f"{path}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
-            )
-        return loader.construct_document(node)
+        require_few_values(node, str(path))
+        content = loader.construct_document(node)
+        require_few_values(content, str(path))
+        return content
     except yaml.YAMLError as error:
         raise JoulecastError(f"{path}: is not YAML: {_mistake(error)}") from None
     except RecursionError:
@@ -192,19 +192,45 @@ def read_yaml(path: Path, what: str) -> Any:
         raise JoulecastError(f"{path}: is not YAML that can be read: {error}") from None
 
 
-def _unfolded(node: Any, seen: dict[int, int], depth: int) -> int:
-    """How many values a node and all below it are, each alias counted wherever it stands."""
+def require_few_values(content: Any, origin: str) -> None:
+    """Refuse YAML whose aliases unfold to more than they may, as nodes or as values that Snakemake has read.
+
+    Raises:
+        JoulecastError: they do, or it has a whole number that nothing counts; begins with ``origin``.
+    """
+    try:
+        too_many = _unfolded(content, {}, MAX_DEPTH) > MAX_YAML_NODES
+    except RecursionError:
+        raise JoulecastError(
+            f"{origin}: is nested more than {MAX_DEPTH} deep, or holds an alias of itself"
+        ) from None
+    except OverflowError:
+        raise JoulecastError(f"{origin}: has a whole number of hundreds of digits") from None
+    if too_many:
+        raise JoulecastError(
+            f"{origin}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
+        )
+
+
+def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
+    """How many values a value and all below it are, each alias counted wherever it stands."""
     if depth == 0:
         raise RecursionError
-    if id(node) in seen:
-        return seen[id(node)]
-    children: list[Any] = []
-    if isinstance(node, yaml.MappingNode):
-        children = [part for pair in node.value for part in pair]
-    elif isinstance(node, yaml.SequenceNode):
-        children = node.value
-    seen[id(node)] = 1 + sum(_unfolded(child, seen, depth - 1) for child in children)
-    return seen[id(node)]
+    if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
+        raise OverflowError
+    if id(value) in seen:
+        return seen[id(value)]
+    children: Iterable[Any] = ()
+    if isinstance(value, yaml.MappingNode):
+        children = [part for pair in value.value for part in pair]
+    elif isinstance(value, yaml.SequenceNode):
+        children = value.value
+    elif isinstance(value, dict):
+        children = value.values()
+    elif isinstance(value, list):
+        children = value
+    seen[id(value)] = 1 + sum(_unfolded(child, seen, depth - 1) for child in children)
+    return seen[id(value)]
 
 
 def _mistake(error: yaml.YAMLError) -> str:
@@ -214,33 +240,6 @@ def _mistake(error: yaml.YAMLError) -> str:
     return (
         problem if mark is None else f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
     )
-
-
-def require_few_values(content: Any, origin: str) -> None:
-    """Refuse what somebody else read from YAML, if its aliases unfold to more than they may.
-
-    Raises:
-        JoulecastError: they do; begins with ``origin``.
-    """
-    seen: dict[int, int] = {}
-
-    def unfolded(value: Any, depth: int) -> int:
-        if depth == 0:
-            raise RecursionError
-        if id(value) not in seen:
-            inner = value.values() if isinstance(value, dict) else value
-            children = inner if isinstance(value, dict | list) else ()
-            seen[id(value)] = 1 + sum(unfolded(child, depth - 1) for child in children)
-        return seen[id(value)]
-
-    try:
-        too_many = unfolded(content, MAX_DEPTH) > MAX_YAML_NODES
-    except RecursionError:
-        raise JoulecastError(f"{origin}: is nested more than {MAX_DEPTH} deep") from None
-    if too_many:
-        raise JoulecastError(
-            f"{origin}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
-        )
 
 
 def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:

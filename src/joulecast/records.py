@@ -11,10 +11,10 @@ renamed, so a folder that is there is complete.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter
 
 from joulecast.columns import checked_table, parquet_file, parquet_table
 from joulecast.errors import JoulecastError
@@ -31,6 +31,9 @@ FORMAT = 2
 
 _BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
 """A stage lies in the run, but for what the clocks of several hosts differ by."""
+
+
+Count = Annotated[int, Field(ge=0, le=10**18)]
 
 
 class _Part(BaseModel):
@@ -57,7 +60,7 @@ class Outcome(_Part):
     final_loss: float | None = None
     accuracy: float | None = Field(None, ge=0, le=1)
     reached_target: bool | None = None
-    peak_rss_bytes: NonNegativeInt | None = None
+    peak_rss_bytes: Count | None = None
 
 
 class RunInfo(_Part):
@@ -80,7 +83,7 @@ class RunInfo(_Part):
     scheduler_node_of_rank: list[str] = []
     nodes_are: NodesAre
     algorithm_used: str | None = None
-    parameters: NonNegativeInt | None = None
+    parameters: Count | None = None
     outcome: Outcome
     checks: Checks
     meters: list[MeterInfo]
@@ -95,7 +98,7 @@ class RunInfo(_Part):
     disturbed: list[str] = []
     polluted: list[str] = []
     remarks: list[str] = []
-    step_bytes: list[NonNegativeInt] | None = None
+    step_bytes: list[Count] | None = None
     reference_step_s: dict[str, NonNegativeFloat] | None = None
     frames_sha256: dict[str, str] = {}
 
@@ -170,7 +173,7 @@ def _validate_joules(run: str, power: "pd.DataFrame") -> None:
         row = counted.iloc[order[int(falls.argmax()) + 1]]
         raise JoulecastError(
             f"run {run}: power.parquet: the joules of {row['meter']} of {row['node']} fall to "
-            f"{row['joules']:g} at {row['t_s']:g} s, expected a counter that counts up"
+            f"{row['joules']:g}, expected a counter that counts up"
         )
 
 

@@ -79,6 +79,7 @@ HOST_FACTS |= {
     "oversubscribed",
     "reference_step_s",
     "hosts",
+    "frames_sha256",
 }
 
 

@@ -29,9 +29,10 @@ from joulecast.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.power.register import Register
+from joulecast.power.register import Limits, Register
 from joulecast.power.sampler import Sampler, SamplerOrder, sample
 
+RANGE_UJ = 262_143_328_850
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)
 
 
@@ -45,7 +46,9 @@ def domain(root, folder, name, energy=0, wraps_at=1000):
 
 
 def test_rapl_undoes_wraps_and_starts_at_zero(tmp_path):
-    package = domain(tmp_path, "intel-rapl:0", "package-0", energy=900, wraps_at=1000)
+    package = domain(
+        tmp_path, "intel-rapl:0", "package-0", energy=RANGE_UJ - 100, wraps_at=RANGE_UJ
+    )
     (meter,) = rapl.open_meters(HERE, tmp_path)
     assert meter.read() == Reading(None, 0)
     (package / "energy_uj").write_text("100")
@@ -233,9 +236,11 @@ def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
     assert "no bus" in answer["absent"][0]["reason"]
 
 
-RANGE_UJ = 262_143_328_850
 JOULE = 1_000_000
+LIMITS = Limits(least_w=1e-3, most_w=1500.0, renewed_s=0.001, moves_within_s=2.0)
 FAULTS = {
+    "creeps": lambda k, uj: 200_000 * JOULE + k // 4,
+    "jumps a little": lambda k, uj: uj + 170 * JOULE * (k // 10),
     "restarts": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE,
     "goes back by a microjoule": lambda k, uj: uj if k != 5 else uj - 5 * JOULE - 1,
     "stops": lambda k, uj: uj if k < 2 else 200_007 * JOULE,
@@ -253,9 +258,7 @@ def test_a_counter_with_a_fault_is_believed_no_longer(fault, wraps_after):
         FAULTS[fault](0, 200_000 * JOULE),
         0.0,
         unit_j=1e-6,
-        most_w=3000.0,
-        renewed_s=0.001,
-        moves_within_s=0.5,
+        limits=LIMITS,
         wraps_after=wraps_after,
     )
 
@@ -270,7 +273,7 @@ def test_a_counter_with_a_fault_is_believed_no_longer(fault, wraps_after):
 
 
 @given(
-    watts=st.lists(st.floats(0.5, 2500), min_size=1, max_size=60),
+    watts=st.lists(st.floats(0.01, 1400), min_size=1, max_size=60),
     first=st.integers(0, RANGE_UJ),
     every_s=st.floats(0.02, 20),
 )
@@ -279,9 +282,7 @@ def test_a_sound_counter_is_believed_through_all_its_wraps(watts, first, every_s
         first,
         0.0,
         unit_j=1e-6,
-        most_w=3000.0,
-        renewed_s=0.001,
-        moves_within_s=0.5,
+        limits=LIMITS,
         wraps_after=RANGE_UJ,
     )
     counted = 0
@@ -290,6 +291,35 @@ def test_a_sound_counter_is_believed_through_all_its_wraps(watts, first, every_s
         count = (first + counted) % (RANGE_UJ + 1)
         read = register.joules(count, k * every_s, k * every_s)
     assert read == pytest.approx(counted / 1e6)
+
+
+def test_a_wrap_that_cannot_be_distinguished_a_restart_is_neither():
+    """65 kJ wrap after 44 s at 1,500 W: who reads it after 60 s knows nothing."""
+    register = Register(0, 0.0, unit_j=1e-6, limits=LIMITS, wraps_after=65_532_610_987)
+    with pytest.raises(MeterFailed, match=r"not read for 60 s, in which .* wrapped unseen"):
+        register.joules(59_000_000_000, 60.0, 60.0)
+
+
+def test_one_slow_read_is_no_counter_that_stands_still():
+    register = Register(0, 0.0, unit_j=1e-6, limits=LIMITS)
+    register.joules(5 * JOULE, 0.1, 0.1)
+    register.joules(100 * JOULE, 0.2, 2.7)  # read at 2.0 s
+    assert register.joules(101 * JOULE, 2.7, 2.7) == pytest.approx(101)
+
+
+@pytest.mark.parametrize(
+    ("stops_at_s", "lasts_s", "energy"), [(2.6, 3.0, False), (0.3, 0.75, False), (2.95, 3.0, True)]
+)
+def test_a_counter_that_stops_before_the_run_does_gives_no_energy(stops_at_s, lasts_s, energy):
+    record = make_record(make_spec(meters=("rapl",)), {"computing": lasts_s / 3})
+    meter = {"meter": "rapl:package-0", "available": True, "source": "measured", "counter": True}
+    times = np.arange(-0.1, lasts_s + 0.2, 0.05)
+    joules = 50 * np.minimum(times + 0.1, stops_at_s + 0.1)
+    rows = [("host", "rapl:package-0", t, np.nan, j) for t, j in zip(times, joules, strict=True)]
+    info = record.info.model_copy(update={"meters": [MeterInfo(node="host", **meter)]})
+    row = observe(replace(record, info=info, power=pd.DataFrame(rows, columns=list(POWER_COLUMNS))))
+    assert (row["energy_j"] == row["energy_j"]) is energy
+    assert energy or "stood still for" in row["why_no_energy"]
 
 
 def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times(

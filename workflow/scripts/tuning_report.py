@@ -1,12 +1,11 @@
 """Write the tables and figures of the replays."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
+from joulecast.columns import read_frame
 from joulecast.logs import logged
+from joulecast.reading import read_json_object
 from joulecast.tables.tuning import Replays, write_tuning_tables
 from joulecast.tables.tuning_figures import configuration_maps, cumulative_cost
 from joulecast.tables.tuning_published import read_published_tuning
@@ -19,10 +18,13 @@ if TYPE_CHECKING:
 
 def main(traces: Path, eta: float) -> None:
     published = read_published_tuning(Path(snakemake.input.published))
-    by_policy = {Path(path).stem: pd.read_parquet(path) for path in snakemake.input.replays}
-    by_policy[HELD_OUT] = pd.read_parquet(snakemake.input.held_out[0])
-    paper, reproduction = map(pd.read_parquet, snakemake.input.published_replays)
-    choices = json.loads(Path(snakemake.input.held_out[1]).read_text())
+    by_policy = {
+        Path(path).stem: read_frame(Path(path), "replay") for path in snakemake.input.replays
+    }
+    by_policy[HELD_OUT] = read_frame(Path(snakemake.input.held_out[0]), "replay")
+    published_replays = [Path(path) for path in snakemake.input.published_replays]
+    paper, reproduction = (read_frame(path, "replay") for path in published_replays)
+    choices = read_json_object(Path(snakemake.input.held_out[1]), "choices of settings held out")
     settings = read_settings(traces)
     tables = Path(snakemake.output[0]).parent
     write_tuning_tables(

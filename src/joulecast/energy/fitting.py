@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.columns import read_frame
 from joulecast.energy.evaluation import evaluate, is_sweep
 from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.observations import allreduce_points, observe_all
@@ -16,6 +17,7 @@ from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
 from joulecast.files import directory_written_aside
 from joulecast.quantities import listed
+from joulecast.reading import read_json_object
 from joulecast.records import read_info, read_record
 
 _FRAMES = ("observations", "times", "energies", "ablations", "series")
@@ -45,13 +47,21 @@ class CampaignFit:
         """Read what :meth:`save` wrote.
 
         Raises:
-            JoulecastError: it is not all there.
+            JoulecastError: it is not all there, or not what was written.
         """
         try:
-            frames = {name: pd.read_parquet(folder / f"{name}.parquet") for name in _FRAMES}
-            mc2 = json.loads((folder / "mc2.json").read_text())
-        except (OSError, ValueError) as error:
-            raise JoulecastError(f"{folder}: the fits cannot be read ({error})") from None
+            frames = {
+                name: read_frame(folder / f"{name}.parquet", "fits of a campaign")
+                for name in _FRAMES
+            }
+            mc2 = read_json_object(folder / "mc2.json", "coefficients of MC2")
+            lacking = {"run", "kind", "folder", "total_s", "energy_j"} - {*frames["observations"]}
+            if lacking:
+                raise JoulecastError(
+                    f"{folder / 'observations.parquet'}: lacks {', '.join(sorted(lacking))}"
+                )
+        except JoulecastError as error:
+            raise JoulecastError(f"{error}; delete {folder} to have it made again") from None
         if "disturbed" not in frames["observations"]:  # fits of an earlier version
             frames["observations"] = frames["observations"].assign(disturbed="")
         return cls(**frames, mc2=mc2)

@@ -1,5 +1,6 @@
 """The power readings of a record that its energy is made of."""
 
+import numpy as np
 import pandas as pd
 
 from joulecast.metering import Metering, metered
@@ -7,6 +8,18 @@ from joulecast.records import RunRecord
 
 _LEAST_COVERED = 0.9
 """Share of a run that a meter has to be read over: what lies outside its readings is not known."""
+_STILL_S, _STILL_SHARE = 0.3, 0.03
+"""A counter of a device that is on does not stand still for longer, nor for a larger share of a run."""
+
+
+def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
+    """The longest time of a run in which a counter did not move, though it was read."""
+    t_s, joules = counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float)
+    moved = np.flatnonzero(np.diff(joules, prepend=-1.0) > 0)
+    # From the reading at which it stood to the last one that found it there.
+    until = np.append(moved[1:], len(joules)) - 1
+    still = np.clip(t_s[until], start_s, stop_s) - np.clip(t_s[moved], start_s, stop_s)
+    return float(still.max(initial=0.0))
 
 
 def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
@@ -30,6 +43,13 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
         # A counter knows what passed between two readings, however far apart; watts are unknown there.
         if not meter.counter and meter.coverage is not None:
             share = min(share, meter.coverage)
+        if meter.counter and meter.source in ("measured", "recorded"):
+            own = good[(good["node"] == meter.node) & (good["meter"] == meter.meter)]
+            own = own[own["joules"].notna()].sort_values("t_s", kind="stable")
+            still_s = _still_s(own, outcome.start_s, outcome.stop_s)
+            if still_s > max(_STILL_S, _STILL_SHARE * (outcome.stop_s - outcome.start_s)):
+                wrong[key] = f"stood still for {still_s:.2g} s of the run"
+                continue
         if share < _LEAST_COVERED:
             wrong[key] = (
                 f"was read over {100 * share:.0f} % of the run, {100 * _LEAST_COVERED:.0f} are needed"

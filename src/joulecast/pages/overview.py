@@ -158,7 +158,8 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
 
 def _replayed(found: Results) -> str:
     """Which recorded campaign is shown, if it is one that was measured elsewhere."""
-    recorded = {info.source.get("recorded_campaign") for info in found.infos} - {None}
+    named = (info.source.get("recorded_campaign") for info in found.infos)
+    recorded = {str(name) for name in named if name is not None}
     return f", replayed from {listed(sorted(recorded), 3)}" if recorded else ""
 
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from joulecast.columns import read_csv
+from joulecast.columns import read_csv, read_frame
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import observe_all
 from joulecast.errors import JoulecastError
-from joulecast.reading import read_bytes, read_json_object
+from joulecast.reading import read_json_object
 from joulecast.records import RunInfo, read_info, record_folders
 
 TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
@@ -201,8 +200,6 @@ def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataF
 def _replays(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     for path in sorted(folder.glob("[!.]*.parquet")):
         try:
-            yield path.stem, pd.read_parquet(BytesIO(read_bytes(path, "replay")))
+            yield path.stem, read_frame(path, "replay")
         except JoulecastError as error:
             unreadable.append(str(error))
-        except (OSError, ValueError) as error:
-            unreadable.append(f"{path}: {error}")

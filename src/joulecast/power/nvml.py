@@ -5,16 +5,19 @@ for by its field (157) and the plain call is the last resort, named so in the me
 """
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
-from joulecast.power.register import Register
+from joulecast.power.register import Limits, Register
 
-MOST_W = 10_000.0
+MOST_W = 4000.0
 """Watts that no GPU exceeds, whatever is put on one board."""
 RENEWED_EVERY_S = 0.1
-_MOVES_WITHIN_S = 2.0
-"""An idle GPU draws watts, and the counter has millijoules; some drivers renew it less often than others."""
+_LIMITS = Limits(least_w=0.1, most_w=MOST_W, renewed_s=RENEWED_EVERY_S, moves_within_s=10.0)
+"""An idle GPU draws watts; some drivers renew the counter of such a one seldom."""
+_PEAK = 3.0
+"""Transients of milliseconds reach twice the limit that the board allows."""
 _FIELD_POWER_INSTANT = 157  # NVML_FI_DEV_POWER_INSTANT, milliwatts
 
 
@@ -23,6 +26,15 @@ def _instant_watts(nvml: Any, device: Any) -> float:
     if value.nvmlReturn != nvml.NVML_SUCCESS:
         raise ReadFailed(f"power field: NVML code {value.nvmlReturn}")
     return float(value.value.uiVal) / 1e3
+
+
+def _limits(nvml: Any, device: Any) -> Limits:
+    """What is possible for a GPU: where the driver says its highest power limit, a peak of that."""
+    try:
+        highest_w = nvml.nvmlDeviceGetPowerManagementLimitConstraints(device)[1] / 1e3
+    except (nvml.NVMLError, AttributeError):
+        return _LIMITS
+    return replace(_LIMITS, most_w=min(MOST_W, _PEAK * highest_w)) if highest_w > 0 else _LIMITS
 
 
 def _uuid(nvml: Any, device: Any) -> str | None:
@@ -49,9 +61,7 @@ class NvmlMeter:
                 first_mj,
                 time.monotonic(),
                 unit_j=1e-3,
-                most_w=MOST_W,
-                renewed_s=RENEWED_EVERY_S,
-                moves_within_s=_MOVES_WITHIN_S,
+                limits=_limits(nvml, device),
             )
         except nvml.NVMLError:
             self.counter = False

@@ -6,18 +6,33 @@ which lies outside the package. ``energy_uj`` wraps at ``max_energy_range_uj``.
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
-from joulecast.power.register import Register
+from joulecast.power.register import Limits, Register
 from joulecast.provenance import boot_id
 
 POWERCAP = Path("/sys/class/powercap")
-MOST_W = 3000.0
-"""Watts that no domain exceeds, not even a machine of eight processors for a moment."""
+_MOST_W, _MOST_OF_A_MACHINE_W = 1500.0, 6000.0
+"""Watts that no processor, and no machine of several, exceeds even for a moment."""
 RENEWED_EVERY_S = 0.001
-_MOVES_WITHIN_S = 0.5
-"""Long against the time in which it is renewed, also while the processor sleeps."""
+_LIMITS = Limits(least_w=1e-3, most_w=_MOST_W, renewed_s=RENEWED_EVERY_S, moves_within_s=2.0)
+_PEAK = 4.0
+"""A processor may draw some times what it is allowed for long, for milliseconds to seconds."""
+
+
+def _limits(domain: Path, name: str) -> Limits:
+    """What is possible for a domain: at most a peak of what it is allowed, where the kernel says that."""
+    if name.startswith("psys"):
+        return replace(_LIMITS, most_w=_MOST_OF_A_MACHINE_W)
+    try:
+        allowed_w = int((domain / "constraint_0_max_power_uw").read_text()) / 1e6
+    except (OSError, ValueError):
+        return _LIMITS
+    if allowed_w < 10:  # some kernels say 0
+        return _LIMITS
+    return replace(_LIMITS, most_w=min(_MOST_W, _PEAK * allowed_w))
 
 
 class RaplMeter:
@@ -37,9 +52,7 @@ class RaplMeter:
             int(self._energy.read_text()),
             time.monotonic(),
             unit_j=1e-6,
-            most_w=MOST_W,
-            renewed_s=RENEWED_EVERY_S,
-            moves_within_s=_MOVES_WITHIN_S,
+            limits=_limits(domain, name.removeprefix("rapl:")),
             wraps_after=range_uj,
         )
 

@@ -1,11 +1,30 @@
 """An energy register of a device: joules since it was opened, or the reason why it cannot be believed.
 
-A register counts up and may wrap. It can also restart (a driver is loaded anew), run backwards, or stop.
-What it says is believed only while the watts that follow from it are possible for the device: a wrap is one
-only then. After the first fault it has failed for good, since what it missed is not known.
+A register counts up and may wrap. It can also restart (a driver is loaded anew), run backwards, jump, or
+stop. What it says is believed only while the watts that follow from it are possible for the device: a wrap is
+one only then. After the first fault it has failed for good, since what it missed is not known.
 """
 
+from dataclasses import dataclass
+
 from joulecast.power.meters import MeterFailed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is possible for a device and its register.
+
+    Attributes:
+        least_w: watts that a device which is on cannot fall below, as a mean over ``moves_within_s``.
+        most_w: watts that it cannot exceed.
+        renewed_s: how often the register is renewed.
+        moves_within_s: how long its count may stay the same.
+    """
+
+    least_w: float
+    most_w: float
+    renewed_s: float
+    moves_within_s: float
 
 
 class Register:
@@ -15,9 +34,7 @@ class Register:
         first: its count when it is opened.
         at_s: when that was.
         unit_j: joules of one count.
-        most_w: watts that the device cannot exceed.
-        renewed_s: how often it is renewed.
-        moves_within_s: a register of a device that is on moves at least so often.
+        limits: what is possible.
         wraps_after: the largest count; ``None``: it does not wrap.
     """
 
@@ -27,15 +44,13 @@ class Register:
         at_s: float,
         *,
         unit_j: float,
-        most_w: float,
-        renewed_s: float,
-        moves_within_s: float,
+        limits: Limits,
         wraps_after: int | None = None,
     ) -> None:
-        self._last, self._last_s, self._moved_s = first, at_s, at_s
-        self._unit_j, self._most_w, self._renewed_s = unit_j, most_w, renewed_s
-        self._moves_within_s, self._wraps_after = moves_within_s, wraps_after
-        self._counted = 0
+        self._last, self._last_s = first, at_s
+        self._unit_j, self._limits, self._wraps_after = unit_j, limits, wraps_after
+        self._counted = self._seen = 0
+        self._seen_s = at_s
         self._fault: str | None = None
 
     def joules(self, count: int, before_s: float, after_s: float) -> float:
@@ -58,18 +73,23 @@ class Register:
     def _look(self, count: int, before_s: float, after_s: float) -> str | None:
         step, elapsed_s = count - self._last, after_s - self._last_s
         # The first of two reads may have been of a count that was about to be renewed.
-        most_j = self._most_w * (elapsed_s + self._renewed_s)
-        if step < 0 and self._wraps_after is not None and count >= 0:
-            step += self._wraps_after + 1
+        most_j = self._limits.most_w * (elapsed_s + self._limits.renewed_s)
+        if self._wraps_after is not None:
+            if most_j >= self._wraps_after * self._unit_j:
+                return f"it was not read for {elapsed_s:.3g} s, in which its counter may have wrapped unseen"
+            if step < 0 <= count:
+                step += self._wraps_after + 1
         if step < 0 or step * self._unit_j > most_j:
             return (
                 f"its counter went from {self._last * self._unit_j:.6g} to {count * self._unit_j:.6g} J "
                 f"in {elapsed_s:.3g} s: it restarted or is broken"
             )
-        if step > 0:
-            self._moved_s = before_s
-        elif before_s - self._moved_s > self._moves_within_s:
-            return f"its counter did not move for {before_s - self._moved_s:.2g} s: it is broken"
         self._last, self._last_s = count, before_s
         self._counted += step
+        # A slow read may be of its end: only what lies surely between two reads counts as standing still.
+        stood_s, moved_j = before_s - self._seen_s, (self._counted - self._seen) * self._unit_j
+        if stood_s > self._limits.moves_within_s:
+            if moved_j < self._limits.least_w * stood_s:
+                return f"its counter moved by {moved_j:.2g} J in {stood_s:.2g} s: it stands still"
+            self._seen, self._seen_s = self._counted, after_s
         return None

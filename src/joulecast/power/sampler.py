@@ -198,7 +198,10 @@ def _joined(parts: Iterable[Part]) -> Part:
     answer |= {"meters": [], "absent": [], "missed_deadlines": 0, "programs": [], "died": None}
     for part in parts:
         for name, value in part.items():
-            answer[name] = answer[name] + value if name in _ROWS else value
+            if name in _ROWS:
+                answer[name].extend(value)
+            else:
+                answer[name] = value
     return answer
 
 

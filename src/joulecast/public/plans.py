@@ -12,7 +12,16 @@ from typing import Any, Literal
 # Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
 import joulecast.partition  # noqa: F401
 from joulecast.errors import JoulecastError
-from joulecast.public.given import AnyPath, check, naming, path
+from joulecast.public.given import (
+    MOST_NODES,
+    MOST_SAMPLES,
+    AnyPath,
+    check,
+    check_amounts,
+    check_counts,
+    naming,
+    path,
+)
 
 _BATCH_PER_DEVICE = 32
 """Default samples of a device's step."""
@@ -69,6 +78,10 @@ def simulate(
     from joulecast.tables.strategies import priced
 
     check("mode", mode, ("default", "proteus"))
+    check_counts("batch", [batch], MOST_SAMPLES)
+    check_amounts("gamma", [gamma])
+    check_amounts("stragglers", (stragglers or {}).values())
+    check_amounts("links", (links or {}).values())
     with naming(network, platform, strategy, calibration, database):
         on, costs = platform_and_costs(
             str(platform),
@@ -121,6 +134,9 @@ def search(
     from joulecast.planning.strategies import platform_and_costs
     from joulecast.simulator.search import search
 
+    check_counts("devices", [devices], MOST_NODES)
+    check_counts("global_batch", [global_batch], MOST_SAMPLES)
+    check_amounts("links", (links or {}).values())
     with naming(network, platform, calibration, database):
         on, costs = platform_and_costs(
             str(platform),

@@ -10,7 +10,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulecast.public.given import AnyPath, Records, check, naming, path, paths
+from joulecast.public.given import (
+    MOST_NODES,
+    MOST_SAMPLES,
+    AnyPath,
+    Records,
+    check,
+    check_counts,
+    naming,
+    path,
+    paths,
+)
 
 if TYPE_CHECKING:
     from joulecast.energy.fitting import CampaignFit
@@ -156,8 +166,10 @@ def forecast(
     from joulecast.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
+    nodes = list(nodes)
+    check_counts("nodes", nodes, MOST_NODES)
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, list(nodes), scaling)
+        return forecast_records(folders, nodes, scaling)
 
 
 def advise(
@@ -203,6 +215,9 @@ def advise(
     from joulecast.recorded import run_records
     from joulecast.shipped import PLATFORMS
 
+    counts, batches = (None if given is None else list(given) for given in (nodes, batch))
+    check_counts("nodes", counts or (), MOST_NODES)
+    check_counts("batch", batches or (), MOST_SAMPLES)
     named = naming(*paths(records), platform, history)
     with named, run_records(paths(records)) as folders:
         return advise_on(
@@ -211,8 +226,8 @@ def advise(
             Limit(deadline_s, energy_budget_j, energy_weight),
             platform=None if platform is None else str(platform),
             samples=samples,
-            nodes=None if nodes is None else list(nodes),
-            batches=None if batch is None else list(batch),
+            nodes=counts,
+            batches=batches,
             history=path(history),
             platforms=PLATFORMS if platforms is None else Path(platforms),
             fits=path(fits),

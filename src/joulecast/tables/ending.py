@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.columns import Column, read_csv
+from joulecast.columns import Column, read_csv, read_frame
+from joulecast.errors import JoulecastError
 from joulecast.progress import disturbed_pipelines, progress_of
 from joulecast.quantities import counted
 
@@ -15,8 +16,8 @@ _ATTEMPTS = {"run": Column("text"), "now": Column("text")}
 def _left_out(results: Path) -> str:
     observations = results / "fits" / "observations.parquet"
     try:
-        runs = pd.read_parquet(observations, columns=["run", "polluted", "left_out_for"])
-    except (OSError, ValueError):
+        runs = read_frame(observations, "observations", ["run", "polluted", "left_out_for"])
+    except JoulecastError:
         return ""
     marked = runs[runs["polluted"] != ""]
     if marked.empty:

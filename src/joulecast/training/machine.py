@@ -116,7 +116,7 @@ def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int
                     f"{holders()}; wait for its end or end it, then start again"
                 )
             if not is_noted:
-                print(f"{holders()} measures; waiting for its end", file=log, flush=True)
+                _teller(log)(f"{holders()} measures; waiting for its end")
                 is_noted = True
             time.sleep(_LOOK_S)
         yield name.fileno()
