@@ -162,11 +162,13 @@ def test_a_counter_that_falls_in_a_run_costs_its_energy_and_nothing_else(two_hos
         return 200_000_000_000 + uj % 50_000_000  # falls by 50 J every second
 
     with rapl(tmp_path / "node00", tmp_path / "node01", counted=counted):
-        measure(sleeping(3), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
+        measure(
+            sleeping(1.5), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100
+        )
     row = observe(read_record(tmp_path / "two"))
     assert row["energy_j"] != row["energy_j"] and row["energy_source"] is None
     assert "its counter went from" in row["why_no_energy"]
-    assert row["total_s"] >= 3
+    assert row["total_s"] >= 1.5
 
 
 @pytest.mark.parametrize("measured_s", [0.0, 5000.0, 10000.0])

@@ -17,8 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 from joulecast.errors import JoulecastError
+from joulecast.power import nvml
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.meters import ReadFailed, Reading
+from joulecast.power.register import Limits
 from joulecast.spec import Workload
 from joulecast.tuning.history import History, begun_of, read_history_file
 from joulecast.tuning.limit_profile import LimitProfile, Window
@@ -316,6 +318,9 @@ def bench(monkeypatch, tmp_path):
     bench = Bench()
     bench.gpu = Gpu(bench)
     monkeypatch.setitem(sys.modules, "pynvml", bench.gpu)
+    # Its seconds are made up, and its counter goes by them.
+    anything = Limits(least_w=0.0, most_w=math.inf, renewed_s=1.0, moves_within_s=math.inf)
+    monkeypatch.setattr(nvml, "_limits", lambda *_: anything)
     # What a trial on a GPU sets in the environment goes away with the test.
     for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "PCI_BUS_ID" if name.endswith("ORDER") else "0")

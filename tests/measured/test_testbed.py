@@ -178,7 +178,7 @@ def test_a_folder_that_was_changed_or_is_something_else_is_refused(tmp_path):
         read_results(copy)
     (copy / "ranks.csv").unlink()
     (copy / "steps.csv").write_bytes((RECORDED / "steps.csv").read_bytes())
-    with pytest.raises(JoulecastError, match=r"ranks\.csv: cannot be read"):
+    with pytest.raises(JoulecastError, match=r"ranks\.csv: no such file"):
         read_results(copy)
     provenance = json.loads((copy / "provenance.json").read_text())
     (copy / "provenance.json").write_text(json.dumps({**provenance, "format": 99}))

@@ -647,7 +647,7 @@ def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
     [
         ({"runs": "run,system\na,b\n"}, "runs.csv: lacks the columns benchmark, status, nodes"),
         ({"power": "run,meter,t_s,watts\na,n,1,2\nb,n,1,2\na,n,2,2\n"}, "do not lie together"),
-        ({"events": ""}, "events.csv: is not the table"),
+        ({"events": ""}, "events.csv: is no table"),
     ],
 )
 def test_tables_that_are_none_are_refused_by_name(tmp_path, monkeypatch, changes, said):

@@ -22,6 +22,7 @@ from joulecast.frames import POWER_COLUMNS
 from joulecast.metering import MeterInfo
 from joulecast.power import meters as meters_module
 from joulecast.power import nvml, rapl
+from joulecast.power.counters import EnergyCounter
 from joulecast.power.meters import (
     MeteredNodes,
     MeterFailed,
@@ -268,8 +269,6 @@ def test_a_counter_with_a_fault_is_believed_no_longer(fault, wraps_after):
     with pytest.raises(MeterFailed, match="counter"):
         for k in range(1, 50):
             assert 0 <= read(k) <= 5.0 * k + 7
-    with pytest.raises(MeterFailed):
-        read(50)
 
 
 @given(
@@ -298,6 +297,21 @@ def test_a_wrap_that_cannot_be_distinguished_a_restart_is_neither():
     register = Register(0, 0.0, unit_j=1e-6, limits=LIMITS, wraps_after=65_532_610_987)
     with pytest.raises(MeterFailed, match=r"not read for 60 s, in which .* wrapped unseen"):
         register.joules(59_000_000_000, 60.0, 60.0)
+
+
+def test_a_fault_costs_the_energy_of_the_training_that_it_lies_in_and_of_no_other():
+    fake = FakeNvml()
+    counter = EnergyCounter([nvml.NvmlMeter(fake, None, 0, "host")], None)
+    first = counter.begin()
+    fake.energy_mj = 10
+    assert counter.read() is None, "it restarted"
+    fake.energy_mj = 60
+    joules, why = counter.between(first, counter.read())
+    assert joules is None and "nvml:0 failed: its counter went from 5 to 0.01 J" in why
+    fake.energy_mj = 20  # and once more between two trainings
+    first = counter.begin()
+    fake.energy_mj = 50
+    assert counter.between(first, counter.read()) == (pytest.approx(0.03), None)
 
 
 def test_one_slow_read_is_no_counter_that_stands_still():

@@ -135,7 +135,7 @@ def test_a_file_that_is_not_what_was_recorded_is_named(campaign, tmp_path, name,
     [
         (None, "missing; .* is no recorded campaign"),
         ("{", "is not JSON"),
-        ("[]", "expected the JSON object"),
+        ("[]", "expected a JSON object"),
         ('{"format": 2}', "campaign format 2, this joulecast reads 1"),
         ('{"format": 1}', "name: Field required"),
     ],

@@ -50,12 +50,9 @@ class CampaignFit:
             JoulecastError: it is not all there, or not what was written.
         """
         try:
-            frames = {
-                name: read_frame(folder / f"{name}.parquet", "fits of a campaign")
-                for name in _FRAMES
-            }
+            frames = {name: read_frame(folder / f"{name}.parquet", "the fits") for name in _FRAMES}
             mc2 = read_json_object(folder / "mc2.json", "coefficients of MC2")
-            lacking = {"run", "kind", "folder", "total_s", "energy_j"} - {*frames["observations"]}
+            lacking = {"run", "kind", "folder"} - {*frames["observations"]}
             if lacking:
                 raise JoulecastError(
                     f"{folder / 'observations.parquet'}: lacks {', '.join(sorted(lacking))}"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.power import nvml, rapl
-from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed
+from joulecast.power.meters import Meter, MeteredNodes, MeterFailed, MeterUnavailable, ReadFailed
 
 # Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
 # as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
@@ -42,15 +42,30 @@ class EnergyCounter:
         self._meters, self.why_not = meters, why_not
         self._least_s, self._renewed_s = least_s, renewed_s
         self._last_failure = ""
+        self._has_failed = False
+
+    def begin(self) -> float | None:
+        """The first of the readings that belong together: a fault of a counter before it is forgotten."""
+        for _ in range(2):
+            # A fault since the last reading shows in the first of two.
+            self._has_failed = False
+            joules = self.read()
+            if joules is not None:
+                return joules
+        return None
 
     def read(self) -> float | None:
-        """Joules since it was opened; ``None`` when a counter cannot be read."""
-        if self.why_not is not None:
+        """Joules since it was opened; ``None`` if a counter cannot be read or failed since :meth:`begin`."""
+        if self.why_not is not None or self._has_failed:
             return None
         total = 0.0
         for meter in self._meters:
             try:
                 joules = meter.read().joules
+            except MeterFailed as error:
+                self._last_failure = f"{meter.name} failed: {error}"
+                self._has_failed = True
+                return None
             except ReadFailed as error:
                 self._last_failure = f"{meter.name} could not be read ({error})"
                 return None

@@ -2,7 +2,8 @@
 
 A register counts up and may wrap. It can also restart (a driver is loaded anew), run backwards, jump, or
 stop. What it says is believed only while the watts that follow from it are possible for the device: a wrap is
-one only then. After the first fault it has failed for good, since what it missed is not known.
+one only then. After a fault it counts on from what it says then; what it missed is not known, so that joules
+from before a fault to after it are none.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,6 @@ class Register:
         self._unit_j, self._limits, self._wraps_after = unit_j, limits, wraps_after
         self._counted = self._seen = 0
         self._seen_s = at_s
-        self._fault: str | None = None
 
     def joules(self, count: int, before_s: float, after_s: float) -> float:
         """Joules since it was opened.
@@ -62,12 +62,13 @@ class Register:
             after_s: just after.
 
         Raises:
-            MeterFailed: it cannot be believed, now or earlier.
+            MeterFailed: it cannot be believed.
         """
-        if self._fault is None:
-            self._fault = self._look(count, before_s, after_s)
-        if self._fault is not None:
-            raise MeterFailed(self._fault)
+        fault = self._look(count, before_s, after_s)
+        if fault is not None:
+            self._last, self._last_s = count, before_s
+            self._seen, self._seen_s = self._counted, after_s
+            raise MeterFailed(fault)
         return self._counted * self._unit_j
 
     def _look(self, count: int, before_s: float, after_s: float) -> str | None:

@@ -44,7 +44,9 @@ def check_counts(name: str, values: Iterable[int | None], most: int) -> None:
     """Refuse a count that is below 1, or that nothing has."""
     for value in values:
         if value is not None and not 1 <= value <= most:
-            raise JoulecastError(f"{name} {str(value)[:20]}: give a number from 1 to {most:g}")
+            raise JoulecastError(
+                f"{name} {str(value)[:20]}: must be at least 1 and at most {most:g}"
+            )
 
 
 def check_amounts(name: str, values: Iterable[float | None]) -> None:

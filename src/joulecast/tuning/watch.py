@@ -57,7 +57,7 @@ class Watch:
                 self._limits.set(self._limit_w)
             else:
                 self.profile = self._profile_of(self._limits.set)
-        self._first = self._seconds(), self._counter.read()
+        self._first = self._seconds(), self._counter.begin()
         self._read_s = self._first[0]
 
     def ended(self) -> None:
