@@ -38,8 +38,8 @@ from conftest import copy_workflow, make_record, make_spec
 from mlperf_fixtures import write_run
 
 from joulecast.errors import JoulecastError
-from joulecast.recorded import pack
-from joulecast.records import read_record, record_folders, write_record
+from joulecast.records.record import read_record, record_folders, write_record
+from joulecast.records.recorded import pack
 
 _MOST_STARTS = 6
 _PATIENCE_S = 240.0
@@ -51,7 +51,7 @@ _BEGIN = "begin"
 _REPLAY = f"""
 import sys
 from pathlib import Path
-from joulecast.recorded import unpack_all
+from joulecast.records.recorded import unpack_all
 print({_BEGIN!r}, flush=True)
 unpack_all(Path(sys.argv[1]), Path(sys.argv[2]))
 """
@@ -66,7 +66,7 @@ import_mlperf(Path(sys.argv[1]), Path(sys.argv[2]))
 _RECORD = f"""
 import sys
 from pathlib import Path
-from joulecast.config import parse_config
+from joulecast.campaign.config import parse_config
 from joulecast.errors import JoulecastError
 from joulecast.training import recorder
 every = recorder.planned_runs

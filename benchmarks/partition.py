@@ -44,14 +44,14 @@ from scipy.sparse.csgraph import connected_components
 from threadpoolctl import threadpool_limits
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.placement import placement_graph
+from joulecast.graphs.device_placement import placement_graph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.baselines import block_cuts
 from joulecast.partition.compat import compat_plan
+from joulecast.partition.dynamic_programme import cut_order_by_work
 from joulecast.partition.planner import best_plan
 from joulecast.partition.problem import pipeline_problem, placement_problem
-from joulecast.partition.search import cut_order_by_work
 
 try:
     import pymetis

@@ -16,9 +16,9 @@ import psutil
 from _output import parser, show
 
 from joulecast.platforms import Platform
-from joulecast.provenance import usable_cores
-from joulecast.records import read_record
-from joulecast.spec import RunSpec, Training, Workload
+from joulecast.records.provenance import usable_cores
+from joulecast.records.record import read_record
+from joulecast.records.spec import RunSpec, Training, Workload
 from joulecast.training.launch import measure
 
 

@@ -68,7 +68,7 @@ def _records(folder: Path) -> list[Path]:
 
 def prepare(folder: Path, runs: int) -> None:
     """Make a private copy of the workflow with a campaign of ``runs`` runs, measured and recorded."""
-    from joulecast.recorded import pack
+    from joulecast.records.recorded import pack
 
     for name in ("workflow", "config", "profiles"):
         shutil.copytree(ROOT / name, folder / name)
@@ -112,7 +112,7 @@ def _graph_resumed(folder: Path) -> None:
 
 
 def _unpack(folder: Path) -> None:
-    from joulecast.recorded import unpack_all
+    from joulecast.records.recorded import unpack_all
 
     unpack_all(folder / "campaign", _results(folder) / "records")
 
@@ -153,7 +153,7 @@ def _figures(folder: Path) -> None:
 
 def _check(folder: Path) -> None:
     from joulecast.energy.fitting import CampaignFit
-    from joulecast.tables.checks import check_results
+    from joulecast.report.tables.checks import check_results
 
     fit = CampaignFit.load(_results(folder) / "fits")
     check_results(_records(folder), fit).to_csv(_results(folder) / "checks.csv")

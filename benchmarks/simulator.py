@@ -14,12 +14,12 @@ from pathlib import Path
 
 from _output import parser, show
 
-from joulecast.graphs.shipped import load
+from joulecast.graphs.shipped_graphs import load
 from joulecast.platforms import read_platform
-from joulecast.simulator.search import search
+from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.simulator.simulate import Assumptions, simulate
 from joulecast.simulator.strategy import Strategy
-from joulecast.tables.simulator import read_published_simulators
+from joulecast.simulator.strategy_search import search
 
 _CONFIG = Path(__file__).resolve().parents[1] / "config"
 _FOLDED = (8, 32, 64, 128, 1024, 10000)

@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve()
 
 def _spec(network: str, batch: int, image_size: int, steps: int) -> str:
     from joulecast.platforms import Platform
-    from joulecast.spec import RunSpec, Training, Workload
+    from joulecast.records.spec import RunSpec, Training, Workload
 
     return RunSpec(
         run=f"bench-{network}",
@@ -36,8 +36,8 @@ def _spec(network: str, batch: int, image_size: int, steps: int) -> str:
 
 
 def _ours(spec: str) -> dict[str, float]:
-    from joulecast.records import read_record
-    from joulecast.spec import RunSpec
+    from joulecast.records.record import read_record
+    from joulecast.records.spec import RunSpec
     from joulecast.training.launch import measure
 
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def ddp_rank(rank: int, folder: str) -> None:
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
-    from joulecast.spec import RunSpec
+    from joulecast.records.spec import RunSpec
     from joulecast.training.loader import Loader, batch_indices
     from joulecast.workloads.datasets import open_dataset
     from joulecast.workloads.networks import build_network

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.tuning.expectation import expected_default
-from joulecast.tuning.experiment import COMPARED, Setting, read_settings, replayed
+from joulecast.tuning.policy_experiment import COMPARED, Setting, read_settings, replayed
 from joulecast.tuning.traces import Trace
 
 _LIMIT_S = 2.0

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 
-from joulecast.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.platforms import Platform
-from joulecast.records import Checks, MeterInfo, Outcome, RunInfo, RunRecord
-from joulecast.spec import Foreign, RunSpec, Training, Workload
+from joulecast.records.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.records.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord
+from joulecast.records.spec import Foreign, RunSpec, Training, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 # How long an example takes is a matter of the machine and of what else it does.

@@ -9,7 +9,7 @@ import pandas as pd
 from conftest import ROOT
 from mlperf_fixtures import write_run
 
-from joulecast.recorded import unpack_all
+from joulecast.records.recorded import unpack_all
 from joulecast.tuning.history import add_to_history_file, begin_history_file
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, Trial
 

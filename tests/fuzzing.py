@@ -27,15 +27,15 @@ from conftest import ROOT
 from mutations import mutated
 from typer.testing import CliRunner
 
-from joulecast.attempts import attempts_at
-from joulecast.campaign_check import require_campaign
-from joulecast.cli import app
-from joulecast.cli_errors import shown
-from joulecast.config import read_config
+from joulecast.campaign.attempts import attempts_at
+from joulecast.campaign.check import require_campaign
+from joulecast.campaign.config import read_config
+from joulecast.campaign.external import listed_downloads
+from joulecast.cli.errors import shown
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.external import listed_downloads
-from joulecast.tables.published import read_published
-from joulecast.tables.tuning_published import read_published_tuning
+from joulecast.report.tables.published import read_published
+from joulecast.report.tables.tuning_published import read_published_tuning
 
 CPU_S = 10
 MORE_BYTES = 1 << 30

@@ -13,9 +13,9 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 
 from typing import TYPE_CHECKING
 
+from joulecast.api.forecasts import advise, evaluate, fit, forecast, measure, read_records
+from joulecast.api.plans import partition, search, simulate, tune
 from joulecast.errors import JoulecastError
-from joulecast.public.plans import partition, search, simulate, tune
-from joulecast.public.runs import advise, evaluate, fit, forecast, measure, read_records
 
 if TYPE_CHECKING:
     __version__: str

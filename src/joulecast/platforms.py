@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.errors import JoulecastError
-from joulecast.reading import read_yaml, validated
-from joulecast.shipped import PLATFORMS, find, is_path, known
+from joulecast.files.reading import read_yaml, validated
+from joulecast.files.shipped import PLATFORMS, find, is_path, known
 
 # What no machine has more of, so that what is computed of it is finite.
 _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6

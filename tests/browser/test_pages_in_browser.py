@@ -14,10 +14,10 @@ from conftest import make_record, make_spec
 from pages_fixtures import write_campaign
 from playwright.sync_api import sync_playwright
 
-from joulecast.pages.charts import PALETTES
-from joulecast.pages.overview import FIGURES, write_overview
-from joulecast.records import write_record
-from joulecast.tables.output import write_table
+from joulecast.records.record import write_record
+from joulecast.report.figures.look import PALETTES
+from joulecast.report.pages.overview import FIGURES, write_overview
+from joulecast.report.tables.output import write_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from debian import why_not_installed

@@ -9,8 +9,8 @@ import pytest
 from campaigns import Campaign
 from emulated import NODES, EmulatedSlurm, why_not
 
-from joulecast.frames import FRAMES
-from joulecast.records import read_record
+from joulecast.records.frames import FRAMES
+from joulecast.records.record import read_record
 from joulecast.training.launch import measure
 
 # Ranks of four nodes on two cores: emulated, and said so in every record.

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from conftest import MINIMAL, copy_workflow, snakemake
 
-from joulecast.progress import remove_disturbed
+from joulecast.campaign.progress import remove_disturbed
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import pytest
 from conftest import make_spec
 
 from joulecast.energy.observations import observe
-from joulecast.provenance import boot_id
-from joulecast.records import read_record
-from joulecast.spec import Calibration
+from joulecast.records.provenance import boot_id
+from joulecast.records.record import read_record
+from joulecast.records.spec import Calibration
 from joulecast.training.hosts import ClockOffset, RunClock
 from joulecast.training.launch import measure
 

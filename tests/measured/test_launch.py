@@ -14,12 +14,12 @@ import psutil
 import pytest
 from conftest import make_spec
 
-from joulecast.attempts import attempts_at, bring_back
+from joulecast.campaign.attempts import attempts_at, bring_back
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.provenance import usable_cores
-from joulecast.records import read_record
-from joulecast.spec import Calibration, Emulation, RunSpec
+from joulecast.records.provenance import usable_cores
+from joulecast.records.record import read_record
+from joulecast.records.spec import Calibration, Emulation, RunSpec
 from joulecast.training import launch
 from joulecast.training.launch import command_line, measure
 from joulecast.training.processes import NotBegun
@@ -272,7 +272,7 @@ def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, ti
 
 
 STARTER = (
-    "import sys; from pathlib import Path; from joulecast.spec import RunSpec;"
+    "import sys; from pathlib import Path; from joulecast.records.spec import RunSpec;"
     "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
     "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
 )

@@ -21,13 +21,13 @@ from joulecast.power import nvml
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.meters import ReadFailed, Reading
 from joulecast.power.register import Limits
-from joulecast.spec import Workload
+from joulecast.records.spec import Workload
 from joulecast.tuning.history import History, begun_of, read_history_file
-from joulecast.tuning.limit_profile import LimitProfile, Window
+from joulecast.tuning.limit_choice import selector
+from joulecast.tuning.limit_measurement import LimitProfile, Window
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
 from joulecast.tuning.live_record import live_record
 from joulecast.tuning.policies import Default, PowerLimitOnly
-from joulecast.tuning.power_limits import selector
 from joulecast.tuning.trial import CostModel, Proposal
 from joulecast.tuning.zeus import Zeus
 
@@ -108,7 +108,7 @@ def test_accuracy_is_of_the_images_that_there_are():
 
 def test_torch_is_loaded_only_to_train():
     code = (
-        "import sys; from joulecast.spec import Workload\n"
+        "import sys; from joulecast.records.spec import Workload\n"
         "from joulecast.tuning.live import LiveJob, LiveTraining\n"
         "LiveTraining(LiveJob(Workload(network='lenet5')))\n"
         "assert not {'torch', 'mpi4py', 'pynvml'} & set(sys.modules)"
@@ -141,7 +141,8 @@ class Bench:
 def test_a_job_of_the_scheduler_s_can_train():
     """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
     train = (
-        "from joulecast.spec import Workload; from joulecast.tuning.live import LiveJob, LiveTraining;"
+        "from joulecast.records.spec import Workload;"
+        "from joulecast.tuning.live import LiveJob, LiveTraining;"
         "from joulecast.tuning.trial import Proposal;"
         "job = LiveJob(Workload(network='lenet5', image_size=8), (64,), 64, 0.01, max_epochs=1);"
         "print(LiveTraining(job).run(Proposal(64), 1).epochs)"
@@ -675,8 +676,8 @@ PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from joulecast.spec import Workload
-from joulecast.tuning.limit_profile import Window
+from joulecast.records.spec import Workload
+from joulecast.tuning.limit_measurement import Window
 from joulecast.tuning.live import LiveJob, LiveTraining, _open_training, tune_live
 from joulecast.tuning.policies import PowerLimitOnly
 

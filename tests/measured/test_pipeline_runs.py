@@ -6,8 +6,8 @@ import statistics
 import pytest
 
 from joulecast.errors import JoulecastError
-from joulecast.provenance import usable_cores
-from joulecast.schedules import makespan
+from joulecast.graphs.schedules import makespan
+from joulecast.records.provenance import usable_cores
 from joulecast.training.pipeline_runs import measure_pipeline
 from joulecast.training.pipeline_tasks import numbered, tasks_of
 from joulecast.workloads.networks import build_network

@@ -15,14 +15,14 @@ from conftest import ROOT
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
-from joulecast.testbed import measure as measuring
-from joulecast.testbed.configurations import Configuration, Layer
-from joulecast.testbed.families import REPEATED, all_configurations
-from joulecast.testbed.jobs import calibration_jobs
-from joulecast.testbed.load import foreign_cpu_s
-from joulecast.testbed.measure import find_launcher, measure
-from joulecast.testbed.namespaces import Link, node_name
-from joulecast.testbed.results import read_results
+from joulecast.ground_truth import measure as measuring
+from joulecast.ground_truth.configurations import Configuration, Layer
+from joulecast.ground_truth.families import REPEATED, all_configurations
+from joulecast.ground_truth.jobs import calibration_jobs
+from joulecast.ground_truth.load import foreign_cpu_s
+from joulecast.ground_truth.measure import find_launcher, measure
+from joulecast.ground_truth.namespaces import Link, node_name
+from joulecast.ground_truth.results import read_results
 from joulecast.training.machine import machine_lock
 
 RECORDED = ROOT / "recorded/emulated-network"
@@ -224,7 +224,7 @@ def test_own_processes_are_not_foreign():
 SUMS = """
 import numpy as np
 from mpi4py import MPI
-from joulecast.testbed.messages import ALL_REDUCES, Rank
+from joulecast.ground_truth.messages import ALL_REDUCES, Rank
 comm, rank = MPI.COMM_WORLD, Rank()
 for algorithm in ALL_REDUCES.values():
     for size in (1, 5, 1001, 65536):

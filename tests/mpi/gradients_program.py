@@ -12,7 +12,7 @@ from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts
 from joulecast.training.loader import batch_indices
 from joulecast.training.loop import loss_sum
-from joulecast.training.stages import StageClock
+from joulecast.training.stage_clock import StageClock
 from joulecast.workloads.datasets import open_dataset
 from joulecast.workloads.networks import build_network
 

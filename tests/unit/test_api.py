@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import joulecast
 import joulecast.partition.planner
 from joulecast import JoulecastError
-from joulecast.cli import app
+from joulecast.cli.main import app
 
 FUNCTIONS = sorted(set(joulecast.__all__) - {"JoulecastError", "__version__"})
 

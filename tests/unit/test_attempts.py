@@ -12,7 +12,7 @@ import threading
 import psutil
 import pytest
 
-from joulecast.attempts import (
+from joulecast.campaign.attempts import (
     attempt_noted,
     attempts_at,
     bring_back,
@@ -21,7 +21,7 @@ from joulecast.attempts import (
     wait_for_earlier,
 )
 from joulecast.errors import JoulecastError
-from joulecast.provenance import physical_host
+from joulecast.records.provenance import physical_host
 
 
 def _open_attempt(folder, pid, started_s, **changes):
@@ -155,7 +155,7 @@ def test_a_record_that_was_removed_for_a_job_comes_back_if_it_is_new(tmp_path):
 
 
 def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("joulecast.attempts._POLL_S", 0.1)
+    monkeypatch.setattr("joulecast.campaign.attempts._POLL_S", 0.1)
     child = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     )

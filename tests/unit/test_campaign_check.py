@@ -9,10 +9,10 @@ from conftest import ROOT, make_record, make_spec
 from test_progress import noted
 from typer.testing import CliRunner
 
-from joulecast import campaign_check
-from joulecast.cli import app
-from joulecast.records import write_record
-from joulecast.tables.ending import ending
+from joulecast.campaign import check as campaign_check
+from joulecast.campaign.ending import ending
+from joulecast.cli.main import app
+from joulecast.records.record import write_record
 
 GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
 
@@ -21,7 +21,7 @@ GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
 def check(tmp_path, monkeypatch):
     """Check a configuration of this text in the checkout; the dry run has tests of its own."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("joulecast.cli.dry_run", lambda *_: 12)
+    monkeypatch.setattr("joulecast.cli.main.dry_run", lambda *_: 12)
 
     def run(text: str):
         file = tmp_path / "mine.yaml"

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from joulecast.campaign import campaign_runs, run_table
-from joulecast.config import (
+from joulecast.campaign.config import (
     Config,
     documented_defaults,
     json_schema,
     parse_config,
     read_config,
 )
+from joulecast.campaign.runs import campaign_runs, run_table
 from joulecast.errors import JoulecastError
 
 PLATFORMS = ROOT / "config/platforms"

@@ -18,13 +18,13 @@ from alike import assert_alike
 from conftest import ROOT
 from typer.testing import CliRunner
 
-from joulecast.cli import app
-from joulecast.frames import FRAMES, PHASES, STAGES
-from joulecast.metering import MeterInfo
+from joulecast.cli.main import app
 from joulecast.power import meters
 from joulecast.power.meters import METER_NAMES
-from joulecast.records import Checks, Outcome, RunInfo
-from joulecast.spec import Foreign, RunSpec, Training, Workload
+from joulecast.records.frames import FRAMES, PHASES, STAGES
+from joulecast.records.metering import MeterInfo
+from joulecast.records.record import Checks, Outcome, RunInfo
+from joulecast.records.spec import Foreign, RunSpec, Training, Workload
 from joulecast.tuning.registry import POLICIES
 from joulecast.workloads.networks import NETWORKS, NetworkInfo
 
@@ -99,7 +99,7 @@ def test_adding_a_network(folder, monkeypatch):
     (folder / "mine.yaml").write_text(the(page, "mine.yaml"))
     (command,) = commands(DOCS / "how-to" / page)
     # The dry run is another process, which the row was not added to.
-    monkeypatch.setattr("joulecast.cli.dry_run", lambda *_: 1)
+    monkeypatch.setattr("joulecast.cli.main.dry_run", lambda *_: 1)
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 0 and "all right" in said.output
 
@@ -112,7 +112,7 @@ def test_adding_a_meter(folder, monkeypatch):
     assert set(eval(the(page, "METER_NAMES").split("=")[1])) == {*METER_NAMES, name}
     known = meters.openers()
     row = row_of(page, "a row of openers()", acpi=acpi)
-    monkeypatch.setattr("joulecast.cli.openers", lambda: {**known, **row})
+    monkeypatch.setattr("joulecast.cli.main.openers", lambda: {**known, **row})
     said = CliRunner().invoke(app, ["meters"])
     assert re.search(r"^acpi +(missing +acpi:|measured)", said.output, re.M), said.output
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.energy.collectives import FORMS, choose_form
+from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.evaluation import (
     SETTING,
     SPLITS,
@@ -19,7 +19,7 @@ from joulecast.energy.evaluation import (
 )
 from joulecast.energy.evaluation import settings as cells_of
 from joulecast.energy.mc2 import MC2
-from joulecast.energy.proportional import MODELS, Context
+from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.timeseries import forecast_errors, series_models
 
 POWERS = {

@@ -4,17 +4,17 @@ import hashlib
 
 import pytest
 
-from joulecast.config import Config, parse_config
-from joulecast.config_experiments import Download
-from joulecast.errors import JoulecastError
-from joulecast.external import (
+from joulecast.campaign.config import Config, parse_config
+from joulecast.campaign.external import (
     bring_listed,
     listed_downloads,
     locate,
     locate_folder,
     why_unavailable,
 )
-from joulecast.files import sha256_of
+from joulecast.campaign.sections import Download
+from joulecast.errors import JoulecastError
+from joulecast.files.writing import sha256_of
 
 
 def test_a_folder(tmp_path):

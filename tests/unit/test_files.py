@@ -12,13 +12,14 @@ import pytest
 from conftest import make_record, make_spec
 from mlperf_fixtures import write_run
 
-from joulecast import files, recorded
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_added_to, directory_written_aside, written_aside
+from joulecast.files import writing as files
+from joulecast.files.writing import directory_added_to, directory_written_aside, written_aside
 from joulecast.importers import mlperf
 from joulecast.importers.mlperf import import_mlperf
-from joulecast.recorded import pack, unpack_all
-from joulecast.records import campaign_records, record_folders, write_record
+from joulecast.records import recorded
+from joulecast.records.record import campaign_records, record_folders, write_record
+from joulecast.records.recorded import pack, unpack_all
 
 
 class Killed(BaseException):
@@ -183,7 +184,7 @@ def test_a_folder_with_too_few_records_is_named(tmp_path):
 REPLACING = """
 import sys
 from pathlib import Path
-from joulecast.files import directory_written_aside
+from joulecast.files.writing import directory_written_aside
 for number in range(10**9):
     with directory_written_aside(Path(sys.argv[1])) as partial:
         for name in "ab":

@@ -8,7 +8,7 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import database as db
-from joulecast.graphs import shipped
+from joulecast.graphs import shipped_graphs as shipped
 from joulecast.graphs.costs import Roofline
 from joulecast.graphs.database import Database, Entry, Interpolated, Measured
 from joulecast.graphs.opgraph import (
@@ -22,7 +22,7 @@ from joulecast.graphs.opgraph import (
     read_graph,
 )
 from joulecast.graphs.views import Atom, View, narrow, permute, regroup, reshape, select, transpose
-from joulecast.provenance import usable_cores
+from joulecast.records.provenance import usable_cores
 
 BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, DimKind.OPAQUE
 
@@ -346,7 +346,7 @@ class TestDatabase:
 
 class TestProfile:
     def test_more_ranks_than_cores_are_refused(self):
-        from joulecast.graphs.profile import measure_database
+        from joulecast.graphs.measure_ops import measure_database
 
         with pytest.raises(JoulecastError, match=f"by 1 to {usable_cores()} ranks"):
             measure_database("resnet18", 32, 16, 10, [2], usable_cores() + 1)
@@ -356,7 +356,7 @@ class TestProfile:
         from torch import nn
 
         from joulecast.graphs.instrumented import TimedNetwork
-        from joulecast.graphs.profile import tabulated, time_steps
+        from joulecast.graphs.measure_ops import tabulated, time_steps
 
         torch.manual_seed(0)
         module = nn.Sequential(

@@ -26,13 +26,13 @@ from mlperf_fixtures import (
 )
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.importers.layout import runs_of
 from joulecast.importers.mlperf import import_mlperf
+from joulecast.importers.run_files import runs_of
 from joulecast.importers.sources import FolderTree
 from joulecast.power.integration import EnergyCurve
-from joulecast.records import RunRecord, read_record
+from joulecast.records.record import RunRecord, read_record
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "mlperf_power"
 with_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs {SHARED}")

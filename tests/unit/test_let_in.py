@@ -8,14 +8,14 @@ from conftest import ROOT
 from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
-from joulecast.cli import app
-from joulecast.columns import Column, read_csv
-from joulecast.config import parse_config
+from joulecast.campaign.config import parse_config
+from joulecast.campaign.external import bring_listed, listed_downloads, locate
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.external import bring_listed, listed_downloads, locate
-from joulecast.files import sha256_of
-from joulecast.reading import MAX_YAML_NODES
-from joulecast.tables.published import read_published
+from joulecast.files.columns import Column, read_csv
+from joulecast.files.reading import MAX_YAML_NODES
+from joulecast.files.writing import sha256_of
+from joulecast.report.tables.published import read_published
 from joulecast.workloads.datasets import open_dataset
 
 SIMULATE = {"--network": "vgg16", "--platform": "hc1", "--strategy": "dp=2"}

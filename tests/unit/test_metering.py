@@ -8,10 +8,10 @@ from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.observations import observe
-from joulecast.frames import POWER_COLUMNS
-from joulecast.metering import MeterInfo
-from joulecast.records import write_record
-from joulecast.tables.checks import check_results
+from joulecast.records.frames import POWER_COLUMNS
+from joulecast.records.metering import MeterInfo
+from joulecast.records.record import write_record
+from joulecast.report.tables.checks import check_results
 
 RUN_S = 3.0
 DENIED = "RAPL: energy_uj may be read by root only"

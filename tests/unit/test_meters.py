@@ -18,8 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe
-from joulecast.frames import POWER_COLUMNS
-from joulecast.metering import MeterInfo
 from joulecast.power import meters as meters_module
 from joulecast.power import nvml, rapl
 from joulecast.power.counters import EnergyCounter
@@ -32,6 +30,8 @@ from joulecast.power.meters import (
 )
 from joulecast.power.register import Limits, Register
 from joulecast.power.sampler import Sampler, SamplerOrder, sample
+from joulecast.records.frames import POWER_COLUMNS
+from joulecast.records.metering import MeterInfo
 
 RANGE_UJ = 262_143_328_850
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)

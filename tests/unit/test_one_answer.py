@@ -8,19 +8,19 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.observations import metered_units
-from joulecast.graphs.shipped import load
-from joulecast.pages.advice import advices
-from joulecast.pages.results import read_results
+from joulecast.graphs.shipped_graphs import load
 from joulecast.planning.advise import advise
 from joulecast.platforms import read_platform
-from joulecast.records import record_folders, write_record
+from joulecast.records.record import record_folders, write_record
+from joulecast.report.pages.savings import advices
+from joulecast.report.results import read_results
+from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
+from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.simulator.simulate import simulate
 from joulecast.simulator.strategy import Strategy
-from joulecast.tables.scaling import checked_forecast, fitted_forecast
-from joulecast.tables.strategies import Setting, scaling_forecast
 
 NODES = (1, 2, 4)
 

@@ -14,17 +14,17 @@ from conftest import ROOT, make_imported, make_record, make_spec
 from pages_fixtures import write_campaign, write_records
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.pages import answers
-from joulecast.pages.advice import advices, told_of
-from joulecast.pages.charts import PALETTES, embedded
-from joulecast.pages.front_figure import energy_time_front, on_front
-from joulecast.pages.overview import FIGURES, page_context, rendered, write_overview
-from joulecast.pages.plan_figures import pipeline_timelines, policy_costs, relative_costs
-from joulecast.pages.results import NothingToShow, read_results
 from joulecast.quantities import NONE, digits, joules, listed, percent, seconds
-from joulecast.records import write_record
+from joulecast.records.record import write_record
+from joulecast.report import answers
+from joulecast.report.figures.front import energy_time_front, on_front
+from joulecast.report.figures.look import PALETTES, embedded
+from joulecast.report.figures.plans import pipeline_timelines, policy_costs, relative_costs
+from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
+from joulecast.report.pages.savings import advices, told_of
+from joulecast.report.results import NothingToShow, read_results
 
 
 @pytest.fixture(scope="module")

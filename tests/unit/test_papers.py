@@ -9,17 +9,17 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.papers.antichain import antichain_rows
-from joulecast.papers.mc2 import mc2_rows
-from joulecast.papers.proteus import proteus_rows
-from joulecast.papers.rows import COLUMNS, Row, Verdict, paper_table, verdict_counts
-from joulecast.papers.write import write_papers
-from joulecast.papers.zeus import zeus_rows
-from joulecast.tables.partition import read_published_partitioning
-from joulecast.tables.published import Tolerance, read_published
-from joulecast.tables.simulator import read_published_simulators
-from joulecast.tables.tuning import PAPER_ZEUS
-from joulecast.tables.tuning_published import read_published_tuning
+from joulecast.report.papers.antichain import antichain_rows
+from joulecast.report.papers.mc2 import mc2_rows
+from joulecast.report.papers.proteus import proteus_rows
+from joulecast.report.papers.rows import COLUMNS, Row, Verdict, paper_table, verdict_counts
+from joulecast.report.papers.write import write_papers
+from joulecast.report.papers.zeus import zeus_rows
+from joulecast.report.tables.partition import read_published_partitioning
+from joulecast.report.tables.published import Tolerance, read_published
+from joulecast.report.tables.simulator import read_published_simulators
+from joulecast.report.tables.tuning import PAPER_ZEUS
+from joulecast.report.tables.tuning_published import read_published_tuning
 
 PUBLISHED = ROOT / "config/published"
 ROW = Row("P", "t", "s", "q", "%", 10.0, 10.4, "measured", Tolerance(absolute=0.5, because="b"))

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.placement import placement_graph
+from joulecast.graphs.device_placement import placement_graph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.taskgraph import Task, TaskGraph, in_order, read_task_graph
 from joulecast.partition import planner

@@ -8,15 +8,15 @@ from conftest import ROOT
 from test_partition import a_graph, placement
 
 from joulecast.errors import JoulecastError
-from joulecast.papers.antichain import antichain_rows
-from joulecast.partition.experiment import partition_experiment, stages_for_runtime
-from joulecast.tables.partition import (
+from joulecast.partition.planner_experiment import partition_experiment, stages_for_runtime
+from joulecast.report.figures.partition import stages_of_network
+from joulecast.report.papers.antichain import antichain_rows
+from joulecast.report.tables.partition import (
     planning_times,
     quality,
     read_published_partitioning,
     write_partition_tables,
 )
-from joulecast.tables.partition_figures import stages_of_network
 
 PUBLISHED = ROOT / "config/published/antichain.yaml"
 

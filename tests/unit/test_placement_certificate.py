@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from test_partition import placement
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.placement import placement_graph
+from joulecast.graphs.device_placement import placement_graph
 from joulecast.partition import planner
 from joulecast.partition.planner import Plan, best_plan
 from joulecast.partition.problem import placement_problem

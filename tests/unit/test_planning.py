@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
 from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.limits import Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.text import advice_text
-from joulecast.records import RunRecord, record_folders, write_record
+from joulecast.records.record import RunRecord, record_folders, write_record
 from joulecast.tuning.history import add_to_history_file, begin_history_file
 from joulecast.tuning.trial import CostModel, Proposal, Trial
 

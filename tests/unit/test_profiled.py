@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.profiled import measure_all, measure_module, measure_tasks, step_by_task
+from joulecast.graphs.measure_tasks import measure_all, measure_module, measure_tasks, step_by_task
 from joulecast.graphs.taskgraph import read_task_graph
 from joulecast.graphs.tasks import Captured, capture_tasks
 from joulecast.workloads.networks import NETWORKS, build_empty, build_network
@@ -308,7 +308,7 @@ def test_networks_are_measured_into_a_folder_once(
     def measured_again(*arguments: Any) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("joulecast.graphs.profiled.measure_tasks", measured_again)
+    monkeypatch.setattr("joulecast.graphs.measure_tasks.measure_tasks", measured_again)
     assert measure_all(tmp_path, ["alexnet"], 1, 63, 3, 1) == []
     with pytest.raises(JoulecastError, match=r"alexnet\.json: was measured with batch 1, not 2"):
         measure_all(tmp_path, ["alexnet"], 2, 63, 3, 1)

@@ -11,21 +11,21 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 from typer.testing import CliRunner
 
-from joulecast.campaign import campaign_runs
-from joulecast.cli import app
-from joulecast.cli_progress import _End
-from joulecast.config import read_config
-from joulecast.errors import JoulecastError
-from joulecast.progress import (
+from joulecast.campaign.config import read_config
+from joulecast.campaign.progress import (
     Progress,
     RunState,
     progress_line,
     progress_of,
     progress_text,
 )
-from joulecast.provenance import physical_host
-from joulecast.records import write_record
-from joulecast.spec import RunSpec
+from joulecast.campaign.runs import campaign_runs
+from joulecast.cli.main import app
+from joulecast.cli.progress import _End
+from joulecast.errors import JoulecastError
+from joulecast.records.provenance import physical_host
+from joulecast.records.record import write_record
+from joulecast.records.spec import RunSpec
 
 
 def specs(many: int) -> list[RunSpec]:
@@ -216,7 +216,7 @@ def test_watching_ends_when_all_is_done_and_prints_plain_lines(tmp_path):
 
 
 def test_watching_ends_when_runs_failed_and_nothing_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("joulecast.cli_progress._STILL_S", 0.3)
+    monkeypatch.setattr("joulecast.cli.progress._STILL_S", 0.3)
     asked = campaign_runs(read_config(Path(MINIMAL)), ROOT / "config/platforms")
     noted(tmp_path, asked[0].run, reason="the fabric is down")
     watch = ["status", str(tmp_path), *ON_PLATFORMS, "--watch", "--interval", "0.1"]
@@ -228,7 +228,7 @@ def test_watching_ends_when_runs_failed_and_nothing_goes_on(tmp_path, monkeypatc
 
 def test_what_runs_or_changes_is_waited_for(monkeypatch):
     clock = iter([0.0, 50.0, 100.0, 159.0, 161.0])
-    monkeypatch.setattr("joulecast.cli_progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("joulecast.cli.progress.time.monotonic", lambda: next(clock))
     failed, waiting = RunState("a", "failed"), RunState("b", "waiting")
     end = _End(asked=True)
 
@@ -249,7 +249,7 @@ def test_ctrl_c_ends_watching_without_a_traceback(tmp_path, monkeypatch):
     def pressed(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("joulecast.cli_progress.time.sleep", pressed)
+    monkeypatch.setattr("joulecast.cli.progress.time.sleep", pressed)
     said = RUN(app, ["status", str(tmp_path), "--watch"])
     assert said.exit_code == 1 and "1 runs done, 0 running, 1 failed" in said.output
     assert "Traceback" not in said.output

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.graphs.shipped import load
+from joulecast.graphs.shipped_graphs import load
 from joulecast.platforms import Cluster, Device, Link, Platform, Ring, read_platform
 from joulecast.simulator.collectives import nccl_cost
 from joulecast.simulator.proteus import ProteusRoofline

@@ -13,16 +13,16 @@ from test_progress import noted
 from test_tables import PUBLISHED
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.campaign.progress import progress_of, progress_text, remove_disturbed
+from joulecast.cli.main import app
 from joulecast.energy.fitting import clean_observations, disturbance_notes, fit_campaign
 from joulecast.energy.forecast import forecast
 from joulecast.errors import JoulecastError
 from joulecast.power import foreign_load
 from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
-from joulecast.progress import progress_of, progress_text, remove_disturbed
-from joulecast.records import read_info, write_record
-from joulecast.tables.errors import write_tables
-from joulecast.tables.published import read_published
+from joulecast.records.record import read_info, write_record
+from joulecast.report.tables.errors import write_tables
+from joulecast.report.tables.published import read_published
 from joulecast.training import launch, machine
 from joulecast.training.assemble import _load_during
 from joulecast.training.launch import Quiet, measure

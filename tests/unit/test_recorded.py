@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from joulecast.campaign import campaign_runs, run_table
-from joulecast.cli import app
-from joulecast.config import parse_config, read_config
+from joulecast.campaign.config import parse_config, read_config
+from joulecast.campaign.runs import campaign_runs, run_table
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.pages.overview import page_context, rendered
-from joulecast.recorded import (
+from joulecast.records.record import answers, read_record, write_record
+from joulecast.records.recorded import (
     FILES,
     RUN_NAME,
     pack,
@@ -25,7 +25,7 @@ from joulecast.recorded import (
     unpack_all,
     unpack_run,
 )
-from joulecast.records import answers, read_record, write_record
+from joulecast.report.pages.overview import page_context, rendered
 from joulecast.training import recorder
 from joulecast.training.launch import Quiet
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.frames import ACTIVITY_COLUMNS
-from joulecast.records import answers, read_record, write_record
+from joulecast.records.frames import ACTIVITY_COLUMNS
+from joulecast.records.record import answers, read_record, write_record
 
 
 def unsummed(record):

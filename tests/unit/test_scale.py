@@ -12,14 +12,14 @@ import pytest
 from conftest import make_record, make_spec
 
 import joulecast
-from joulecast import recorded_frames
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.observations import allreduce_points, observe
-from joulecast.energy.proportional import TIME_MODELS
-from joulecast.recorded import pack, unpack_all
-from joulecast.records import write_record
-from joulecast.tables.errors import energy_error, time_error
-from joulecast.tables.published import PublishedErrors
+from joulecast.energy.proportional_models import TIME_MODELS
+from joulecast.records import recorded_frames
+from joulecast.records.record import write_record
+from joulecast.records.recorded import pack, unpack_all
+from joulecast.report.tables.errors import energy_error, time_error
+from joulecast.report.tables.published import PublishedErrors
 
 LIBRARY = str(Path(joulecast.__file__).parent)
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
-from joulecast.schedules import makespan, stage_order, timeline
+from joulecast.graphs.schedules import makespan, stage_order, timeline
 
 TIMES = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=6)
 SCHEDULES = st.sampled_from(["gpipe", "1f1b"])
@@ -101,6 +101,6 @@ def test_what_is_no_pipeline(arguments, message):
 
 
 def test_a_schedule_needs_neither_torch_nor_mpi():
-    code = "import sys, joulecast.schedules; print({'torch', 'mpi4py'} & set(sys.modules))"
+    code = "import sys, joulecast.graphs.schedules; print({'torch', 'mpi4py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

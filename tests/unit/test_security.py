@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
 
-from joulecast.cli_errors import failed
-from joulecast.config import parse_config
+from joulecast.campaign.config import parse_config
+from joulecast.campaign.external import bring_listed, listed_downloads, locate
+from joulecast.cli.errors import failed
 from joulecast.errors import JoulecastError
-from joulecast.external import bring_listed, listed_downloads, locate
-from joulecast.files import write_csv
+from joulecast.files.names import without_secrets
+from joulecast.files.writing import write_csv
 from joulecast.importers.mlperf import import_mlperf
-from joulecast.names import without_secrets
-from joulecast.recorded import pack, read_campaign, unpack_all
-from joulecast.records import write_record
-from joulecast.spec import Calibration
-from joulecast.tables.output import write_table
+from joulecast.records.record import write_record
+from joulecast.records.recorded import pack, read_campaign, unpack_all
+from joulecast.records.spec import Calibration
+from joulecast.report.tables.output import write_table
 from joulecast.training import machine
 from joulecast.training.launch import measure
 
@@ -367,8 +367,8 @@ def test_every_table_that_is_kept_is_written_in_one_place():
         if ".to_csv(" in file.read_text()
     }
     # Measured steps: numbers, and names that this project gives.
-    measured = {"src/joulecast/training/validation_results.py"}
-    assert writers - measured == {"src/joulecast/files.py"}
+    measured = {"src/joulecast/ground_truth/real_results.py"}
+    assert writers - measured == {"src/joulecast/files/writing.py"}
 
 
 def test_an_error_moves_no_cursor_and_is_one_line(capsys):

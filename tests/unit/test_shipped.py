@@ -6,14 +6,15 @@ import pytest
 from conftest import ROOT
 from typer.testing import CliRunner
 
-from joulecast import provenance, shipped
-from joulecast.cli import app
-from joulecast.config import parse_config
+from joulecast.campaign.config import parse_config
+from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.graphs.shipped import task_graph_file
+from joulecast.files import shipped
+from joulecast.graphs.shipped_graphs import task_graph_file
 from joulecast.planning.advise import advise
 from joulecast.platforms import find_platform, platform_file, recorded_for
-from joulecast.recorded import campaign_folder
+from joulecast.records import provenance
+from joulecast.records.recorded import campaign_folder
 
 
 @pytest.fixture

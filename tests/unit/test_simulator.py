@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import DimKind, OpGraph
-from joulecast.graphs.shipped import load
+from joulecast.graphs.shipped_graphs import load
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
 from joulecast.platforms import Cluster, Device, Link, Platform
 from joulecast.simulator.cutting import even_cut

@@ -7,21 +7,21 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from joulecast.cli import app
+from joulecast.cli.main import app
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.strategies import StageTimes, step_energy
+from joulecast.energy.strategy_energy import StageTimes, step_energy
 from joulecast.graphs.costs import Roofline
-from joulecast.graphs.shipped import load
+from joulecast.graphs.shipped_graphs import load
 from joulecast.platforms import read_platform
-from joulecast.simulator.calibration import calibrate_network
-from joulecast.simulator.collectives import sent_share, steps_of
-from joulecast.tables.simulator import (
+from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
+from joulecast.report.tables.simulator import (
     ablation_table,
     error_table,
     order_table,
     read_published_simulators,
 )
-from joulecast.tables.strategies import Setting, scaling_forecast
+from joulecast.simulator.collectives import sent_share, steps_of
+from joulecast.simulator.network_calibration import calibrate_network
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = read_published_simulators(ROOT / "config/published/proteus.yaml")

@@ -9,16 +9,16 @@ from conftest import ROOT, make_record, make_spec
 from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.records import write_record
-from joulecast.tables.checks import check_results
-from joulecast.tables.errors import energy_summary, scaling, write_tables
-from joulecast.tables.figures import (
+from joulecast.records.record import write_record
+from joulecast.report.figures.campaign import (
     power_trace,
     predicted_against_measured,
     stage_energies,
     stage_times,
 )
-from joulecast.tables.published import read_published
+from joulecast.report.tables.checks import check_results
+from joulecast.report.tables.errors import energy_summary, scaling, write_tables
+from joulecast.report.tables.published import read_published
 
 PUBLISHED = ROOT / "config/published/mc2.yaml"
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}
@@ -77,7 +77,7 @@ def test_estimates_are_never_called_errors(fit, tmp_path):
 
 
 def test_measured_energy_is_judged(fit):
-    from joulecast.tables.errors import energy_error
+    from joulecast.report.tables.errors import energy_error
 
     measured = fit.energies.assign(energy_source="measured")
     table = energy_error(measured, read_published(PUBLISHED))

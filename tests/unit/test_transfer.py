@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.energy.evaluation import evaluate
+from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.terms import ABLATIONS, Terms, duty
-from joulecast.energy.transfer import PhaseMC2
 
 IDLE_W = 2600.0
 

@@ -21,7 +21,6 @@ from joulecast.tuning.expectation import (
     expected_default,
     expected_power_limit_only,
 )
-from joulecast.tuning.experiment import Setting, paper_recurrences, replay, replayed
 from joulecast.tuning.history import (
     History,
     add_to_history_file,
@@ -29,9 +28,10 @@ from joulecast.tuning.history import (
     begun_of,
     read_history_file,
 )
+from joulecast.tuning.limit_choice import selector
 from joulecast.tuning.outward import OutwardWalk
 from joulecast.tuning.policies import Policy, PowerLimitOnly
-from joulecast.tuning.power_limits import selector
+from joulecast.tuning.policy_experiment import Setting, paper_recurrences, replay, replayed
 from joulecast.tuning.recurrences import recur, recur_overlapping
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay

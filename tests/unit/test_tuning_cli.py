@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from joulecast.cli import app
-from joulecast.tuning.advice import advise
+from joulecast.cli.main import app
 from joulecast.tuning.expectation import expected, expected_default
-from joulecast.tuning.experiment import read_settings
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
 from joulecast.tuning.live import LiveTraining
+from joulecast.tuning.next_run import advise
+from joulecast.tuning.policy_experiment import read_settings
+from joulecast.tuning.policy_report import live_report, live_report_text, replayed_history
 from joulecast.tuning.recurrences import Recurrence
-from joulecast.tuning.report import live_report, live_report_text, replayed_history
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
 TRACES = Path(__file__).resolve().parents[3] / "shared/data/zeus_trace"

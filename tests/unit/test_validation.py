@@ -9,7 +9,7 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.simulator.real import (
+from joulecast.ground_truth.judged_on_real import (
     calibrations,
     judge_training,
     predict,
@@ -17,7 +17,7 @@ from joulecast.simulator.real import (
     strategy_of,
     with_named_ops,
 )
-from joulecast.training.validation_results import (
+from joulecast.ground_truth.real_results import (
     TrainingConfiguration,
     TrainingResults,
     read_training_results,

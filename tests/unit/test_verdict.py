@@ -9,10 +9,10 @@ import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
 from typer.testing import CliRunner
 
-from joulecast.cli import app
-from joulecast.energy.verdict import evaluate_records
+from joulecast.cli.main import app
+from joulecast.energy.error_summary import evaluate_records
 from joulecast.importers.mlperf import import_mlperf
-from joulecast.records import read_record, record_folders, write_record
+from joulecast.records.record import read_record, record_folders, write_record
 
 MLPERF = ROOT.parent / "shared" / "data" / "mlperf_power"
 real = pytest.mark.skipif(

@@ -13,10 +13,10 @@ import pytest
 from conftest import MINIMAL, ROOT, copy_workflow, make_spec, snakemake
 
 from joulecast.errors import JoulecastError
-from joulecast.recorded import pack, unpack_all
-from joulecast.records import read_record, write_record
-from joulecast.spec import Calibration
-from joulecast.tables.failed_runs import failed_runs
+from joulecast.records.record import read_record, write_record
+from joulecast.records.recorded import pack, unpack_all
+from joulecast.records.spec import Calibration
+from joulecast.report.tables.failed_runs import failed_runs
 from joulecast.training.launch import measure
 
 # Runs that load no torch; they are measured in this order.

@@ -10,17 +10,17 @@ from time import time
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from joulecast.attempts import ASKED_S
-from joulecast.campaign import run_table
-from joulecast.campaign_check import require_campaign, require_host
-from joulecast.config import parse_config
+from joulecast.campaign.attempts import ASKED_S
+from joulecast.campaign.runs import run_table
+from joulecast.campaign.check import require_campaign, require_host
+from joulecast.campaign.config import parse_config
 from joulecast.errors import JoulecastError
-from joulecast.files import sha256_of
+from joulecast.files.writing import sha256_of
 from joulecast.platforms import platform_file, recorded_for
-from joulecast.recorded import FILES
-from joulecast.external import listed_downloads
-from joulecast.shipped import find
-from joulecast.tuning.experiment import COMPARED
+from joulecast.records.recorded import FILES
+from joulecast.campaign.external import listed_downloads
+from joulecast.files.shipped import find
+from joulecast.tuning.policy_experiment import COMPARED
 from joulecast.workloads.networks import NETWORKS as KNOWN_NETWORKS
 
 PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
@@ -263,7 +263,7 @@ def require_targets():
 
 def tell_end():
     """Say what to open, what was left out, and how to repeat what other programs disturbed."""
-    from joulecast.tables.ending import ending
+    from joulecast.campaign.ending import ending
 
     for line in ending(Path(RESULTS), own_configfiles()):
         logger.info(line)
@@ -271,7 +271,7 @@ def tell_end():
 
 def tell_failed_runs(check_records=False):
     """Write the table of failed runs, and say which ones there are now."""
-    from joulecast.tables.failed_runs import write_failed_runs
+    from joulecast.report.tables.failed_runs import write_failed_runs
 
     if RECORDED is not None:
         return

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.records import record_folders
-from joulecast.tables.scaling import calibrate_campaign
+from joulecast.campaign.scripts import logged
+from joulecast.records.record import record_folders
+from joulecast.report.tables.scaling import calibrate_campaign
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 from joulecast.graphs.capture import capture_network
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
-from joulecast.files import write_csv, written_aside
-from joulecast.records import campaign_records
-from joulecast.tables.checks import check_results
+from joulecast.files.writing import write_csv, written_aside
+from joulecast.records.record import campaign_records
+from joulecast.report.tables.checks import check_results
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.config import parse_config
-from joulecast.external import bring_listed, listed_downloads
-from joulecast.logs import logged
+from joulecast.campaign.config import parse_config
+from joulecast.campaign.external import bring_listed, listed_downloads
+from joulecast.campaign.scripts import logged
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 from joulecast.energy.fitting import CampaignFit
-from joulecast.records import largest_record, read_record, record_folders
-from joulecast.tables.figures import (
+from joulecast.records.record import largest_record, read_record, record_folders
+from joulecast.report.figures.campaign import (
     power_trace,
     predicted_against_measured,
     stage_energies,
     stage_times,
 )
-from joulecast.tables.published import read_published
+from joulecast.report.tables.published import read_published
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

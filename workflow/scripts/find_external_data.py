@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.config import Config, parse_config
+from joulecast.campaign.config import Config, parse_config
 from joulecast.errors import JoulecastError
-from joulecast.external import listed_downloads, locate_folder, why_unavailable
-from joulecast.files import written_aside
+from joulecast.campaign.external import listed_downloads, locate_folder, why_unavailable
+from joulecast.files.writing import written_aside
 from joulecast.importers.mlperf import require_runs
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 from joulecast.energy.fitting import fit_campaign
-from joulecast.records import campaign_records, record_folders
+from joulecast.records.record import campaign_records, record_folders
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.files import written_aside
-from joulecast.logs import logged
+from joulecast.files.writing import written_aside
+from joulecast.campaign.scripts import logged
 from joulecast.tuning.comparison import leave_one_workload_out
-from joulecast.tuning.experiment import read_settings
+from joulecast.tuning.policy_experiment import read_settings
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.config import parse_config
-from joulecast.external import locate_folder
+from joulecast.campaign.scripts import logged
+from joulecast.campaign.config import parse_config
+from joulecast.campaign.external import locate_folder
 from joulecast.importers.mlperf import import_mlperf
 
 if TYPE_CHECKING:

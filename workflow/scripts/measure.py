@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.attempts import ASKED_S
+from joulecast.campaign.attempts import ASKED_S
 from joulecast.errors import JoulecastError
-from joulecast.spec import RunSpec
+from joulecast.records.spec import RunSpec
 from joulecast.training.launch import Quiet, measure
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.testbed.measure import measure
+from joulecast.campaign.scripts import logged
+from joulecast.ground_truth.measure import measure
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

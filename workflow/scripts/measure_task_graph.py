@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.graphs.profiled import measure_tasks
-from joulecast.logs import logged
+from joulecast.graphs.measure_tasks import measure_tasks
+from joulecast.campaign.scripts import logged
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.pages.overview import write_overview
-from joulecast.tables.failed_runs import write_failed_runs
+from joulecast.campaign.scripts import logged
+from joulecast.report.pages.overview import write_overview
+from joulecast.report.tables.failed_runs import write_failed_runs
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

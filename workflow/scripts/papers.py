@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.papers.report import PaperFiles, papers
-from joulecast.papers.rows import verdict_counts
-from joulecast.papers.write import write_papers
+from joulecast.campaign.scripts import logged
+from joulecast.report.papers.collect import PaperFiles, papers
+from joulecast.report.papers.rows import verdict_counts
+from joulecast.report.papers.write import write_papers
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.partition.experiment import partition_experiment
+from joulecast.campaign.scripts import logged
+from joulecast.partition.planner_experiment import partition_experiment
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

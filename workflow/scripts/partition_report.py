@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.tables.partition import read_published_partitioning, write_partition_tables
-from joulecast.tables.partition_figures import stages_of_network
+from joulecast.campaign.scripts import logged
+from joulecast.report.tables.partition import read_published_partitioning, write_partition_tables
+from joulecast.report.figures.partition import stages_of_network
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

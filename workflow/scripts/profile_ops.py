@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.graphs.profile import measure_database
-from joulecast.provenance import usable_cores
+from joulecast.campaign.scripts import logged
+from joulecast.graphs.measure_ops import measure_database
+from joulecast.records.provenance import usable_cores
 from joulecast.training.machine import held_machine
 
 if TYPE_CHECKING:

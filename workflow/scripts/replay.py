@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.recorded import unpack_all
+from joulecast.campaign.scripts import logged
+from joulecast.records.recorded import unpack_all
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.files import written_aside
-from joulecast.logs import logged
-from joulecast.tuning.experiment import read_settings, replayed
+from joulecast.files.writing import written_aside
+from joulecast.campaign.scripts import logged
+from joulecast.tuning.policy_experiment import read_settings, replayed
 from joulecast.tuning.trial import Goal
 
 if TYPE_CHECKING:

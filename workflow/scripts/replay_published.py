@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from joulecast.files import written_aside
-from joulecast.logs import logged
-from joulecast.tables.tuning_published import read_published_tuning
-from joulecast.tuning.experiment import read_settings, replayed
+from joulecast.files.writing import written_aside
+from joulecast.campaign.scripts import logged
+from joulecast.report.tables.tuning_published import read_published_tuning
+from joulecast.tuning.policy_experiment import read_settings, replayed
 from joulecast.tuning.trial import Goal
 
 if TYPE_CHECKING:

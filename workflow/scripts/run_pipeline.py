@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.files import written_aside
-from joulecast.graphs.profiled import measure_tasks
-from joulecast.logs import logged
-from joulecast.partition.experiment import stages_for_runtime
+from joulecast.files.writing import written_aside
+from joulecast.graphs.measure_tasks import measure_tasks
+from joulecast.campaign.scripts import logged
+from joulecast.partition.planner_experiment import stages_for_runtime
 from joulecast.training.pipeline_runs import measure_pipeline
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.files import written_aside
-from joulecast.logs import logged
-from joulecast.tables.scaling import ForecastFiles, forecast_campaign
+from joulecast.files.writing import written_aside
+from joulecast.campaign.scripts import logged
+from joulecast.report.tables.scaling import ForecastFiles, forecast_campaign
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 from joulecast.platforms import read_platform
-from joulecast.tables.simulator import read_published_simulators, write_simulator_tables
-from joulecast.tables.simulator_figures import predicted_against_measured, step_by_node_count
+from joulecast.report.tables.simulator import read_published_simulators, write_simulator_tables
+from joulecast.report.figures.simulator import predicted_against_measured, step_by_node_count
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

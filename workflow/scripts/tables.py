@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
+from joulecast.campaign.scripts import logged
 from joulecast.energy.fitting import CampaignFit
-from joulecast.tables.errors import write_tables
-from joulecast.tables.published import read_published
+from joulecast.report.tables.errors import write_tables
+from joulecast.report.tables.published import read_published
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.files import written_aside
-from joulecast.logs import logged
-from joulecast.spec import Workload
+from joulecast.files.writing import written_aside
+from joulecast.campaign.scripts import logged
+from joulecast.records.spec import Workload
 from joulecast.tuning.history import begun_of, read_history_file
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
 from joulecast.tuning.live_record import live_record

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.logs import logged
-from joulecast.tables.tuning import write_live_table
-from joulecast.tables.tuning_figures import live_cost
+from joulecast.campaign.scripts import logged
+from joulecast.report.tables.tuning import write_live_table
+from joulecast.report.figures.tuning import live_cost
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

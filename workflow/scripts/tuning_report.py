@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecast.columns import read_frame
-from joulecast.logs import logged
-from joulecast.reading import read_json_object
-from joulecast.tables.tuning import Replays, write_tuning_tables
-from joulecast.tables.tuning_figures import configuration_maps, cumulative_cost
-from joulecast.tables.tuning_published import read_published_tuning
+from joulecast.files.columns import read_frame
+from joulecast.campaign.scripts import logged
+from joulecast.files.reading import read_json_object
+from joulecast.report.tables.tuning import Replays, write_tuning_tables
+from joulecast.report.figures.tuning import configuration_maps, cumulative_cost
+from joulecast.report.tables.tuning_published import read_published_tuning
 from joulecast.tuning.comparison import HELD_OUT
-from joulecast.tuning.experiment import read_settings
+from joulecast.tuning.policy_experiment import read_settings
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.models import TIME, EnergyModel, Evidence, ablations, mc2_for, rivals
-from joulecast.energy.proportional import TIME_MODELS, Watts
+from joulecast.energy.proportional_models import TIME_MODELS, Watts
 from joulecast.quantities import steady
 
 MEASURED = ("measured", "recorded", "imported")

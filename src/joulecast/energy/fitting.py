@@ -8,17 +8,17 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.columns import read_frame
 from joulecast.energy.evaluation import evaluate, is_sweep
 from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.observations import allreduce_points, observe_all
-from joulecast.energy.proportional import Watts
+from joulecast.energy.proportional_models import Watts
 from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_written_aside
+from joulecast.files.columns import read_frame
+from joulecast.files.reading import read_json_object
+from joulecast.files.writing import directory_written_aside
 from joulecast.quantities import listed
-from joulecast.reading import read_json_object
-from joulecast.records import read_info, read_record
+from joulecast.records.record import read_info, read_record
 
 _FRAMES = ("observations", "times", "energies", "ablations", "series")
 _MOST_BINS = 150

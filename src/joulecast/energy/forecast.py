@@ -16,7 +16,7 @@ from joulecast.energy.models import EnergyModel, mc2_for
 from joulecast.energy.observations import metered_units
 from joulecast.energy.plain import plain_rows
 from joulecast.errors import JoulecastError
-from joulecast.records import read_info
+from joulecast.records.record import read_info
 
 Scaling = Literal["recorded", "weak", "strong"]
 

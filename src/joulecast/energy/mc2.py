@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar, nnls
 
-from joulecast.energy.collectives import FORMS, choose_form
+from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.observations import TIMED
 
 Floats = NDArray[np.float64]

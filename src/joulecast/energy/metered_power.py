@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from joulecast.metering import Metering, metered
-from joulecast.records import RunRecord
+from joulecast.records.metering import Metering, metered
+from joulecast.records.record import RunRecord
 
 _LEAST_COVERED = 0.9
 """Share of a run that a meter has to be read over: what lies outside its readings is not known."""

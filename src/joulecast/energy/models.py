@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
-from joulecast.energy.proportional import MODELS, Context, Rival, Watts
+from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.terms import ABLATIONS, Terms
-from joulecast.energy.transfer import PhaseMC2
 
 TIME = ("given", "predicted")
 PREDICTION = ("predicted_j", "predicted_s", "lower_j", "upper_j", "lower_s", "upper_s")

@@ -24,9 +24,9 @@ import pandas as pd
 
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
-from joulecast.frames import FRAMES, STAGES
 from joulecast.power.integration import exposed_intervals, stage_energy
-from joulecast.records import RunInfo, RunRecord, read_info, read_record
+from joulecast.records.frames import FRAMES, STAGES
+from joulecast.records.record import RunInfo, RunRecord, read_info, read_record
 
 UNNAMED = "mlperf"
 """Campaign of imported runs whose submission says no name of its own."""

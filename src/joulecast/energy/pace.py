@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.energy.beliefs import Gaussian
 from joulecast.energy.calibrated import Calibrated
+from joulecast.energy.priors import Gaussian
 
 Floats = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joulecast.power.integration import EnergyCurve
-from joulecast.records import RunRecord
+from joulecast.records.record import RunRecord
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

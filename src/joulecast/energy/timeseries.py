@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joulecast.energy.metered_power import counted_power
-from joulecast.records import RunRecord
+from joulecast.records.record import RunRecord
 
 Floats = NDArray[np.float64]
 

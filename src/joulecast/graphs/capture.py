@@ -5,7 +5,8 @@ its probability is not 0, Inception's auxiliary classifier), with one ``cross_en
 its end. It is traced with two samples, so that every axis that follows the batch is known to, and scaled to
 one. A weight that two layers share (tied) is one tensor that both read, under the first of its names.
 
-Needs torch, which takes seconds to import; :mod:`joulecast.graphs.shipped` reads captured graphs without it.
+Needs torch, which takes seconds to import; :mod:`joulecast.graphs.shipped_graphs` reads captured graphs
+without it.
 """
 
 import operator

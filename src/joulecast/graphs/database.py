@@ -5,7 +5,7 @@ precision. A shape that was not measured is read off a straight line between two
 from it in one splittable dim alone (an op costs a fixed part and one for each row); beyond the measured
 shapes only as far as :data:`REACH`. Anything else has no answer here, and a caller takes a roofline.
 
-This module needs no torch; :mod:`joulecast.graphs.profile` measures.
+This module needs no torch; :mod:`joulecast.graphs.measure_ops` measures.
 """
 
 import json
@@ -19,10 +19,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
+from joulecast.files.reading import read_json_object, validated
+from joulecast.files.writing import written_aside
 from joulecast.graphs.costs import Cost, Costs, Direction
 from joulecast.graphs.opgraph import DimKind, Op, OpGraph
-from joulecast.reading import read_json_object, validated
 
 REACH = 2.0
 """How many times larger or smaller than the nearest measured size a shape may be."""
@@ -255,7 +255,7 @@ def read_database(path: Path) -> Database:
     Raises:
         JoulecastError: missing, or not a database.
     """
-    found = read_json_object(path, "op database (joulecast.graphs.profile measures one)")
+    found = read_json_object(path, "op database (joulecast.graphs.measure_ops measures one)")
     content = validated(_CONTENT, found, f"{path}: is no op database")
     for entry in content.entries:
         named = [name for name, _ in (*entry.signature.fixed, *entry.signature.dims)]

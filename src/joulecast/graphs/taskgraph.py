@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
-from joulecast.reading import read_json
+from joulecast.files.reading import read_json
+from joulecast.files.writing import written_aside
 
 FORMAT = "joulecast task graph 1"
 MAX_GRAPH_BYTES = 16_000_000
@@ -239,6 +239,6 @@ def task_graph_of(path: Path, content: Any) -> TaskGraph:
 
 
 def read_task_graph(path: Path) -> TaskGraph:
-    """Read a graph from JSON of our own; raises as :func:`~joulecast.reading.read_json` and
+    """Read a graph from JSON of our own; raises as :func:`~joulecast.files.reading.read_json` and
     :func:`task_graph_of`."""
     return task_graph_of(path, read_json(path, "graph", MAX_GRAPH_BYTES))

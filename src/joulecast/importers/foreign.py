@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.importers.traps import (
     NODE_METER,
     SWITCH_METER,
@@ -25,10 +24,11 @@ from joulecast.importers.traps import (
     usual_spacing,
 )
 from joulecast.importers.work import Interval, work_of
-from joulecast.metering import MeterInfo
 from joulecast.platforms import Platform
-from joulecast.records import Checks, Outcome, RunInfo, RunRecord
-from joulecast.spec import Foreign, RunSpec
+from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.records.metering import MeterInfo
+from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
+from joulecast.records.spec import Foreign, RunSpec
 
 _NEVER_BEGUN = "nothing can be said of its energy"
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_added_to, written_aside
+from joulecast.files.writing import directory_added_to, written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
-from joulecast.importers.layout import runs_of
 from joulecast.importers.mlperf_tables import are_tables, read_tables
 from joulecast.importers.repository import git_tree, is_repository
+from joulecast.importers.run_files import runs_of
 from joulecast.importers.sources import FolderTree, Tree
 from joulecast.importers.submission import read_run
 from joulecast.importers.traps import Repeat, outliers
-from joulecast.records import read_info, write_record
+from joulecast.records.record import read_info, write_record
 
 
 @dataclass

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.columns import Column, as_numbers, checked_table, csv_in_parts
 from joulecast.errors import JoulecastError
+from joulecast.files.columns import Column, as_numbers, checked_table, csv_in_parts
 from joulecast.importers.foreign import ForeignRun
-from joulecast.importers.layout import sanitised
 from joulecast.importers.mllog import LARGEST, number, whole_number
+from joulecast.importers.run_files import sanitised
 from joulecast.importers.traps import Floats, MeterLog, switch_remark
 from joulecast.importers.work import Interval
 

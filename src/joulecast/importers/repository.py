@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from joulecast.errors import JoulecastError
+from joulecast.files.reading import read_text
 from joulecast.importers.sources import MAX_FILES, MAX_LOG_BYTES, too_many_files
-from joulecast.reading import read_text
 
 _MAX_STORE_FILES = 1_000_000
 _MAX_REFS = 100_000

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.reading import read_bytes
+from joulecast.files.reading import read_bytes
 
 MAX_FILES = 1_000_000
 """Below one folder, or in one commit."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.files.reading import json_of
 from joulecast.importers.foreign import MOST_NODES, ForeignRun
-from joulecast.importers.layout import RunFiles, printable
 from joulecast.importers.mllog import (
     PowerLog,
     ResultLog,
@@ -16,10 +16,10 @@ from joulecast.importers.mllog import (
     read_result,
     whole_number,
 )
+from joulecast.importers.run_files import RunFiles, printable
 from joulecast.importers.sources import Tree
 from joulecast.importers.traps import Findings, MeterLog, switch_remark, utc
 from joulecast.importers.work import intervals_of
-from joulecast.reading import json_of
 
 CAMPAIGN = "mlperf"
 

@@ -16,9 +16,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.importers.layout import printable
-from joulecast.metering import MeterInfo
+from joulecast.importers.run_files import printable
 from joulecast.power.integration import EnergyCurve, reading_quality
+from joulecast.records.metering import MeterInfo
 
 Floats = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 import pandas as pd
 
-from joulecast.frames import PHASE_COLUMNS
 from joulecast.importers.mllog import Event, number
+from joulecast.records.frames import PHASE_COLUMNS
 
 WorkUnit = Literal["samples", "epochs"]
 

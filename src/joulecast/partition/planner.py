@@ -5,8 +5,8 @@
     plan.bottleneck, plan.lower_bound, plan.is_certified, [stage.nodes for stage in plan.stages]
 
 First a few linear orders of the nodes are cut, which is quick and nearly right. That answer's bottleneck says
-which ideals a better one could go through (:mod:`joulecast.partition.search`); those are searched, all of
-them, for bottlenecks near the lower bound first, which leave few. Where there are too many of them to list,
+which ideals a better one could go through (:mod:`joulecast.partition.dynamic_programme`); those are
+searched, all of them, for bottlenecks near the lower bound first, which leave few. Where there are too many of them to list,
 what cannot be proven is a gap that is reported.
 
 Nodes that nothing orders (backward ones of device placement without a forward one) multiply the ideals.
@@ -21,9 +21,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.contraction import Contraction, contracted
-from joulecast.partition.order import TooManyIdeals, nodes_of
-from joulecast.partition.problem import Problem
-from joulecast.partition.search import (
+from joulecast.partition.dynamic_programme import (
     Chain,
     best_chain,
     first_chain,
@@ -33,6 +31,8 @@ from joulecast.partition.search import (
     prefixes,
     state_windows,
 )
+from joulecast.partition.order import TooManyIdeals, nodes_of
+from joulecast.partition.problem import Problem
 from joulecast.partition.stages import Stage, described_stages
 from joulecast.partition.unordered import beside_neighbours, in_mirrored_order, without_unordered
 

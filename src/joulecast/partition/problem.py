@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.placement import PlacementGraph
+from joulecast.graphs.device_placement import PlacementGraph
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.order import WeighedOrder, bits_of
 

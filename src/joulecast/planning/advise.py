@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
+from joulecast.files.shipped import PLATFORMS, find, is_path
 from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.limits import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
 from joulecast.platforms import Platform, find_platform
-from joulecast.records import RunInfo, read_info
-from joulecast.shipped import PLATFORMS, find, is_path
+from joulecast.records.record import RunInfo, read_info
 
 _LONG = 10.0
 """Times the work of the longest recorded run from which that is worth a warning."""
@@ -126,16 +126,16 @@ def _from_records(
         simulated: whether the platform can be simulated instead.
     """
     # Loads pandas and the models, which a simulated platform does not need.
-    from joulecast.planning import campaign as recorded
+    from joulecast.planning import from_records
 
     if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
-    campaign = recorded.read_campaign(records, network, platform)
-    work, times, why = recorded.usual_work(campaign)
+    campaign = from_records.read_campaign(records, network, platform)
+    work, times, why = from_records.usual_work(campaign)
     if samples is not None:
         work, times, why = samples, 1.0, "as asked"
-    candidates, refused = recorded.campaign_candidates(
-        campaign, times * work, nodes or recorded.usual_nodes(campaign), batches
+    candidates, refused = from_records.campaign_candidates(
+        campaign, times * work, nodes or from_records.usual_nodes(campaign), batches
     )
     if times != 1.0:
         candidates = [candidate.part(1 / times) for candidate in candidates]
@@ -239,18 +239,18 @@ def _from_simulator(
     precision: str,
 ) -> _Found:
     # Loads scipy and the simulator, which records do not need.
-    from joulecast.planning import simulated
+    from joulecast.planning import from_simulator
 
     facts.require_cluster()
     if samples is None:
         raise JoulecastError(
             f"--samples: nothing of {network} was run on {platform}, so say how many samples to train on"
         )
-    candidates, refused = simulated.simulated_candidates(
+    candidates, refused = from_simulator.simulated_candidates(
         network,
         facts,
         samples,
-        nodes or simulated.usual_nodes(facts),
+        nodes or from_simulator.usual_nodes(facts),
         batches,
         precision=precision,
         fits=fits,

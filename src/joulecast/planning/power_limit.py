@@ -5,8 +5,8 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
-from joulecast.tuning.advice import advise_on_file, network_of
 from joulecast.tuning.history import read_history_file
+from joulecast.tuning.next_run import advise_on_file, network_of
 
 
 @dataclass(frozen=True)

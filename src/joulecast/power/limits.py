@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.power.found_limits import FoundLimit
+from joulecast.power.limits_to_restore import FoundLimit
 
 _STEP_W = 25
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
-from joulecast.provenance import boot_id
+from joulecast.records.provenance import boot_id
 
 POWERCAP = Path("/sys/class/powercap")
 _MOST_W, _MOST_OF_A_MACHINE_W = 1500.0, 6000.0

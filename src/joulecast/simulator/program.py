@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from joulecast.graphs.costs import Direction, part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph, Tensor
 from joulecast.simulator.collectives import Kind
-from joulecast.simulator.layout import (
+from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.tensor_layout import (
     Layout,
     conversion,
     gradient_layout,
@@ -22,7 +23,6 @@ from joulecast.simulator.layout import (
     whole,
     written_layout,
 )
-from joulecast.simulator.placement import PlacedOp
 
 Mesh = Mapping[str, int]
 Key = tuple[str, Direction, Layout, int, int]

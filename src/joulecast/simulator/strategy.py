@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.reading import read_yaml, validated
+from joulecast.files.reading import read_yaml, validated
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20

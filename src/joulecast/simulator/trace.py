@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from joulecast.files import written_aside
+from joulecast.files.writing import written_aside
 from joulecast.simulator.simulate import Simulation
 
 _COMPUTE, _FEATURES, _GRADIENTS = 0, 1, 2

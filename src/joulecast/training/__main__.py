@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load
-from joulecast.spec import RunSpec
+from joulecast.records.spec import RunSpec
 from joulecast.training.ranks import say_reason
 
 _LET_RANK_0_SPEAK_S = 0.5

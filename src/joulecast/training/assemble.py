@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast import provenance
-from joulecast.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
-from joulecast.metering import MeterInfo
 from joulecast.power.foreign_load import Load, disturbances
 from joulecast.power.integration import reading_quality
-from joulecast.records import Checks, Outcome, RunInfo, RunRecord
-from joulecast.spec import RunSpec
+from joulecast.records import provenance
+from joulecast.records.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.records.metering import MeterInfo
+from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
+from joulecast.records.spec import RunSpec
 from joulecast.training.mpi import MPI
 from joulecast.training.run import FromRank, Measured
 

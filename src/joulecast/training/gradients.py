@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from joulecast.training.allreduce import AllReduce, open_allreduce
 from joulecast.training.hosts import Hosts
 from joulecast.training.mpi import MPI
-from joulecast.training.stages import StageClock
+from joulecast.training.stage_clock import StageClock
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import cast
 
-from joulecast.provenance import physical_host
+from joulecast.records.provenance import physical_host
 from joulecast.training.mpi import MPI
 
 _POLL_S = 50e-6

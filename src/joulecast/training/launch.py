@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TextIO
 
-from joulecast.attempts import attempt_noted, bring_back, keep_record, wait_for_earlier
+from joulecast.campaign.attempts import attempt_noted, bring_back, keep_record, wait_for_earlier
 from joulecast.errors import JoulecastError
-from joulecast.files import directory_written_aside, explained_disk_errors
+from joulecast.files.writing import directory_written_aside, explained_disk_errors
 from joulecast.power.foreign_load import Load
-from joulecast.records import RunInfo, answers, read_info
-from joulecast.spec import RunSpec
+from joulecast.records.record import RunInfo, answers, read_info
+from joulecast.records.spec import RunSpec
 from joulecast.training.machine import LONGEST_WAIT_S, Machine, held_machine
 from joulecast.training.processes import NotBegun, remove_shared_memory, run_to_end
 from joulecast.training.ranks import own_mpi_environment, said_reason
@@ -239,7 +239,7 @@ def measure(
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything the ranks print.
         launcher, nodes, python: as in :func:`command_line`.
-        attempts: folder of the journal of attempts (:mod:`joulecast.attempts`); beside ``out`` if
+        attempts: folder of the journal of attempts (:mod:`joulecast.campaign.attempts`); beside ``out`` if
             ``None``.
         asked_s: when the run was asked for (seconds of the epoch): a record that another attempt has
             finished since counts, even if it was removed to make room for this one.

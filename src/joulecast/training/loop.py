@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from joulecast.errors import JoulecastError
-from joulecast.spec import RunSpec, Workload
+from joulecast.records.spec import RunSpec, Workload
 from joulecast.training.emulation import NodeSpeed
 from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts, arrive, arrive_slowly
 from joulecast.training.loader import Batch, Loader, batch_indices, rank_share
 from joulecast.training.mpi import MPI
-from joulecast.training.stages import StageClock
+from joulecast.training.stage_clock import StageClock
 from joulecast.workloads.datasets import Images, open_dataset
 from joulecast.workloads.networks import build_network
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from joulecast.errors import JoulecastError
-from joulecast.schedules import Phase, Schedule, Work, stage_order
+from joulecast.graphs.schedules import Phase, Schedule, Work, stage_order
 from joulecast.training.loop import loss_sum, momentum_step
 from joulecast.training.pieces import Piece, split_network, split_tasks
 from joulecast.training.pipeline_messages import (

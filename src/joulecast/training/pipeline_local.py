@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from joulecast.errors import JoulecastError
-from joulecast.schedules import Schedule, timeline
+from joulecast.graphs.schedules import Schedule, timeline
 from joulecast.training.pieces import Piece
 from joulecast.training.pipeline import Stage
 

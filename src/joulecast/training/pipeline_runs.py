@@ -16,15 +16,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from joulecast.errors import JoulecastError
-from joulecast.files import explained_disk_errors, written_aside
+from joulecast.files.writing import explained_disk_errors, written_aside
+from joulecast.graphs.schedules import Schedule, timeline
 from joulecast.power.foreign_load import LoadWatch, disturbances, load_before
-from joulecast.provenance import (
+from joulecast.records.provenance import (
     host_fingerprint,
     source_state,
     usable_cores,
     versions,
 )
-from joulecast.schedules import Schedule, timeline
 from joulecast.training.machine import held_machine
 from joulecast.training.ranks import launch_ranks
 from joulecast.workloads.networks import check_size

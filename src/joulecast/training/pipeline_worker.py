@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
+from joulecast.files.writing import written_aside
 from joulecast.training.hosts import arrive, arrive_slowly
 from joulecast.training.loop import keep_freed_memory, loss_sum, momentum_step
 from joulecast.training.mpi import MPI

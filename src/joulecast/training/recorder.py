@@ -2,7 +2,7 @@
 
 Runs leave ordinary records in a work folder, where each one that is there already counts, so that a
 recording that was interrupted goes on where it stopped. When all of them are there they are packed
-(:mod:`joulecast.recorded`).
+(:mod:`joulecast.records.recorded`).
 """
 
 import re
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from joulecast.campaign import campaign_runs
-from joulecast.config import Config
+from joulecast.campaign.config import Config
+from joulecast.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
+from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import recorded_for
-from joulecast.recorded import MAX_BYTES, CampaignInfo, pack
-from joulecast.records import answers, read_info
-from joulecast.shipped import PLATFORMS
-from joulecast.spec import RunSpec
+from joulecast.records.record import answers, read_info
+from joulecast.records.recorded import MAX_BYTES, CampaignInfo, pack
+from joulecast.records.spec import RunSpec
 from joulecast.training.launch import Quiet, measure
 
 
@@ -43,7 +43,7 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
 
     Raises:
         JoulecastError: a platform is itself a recorded campaign, or as
-            :func:`~joulecast.campaign.campaign_runs` says.
+            :func:`~joulecast.campaign.runs.campaign_runs` says.
     """
     planned: dict[str, PlannedRun] = {}
     digests: set[str] = set()

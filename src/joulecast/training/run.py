@@ -14,17 +14,17 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from joulecast import provenance
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
 from joulecast.power.meters import MeteredNodes
 from joulecast.power.sampler import Sampler, SamplerOrder
-from joulecast.spec import RunSpec, check_cores
-from joulecast.training import calibration
+from joulecast.records import provenance
+from joulecast.records.spec import RunSpec, check_cores
+from joulecast.training import calibration_runs
 from joulecast.training.hosts import Hosts, RunClock, arrive_slowly, clock_offsets
 from joulecast.training.mpi import MPI
-from joulecast.training.progress import shown_progress
-from joulecast.training.stages import StageClock
+from joulecast.training.progress_bar import shown_progress
+from joulecast.training.stage_clock import StageClock
 
 
 @dataclass
@@ -131,7 +131,7 @@ def measure_this_run(
         if sampler is not None:
             sampler.wait_until_begun()
         arrive_slowly(comm)
-        start, stop, step_bytes, used = calibration.run(spec, hosts, clock, yields)
+        start, stop, step_bytes, used = calibration_runs.run(spec, hosts, clock, yields)
         info = {"step_bytes": step_bytes, "algorithm_used": used}
         measured = Measured(start, stop, {}, {}, info)
     time.sleep(2 * spec.sample_period_s)
@@ -155,7 +155,7 @@ def measure_this_run(
     ranks = comm.gather(mine)
     if ranks is None:
         return
-    from joulecast.records import write_record
+    from joulecast.records.record import write_record
     from joulecast.training.assemble import assemble
 
     measured.info |= {"started_utc": started_utc, "load_before": load_before(load)}

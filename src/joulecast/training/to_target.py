@@ -17,11 +17,11 @@ import torch
 
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform
-from joulecast.spec import RunSpec, Training, Workload
+from joulecast.records.spec import RunSpec, Training, Workload
 from joulecast.training.hosts import Hosts
 from joulecast.training.loop import Splits, Trained, Trainer
 from joulecast.training.mpi import MPI
-from joulecast.training.stages import StageClock
+from joulecast.training.stage_clock import StageClock
 
 GoOn = Callable[[int, float], bool]
 _WARM_UP_STEPS = 2

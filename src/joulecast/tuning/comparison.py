@@ -18,7 +18,7 @@ from joulecast.tuning.expectation import (
     expected_default,
     expected_recurrences,
 )
-from joulecast.tuning.experiment import Setting, replayed
+from joulecast.tuning.policy_experiment import Setting, replayed
 from joulecast.tuning.trial import PLAIN, Goal, SearchSpace
 
 QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}

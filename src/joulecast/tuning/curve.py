@@ -22,8 +22,8 @@ from joulecast.tuning.cost_curve import (
     pooled_variance,
 )
 from joulecast.tuning.history import History
+from joulecast.tuning.limit_choice import selector_of
 from joulecast.tuning.policies import is_blind, what_is_left
-from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.trial import Phase, Proposal, SearchSpace, Trial
 from joulecast.tuning.zeus import check_beta
 

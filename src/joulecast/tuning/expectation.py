@@ -6,7 +6,7 @@ from math import inf
 from statistics import fmean
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.power_limits import selector_of
+from joulecast.tuning.limit_choice import selector_of
 from joulecast.tuning.traces import Trace
 from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal
 

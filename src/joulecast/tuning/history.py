@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.files import written_aside
-from joulecast.reading import json_of, read_bytes, validated
+from joulecast.files.reading import json_of, read_bytes, validated
+from joulecast.files.writing import written_aside
 from joulecast.tuning.trial import EpochAtLimit, Trial
 
 _TRIAL = TypeAdapter(Trial)

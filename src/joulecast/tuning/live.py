@@ -20,22 +20,22 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from joulecast import provenance
 from joulecast.errors import JoulecastError
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.foreign_load import LoadWatch, disturbances
 from joulecast.power.limits import PowerLimits, Preflight, preflight
 from joulecast.power.nvml import uuid_of
+from joulecast.records import provenance
 from joulecast.training.machine import held_machine, machine_lock
 from joulecast.training.ranks import leave_mpi_job
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
-from joulecast.tuning.limit_profile import LimitProfile
+from joulecast.tuning.limit_choice import selector_of
+from joulecast.tuning.limit_measurement import LimitProfile
 from joulecast.tuning.live_job import DEFAULT_ETA, LiveJob, Training, live_provenance, stopped_by
 from joulecast.tuning.policies import Policy, SeededByTrial
-from joulecast.tuning.power_limits import selector_of
 from joulecast.tuning.recurrences import TRIES, Recurrence, recur
+from joulecast.tuning.training_monitor import Watch
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
-from joulecast.tuning.watch import Watch
 
 __all__ = ["LiveJob", "LiveTraining", "tune_live"]
 

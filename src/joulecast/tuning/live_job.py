@@ -6,9 +6,9 @@ from math import inf
 from typing import Any, Literal, Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.provenance import host_fingerprint, source_state, versions
-from joulecast.spec import Workload
-from joulecast.tuning.limit_profile import Window
+from joulecast.records.provenance import host_fingerprint, source_state, versions
+from joulecast.records.spec import Workload
+from joulecast.tuning.limit_measurement import Window
 from joulecast.tuning.trial import Criterion, StoppedBy
 
 DEFAULT_ETA = 0.5

@@ -7,7 +7,7 @@ import random
 from typing import Protocol
 
 from joulecast.tuning.history import History
-from joulecast.tuning.power_limits import selector_of
+from joulecast.tuning.limit_choice import selector_of
 from joulecast.tuning.trial import Proposal, SearchSpace
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import floor, inf
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.power_limits import selector_of
+from joulecast.tuning.limit_choice import selector_of
 from joulecast.tuning.traces import Trace
 from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal, Proposal, Trial
 

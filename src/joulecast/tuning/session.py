@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.spec import Workload
+from joulecast.records.spec import Workload
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
-from joulecast.tuning.registry import make_policy
-from joulecast.tuning.report import (
+from joulecast.tuning.policy_report import (
     Asked,
     live_report,
     read_setting,
     replay_report,
     write_replayed_history,
 )
+from joulecast.tuning.registry import make_policy
 from joulecast.tuning.trial import Trial
 
 _SEEDS = 20

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from joulecast.columns import Column, read_csv
 from joulecast.errors import JoulecastError
+from joulecast.files.columns import Column, read_csv
 from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal, SearchSpace
 
 # Highest settable power limit of a device, W.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from joulecast.errors import JoulecastError
-from joulecast.reading import opened
+from joulecast.files.reading import opened
 from joulecast.workloads.roots import ROOT_LAYOUT
 
 _MAX_IMAGE_BYTES = 200_000_000

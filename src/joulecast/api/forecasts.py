@@ -1,0 +1,235 @@
+"""The public functions on runs: measure them, read, fit, judge and forecast from them, choose a setting.
+
+Each loads what it needs when it is called, so that ``import joulecast`` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from joulecast.api.given import (
+    MOST_NODES,
+    MOST_SAMPLES,
+    AnyPath,
+    Records,
+    check,
+    check_counts,
+    naming,
+    path,
+    paths,
+)
+
+if TYPE_CHECKING:
+    from joulecast.energy.fitting import CampaignFit
+    from joulecast.records.record import RunRecord
+
+
+def measure(
+    configuration: AnyPath | Mapping[str, Any],
+    *,
+    launcher: str = "mpiexec",
+    tell: Callable[[str], None] = print,
+) -> list[Path]:
+    """Measure the training runs that a configuration asks for, one after the other.
+
+    Call it again after an interruption: only what is missing is measured. It waits until no other measurement
+    of this user holds the machine. Nothing but runs is made; the workflow makes tables and pages of them.
+
+    Args:
+        configuration: a file, or its content; ``joulecast config default`` prints all keys.
+        launcher: starts runs of several ranks, as ``srun --mpi=pmi2``.
+        tell: gets one line for each run.
+
+    Returns:
+        Folders of the run records, in ``records/`` of the configuration's ``results``.
+
+    Raises:
+        JoulecastError: a wrong key, what cannot be measured here, or runs that failed, with their reasons.
+    """
+    from joulecast.campaign.config import parse_config, read_config
+    from joulecast.training.recorder import measure_campaign
+
+    if isinstance(configuration, str | PathLike):
+        config = read_config(Path(configuration))
+    else:
+        config = parse_config(dict(configuration))
+    return measure_campaign(config, launcher=launcher, tell=tell)
+
+
+def read_records(records: Records) -> list[RunRecord]:
+    """Read run records into memory.
+
+    Returns:
+        Each with ``info`` (what ran where, and how it ended) and the frames ``stages``, ``power``,
+        ``activity`` and ``phases``, with the columns of the run record. Ordered by folder.
+
+    Raises:
+        JoulecastError: there are none, or one is broken; names it.
+    """
+    from joulecast.records.record import read_record
+    from joulecast.records.recorded import run_records
+
+    with run_records(paths(records)) as folders:
+        return [read_record(folder) for folder in folders]
+
+
+def fit(
+    records: Records, *, bootstrap: int | None = None, series_splits: int | None = None
+) -> CampaignFit:
+    """Fit MC2 and its rivals to run records, and judge all of them on every split.
+
+    Args:
+        records: of one campaign, or imported ones.
+        bootstrap: resamples behind the 90 % intervals; by default as in the configuration.
+        series_splits: split points of the time-series rivals; by default as in the configuration.
+
+    Returns:
+        The fit: ``mc2`` has the coefficients (s, s/sample, s/byte, W), and the frames ``observations``,
+        ``times``, ``energies``, ``ablations`` and ``series`` what each model predicted; ``save(folder)``
+        keeps it for ``fits`` of :func:`simulate` and :func:`advise`.
+
+    Raises:
+        JoulecastError: no training run is left to fit; says why each was left out.
+    """
+    from joulecast.campaign.config import Config
+    from joulecast.energy.fitting import fit_campaign
+    from joulecast.records.recorded import run_records
+
+    usual = Config()
+    with naming(*paths(records)), run_records(paths(records)) as folders:
+        return fit_campaign(
+            folders,
+            bootstrap=usual.evaluation.bootstrap if bootstrap is None else bootstrap,
+            series_splits=usual.evaluation.series_splits
+            if series_splits is None
+            else series_splits,
+            series_period_s=usual.power.sample_period_s,
+        )
+
+
+def evaluate(
+    records: Records,
+    *,
+    split: Literal[
+        "in-sample", "leave-one-node-count-out", "extrapolation", "leave-one-workload-out"
+    ] = "leave-one-workload-out",
+    time: Literal["given", "predicted"] = "given",
+) -> dict[str, Any]:
+    """Judge MC2 and its rivals on what one split of run records holds out.
+
+    Args:
+        split: what the fits do not see.
+        time: whether the models get the measured time of the judged runs.
+
+    Returns:
+        ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
+        and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing.
+        ``summary`` by model, ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``.
+
+    Raises:
+        JoulecastError: nothing to fit, or nothing that the split can hold out.
+    """
+    from joulecast.energy.error_summary import evaluate_records
+    from joulecast.energy.evaluation import SPLITS
+    from joulecast.records.recorded import run_records
+
+    check("split", split, SPLITS)
+    check("time", time, ("given", "predicted"))
+    with naming(*paths(records)), run_records(paths(records)) as folders:
+        return evaluate_records(folders, split, time)
+
+
+def forecast(
+    records: Records,
+    nodes: Iterable[int],
+    *,
+    scaling: Literal["recorded", "weak", "strong"] = "recorded",
+) -> dict[str, Any]:
+    """Forecast energy and time of node counts not yet run, from MC2 fitted to run records.
+
+    Args:
+        nodes: node counts.
+        scaling: whether the batch of all nodes grows with them: as in the records, or yes, or no.
+
+    Returns:
+        ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` (samples, or
+        epochs), ``time_s`` and ``energy_j`` with 90 % intervals (``time_low_s``, ...), and ``fitted_on``, the
+        source of the energies; ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
+
+    Raises:
+        JoulecastError: nothing to fit, or a node count below 1.
+    """
+    from joulecast.energy.forecast import forecast as forecast_records
+    from joulecast.records.recorded import run_records
+
+    check("scaling", scaling, ("recorded", "weak", "strong"))
+    nodes = list(nodes)
+    check_counts("nodes", nodes, MOST_NODES)
+    with naming(*paths(records)), run_records(paths(records)) as folders:
+        return forecast_records(folders, nodes, scaling)
+
+
+def advise(
+    network: str,
+    *,
+    records: Records = (),
+    platform: AnyPath | None = None,
+    deadline_s: float | None = None,
+    energy_budget_j: float | None = None,
+    energy_weight: float | None = None,
+    samples: float | None = None,
+    nodes: Iterable[int] | None = None,
+    batch: Iterable[int] | None = None,
+    history: AnyPath | None = None,
+    platforms: AnyPath | None = None,
+    fits: AnyPath | None = None,
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """Choose node count, batch size and strategy of a training within one limit, or for the least energy.
+
+    Args:
+        network: as the records name it.
+        records: what was run; without any, ``platform`` is simulated.
+        platform: as the records name it, or one to simulate.
+        deadline_s, energy_budget_j: what the training may take.
+        energy_weight: of energy against time, 0 to 1.
+        samples: to train on; by default 1,000 (1 epoch) of a long training.
+        nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
+        history: of :func:`tune`, for the power limit.
+        platforms: folder of your platform files; ``config/platforms`` by default.
+        fits: folder of a campaign's fits on a simulated platform, for its joules.
+        precision: peak rate of a simulated platform: fp32, bf16, fp64.
+
+    Returns:
+        ``best`` (``None`` with ``why_none``), ``candidates`` with times in s and energies in J of the whole
+        training and what each rests on (measured, fitted, simulated), ``warnings``, ``measure_next``, ...
+
+    Raises:
+        JoulecastError: an unknown network or platform, two limits, or nothing to choose from.
+    """
+    from joulecast.files.shipped import PLATFORMS
+    from joulecast.planning.advise import advise as advise_on
+    from joulecast.planning.limits import Limit
+    from joulecast.records.recorded import run_records
+
+    counts, batches = (None if given is None else list(given) for given in (nodes, batch))
+    check_counts("nodes", counts or (), MOST_NODES)
+    check_counts("batch", batches or (), MOST_SAMPLES)
+    named = naming(*paths(records), platform, history)
+    with named, run_records(paths(records)) as folders:
+        return advise_on(
+            folders,
+            network,
+            Limit(deadline_s, energy_budget_j, energy_weight),
+            platform=None if platform is None else str(platform),
+            samples=samples,
+            nodes=counts,
+            batches=batches,
+            history=path(history),
+            platforms=PLATFORMS if platforms is None else Path(platforms),
+            fits=path(fits),
+            precision=precision,
+        )

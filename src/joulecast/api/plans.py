@@ -1,0 +1,286 @@
+"""The public functions that need no runs: strategies in simulated time, pipeline stages, tuning.
+
+Each loads what it needs when it is called, so that ``import joulecast`` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+# Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
+import joulecast.partition  # noqa: F401
+from joulecast.api.given import (
+    MOST_NODES,
+    MOST_SAMPLES,
+    AnyPath,
+    check,
+    check_amounts,
+    check_counts,
+    naming,
+    path,
+)
+from joulecast.errors import JoulecastError
+
+_BATCH_PER_DEVICE = 32
+"""Default samples of a device's step."""
+
+
+def simulate(
+    network: AnyPath,
+    platform: AnyPath,
+    strategy: AnyPath,
+    *,
+    batch: int = _BATCH_PER_DEVICE,
+    devices: int | None = None,
+    precision: str = "fp32",
+    mode: Literal["default", "proteus"] = "default",
+    stragglers: Mapping[int, float] | None = None,
+    gamma: float | None = None,
+    links: Mapping[str, float] | None = None,
+    calibration: AnyPath | None = None,
+    database: AnyPath | None = None,
+    fits: AnyPath | None = None,
+    trace: AnyPath | None = None,
+    explain: bool = False,
+) -> dict[str, Any]:
+    """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy.
+
+    Args:
+        network: a shipped op graph by name, or the JSON file of one.
+        strategy: as ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``, or a YAML file.
+        batch: samples of one replica's step.
+        devices: check that the strategy takes so many.
+        precision: peak rate to compute at: fp32, bf16, fp64.
+        mode: ``proteus``: the communication model of that paper.
+        stragglers: devices that take so many times as long, as ``{3: 1.5}``.
+        gamma: overlap slowdown in place of the platform's.
+        links: bytes/s of the platform's links in place of its file's, as ``{"nic": 12.5e9}``.
+        calibration, database: files that were measured on the platform: its network, its op costs.
+        fits: folder of a campaign's fits on this platform, for the joules.
+        trace: file to write a Chrome trace to.
+        explain: also return ``explanation``, a text that says where the time goes.
+
+    Returns:
+        ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
+        ``peak_memory_bytes``, ``out_of_memory``, ``step_j`` (``None`` with ``why_no_energy``), ...
+
+    Raises:
+        JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
+    """
+    from joulecast.energy.strategy_energy import priced
+    from joulecast.graphs.shipped_graphs import op_graph
+    from joulecast.planning.simulator_inputs import platform_and_costs
+    from joulecast.simulator.explain import explain as in_words
+    from joulecast.simulator.simulate import Assumptions, simulate
+    from joulecast.simulator.strategy import parse_strategy
+    from joulecast.simulator.trace import write_trace
+
+    check("mode", mode, ("default", "proteus"))
+    check_counts("batch", [batch], MOST_SAMPLES)
+    check_amounts("gamma", [gamma])
+    check_amounts("stragglers", (stragglers or {}).values())
+    check_amounts("links", (links or {}).values())
+    with naming(network, platform, strategy, calibration, database):
+        on, costs = platform_and_costs(
+            str(platform),
+            precision,
+            links=links,
+            calibration=path(calibration),
+            database=path(database),
+            mode=mode,
+        )
+        simulation = simulate(
+            op_graph(str(network)),
+            on,
+            parse_strategy(str(strategy)).check(devices),
+            batch,
+            costs,
+            Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=dict(stragglers or {})),
+        )
+        result = simulation.as_json() | priced(simulation, path(fits))
+    if trace is not None:
+        write_trace(simulation, Path(trace))
+    return result | {"explanation": in_words(simulation)} if explain else result
+
+
+def search(
+    network: AnyPath,
+    platform: AnyPath,
+    devices: int,
+    *,
+    global_batch: int | None = None,
+    precision: str = "fp32",
+    links: Mapping[str, float] | None = None,
+    calibration: AnyPath | None = None,
+    database: AnyPath | None = None,
+) -> dict[str, Any]:
+    """Rank all parallel strategies of some devices that fit in memory, by the time of a step.
+
+    Args:
+        devices: to use.
+        global_batch: samples of a step over all devices; 32 of each by default.
+        network, platform, precision, links, calibration, database: as of :func:`simulate`.
+
+    Returns:
+        ``feasible``: steps as of :func:`simulate`, the fastest first; ``out_of_memory`` and ``impossible``:
+        by strategy, why not.
+
+    Raises:
+        JoulecastError: an unknown network or platform, or no strategy divides this batch.
+    """
+    from joulecast.graphs.shipped_graphs import op_graph
+    from joulecast.planning.simulator_inputs import platform_and_costs
+    from joulecast.simulator.strategy_search import search
+
+    check_counts("devices", [devices], MOST_NODES)
+    check_counts("global_batch", [global_batch], MOST_SAMPLES)
+    check_amounts("links", (links or {}).values())
+    with naming(network, platform, calibration, database):
+        on, costs = platform_and_costs(
+            str(platform),
+            precision,
+            links=links,
+            calibration=path(calibration),
+            database=path(database),
+        )
+        batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
+        ranking = search(op_graph(str(network)), on, devices, batch, costs)
+    return {
+        "feasible": [simulation.as_json() for simulation in ranking.feasible],
+        "out_of_memory": ranking.out_of_memory,
+        "impossible": ranking.impossible,
+    }
+
+
+def partition(
+    graph: AnyPath,
+    devices: int | None = None,
+    *,
+    cost: Literal["compute", "max", "sum"] | None = None,
+    bandwidth_bytes_per_s: float | None = None,
+    replicate: bool = False,
+    memory_bytes: float | None = None,
+    mode: Literal["exact", "compat"] = "exact",
+    ideals: int | None = None,
+) -> dict[str, Any]:
+    """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it.
+
+    Args:
+        graph: a network whose measured task graph is shipped; or the file of a task graph, a PipeDream
+            profile or a device-placement graph.
+        devices: stages; a device-placement graph says itself how many.
+        cost: a stage's time: its work (the default), the larger of work and transfers, or their sum.
+        bandwidth_bytes_per_s: of a device's link, each way.
+        replicate: whether a stage may be on several devices.
+        memory_bytes: of a device.
+        mode: ``compat``: what PipeDream's optimizer would say.
+        ideals: how many to list at most before the certificate is given up.
+
+    Returns:
+        ``bottleneck_us``, ``certified`` with its ``certificate``, ``speedup_bound``, ``stages`` with their
+        nodes, times and bytes, ...
+
+    Raises:
+        JoulecastError: no such graph, an unsound one, a useless option, or nothing that fits.
+    """
+    from joulecast.partition.plan_report import partition_report
+
+    check("cost", cost, ("compute", "max", "sum"))
+    check("mode", mode, ("exact", "compat"))
+    with naming(graph):
+        return partition_report(
+            str(graph), devices, cost, bandwidth_bytes_per_s, replicate, memory_bytes, mode, ideals
+        )
+
+
+def tune(
+    *,
+    live: bool = False,
+    traces: AnyPath | None = None,
+    workload: str | None = None,
+    gpu: str | None = None,
+    policy: str = "curve",
+    recurrences: int = 50,
+    seeds: int | None = None,
+    target: float | None = None,
+    eta: float = 0.5,
+    beta: float | None = None,
+    window: int | None = None,
+    criterion: Literal["cost", "energy", "time", "max-slowdown"] = "cost",
+    max_slowdown: float = 1.1,
+    history: AnyPath | None = None,
+    target_accuracy: float | None = None,
+    device: Literal["cpu", "cuda"] | None = None,
+    allow_power_limit: bool = False,
+    tell: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Tune batch size and power limit over recurrences of a training: replayed traces, or here and now.
+
+    Args:
+        live: train LeNet-5 on digits on this machine, to ``target_accuracy`` (0 to 1; 0.9 by default) on
+            ``device`` (cpu), whose power limit may be set with ``allow_power_limit``.
+        traces, workload, gpu: of a replay: folder of Zeus' traces, and names in them, as cifar100 and v100.
+        policy: by name; a wrong one lists all.
+        recurrences: trainings to the target.
+        seeds: replays to take the mean of; 20 by default.
+        target: metric to reach in a replay; the paper's by default.
+        eta: weight of energy in the cost, 0 to 1.
+        beta: stop a try at so many times the best cost.
+        window: only so many last costs of a batch size count.
+        criterion, max_slowdown: how a power limit is chosen among those that were tried.
+        history: file of the trials; a live tuning continues after the last one.
+        tell: gets the notes of a live tuning.
+
+    Returns:
+        Live: ``by_recurrence`` with ``time_s``, ``advice``, ...; of a replay: ``ratio_to_default``,
+        ``break_even_recurrence``, ...
+
+    Raises:
+        JoulecastError: an option that is for the other kind, or missing, or wrong; no GPU where one is
+            asked for.
+    """
+    from joulecast.tuning.policy_report import Asked
+    from joulecast.tuning.session import tuned_here, tuned_on_traces
+    from joulecast.tuning.trial import Goal
+
+    check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
+    check("device", device, ("cpu", "cuda"))
+    options = {"beta": beta, "window": window}
+    options = {name: value for name, value in options.items() if value is not None}
+    if live:
+        replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
+        _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
+        given = {"device": device, "target_accuracy": target_accuracy}
+        job: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        job |= {"eta": eta, "allow_power_limit": allow_power_limit}
+        job |= {"criterion": criterion, "max_slowdown": max_slowdown}
+        return tuned_here(job, policy, options, recurrences, path(history), tell)
+    lived = {
+        "--target-accuracy": target_accuracy,
+        "--device": device,
+        "--allow-power-limit": allow_power_limit or None,
+    }
+    _refuse(lived, "is for trainings on this machine; give --live too")
+    if traces is None or workload is None or gpu is None:
+        raise JoulecastError(
+            "a replay needs --traces, --workload and --gpu; --live trains on this machine instead"
+        )
+    with naming(traces):
+        return tuned_on_traces(
+            Path(traces),
+            workload,
+            gpu,
+            policy,
+            recurrences,
+            seeds,
+            Asked(target, Goal(eta, criterion, max_slowdown), options),
+            path(history),
+        )
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    given = [option for option, value in options.items() if value is not None]
+    if given:
+        raise JoulecastError(f"{given[0]} {why}")

@@ -1,0 +1,138 @@
+"""What a campaign needs before its first run: looked at in one place, each mistake answered in one line."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from joulecast.campaign.config import Config
+from joulecast.campaign.external import locate_folder
+from joulecast.campaign.runs import campaign_runs
+from joulecast.errors import JoulecastError
+from joulecast.files.shipped import PLATFORMS, shipped_folder
+from joulecast.platforms import find_platform, recorded_for
+from joulecast.power.meters import MeteredNodes, MeterUnavailable, openers
+from joulecast.records.provenance import usable_cores
+from joulecast.records.spec import RunSpec, check_cores
+
+_WORKFLOW = Path("workflow/rules/common.smk")
+"""A file by which a folder is known to hold this workflow, and not another one."""
+
+
+def _require_external(config: Config) -> None:
+    source = config.external_data
+    if isinstance(source, str):
+        if not Path(source).is_dir():
+            raise JoulecastError(
+                f"external_data: {source} is no folder; give the folder that holds the data (zeus_trace, "
+                "mlperf_power, ...), or leave the key out"
+            )
+        for name in config.evaluation.imports:
+            locate_folder(config, name)
+
+
+def _require_kept(config: Config, project: Path) -> None:
+    kept = {
+        "simulator.emulated_network": config.simulator.emulated_network,
+        "simulator.real_training": config.simulator.real_training,
+        "partition.graphs": config.partition.graphs,
+    }
+    for key, folder in kept.items():
+        if folder is not None and not (project / folder).is_dir():
+            raise JoulecastError(
+                f"{key}: {project / folder} is no folder; null measures here instead of it"
+            )
+
+
+def require_campaign(
+    config: Config, platforms: Path = PLATFORMS, project: Path | None = None
+) -> list[RunSpec]:
+    """The runs of a campaign, after a look at all files and folders that its configuration names.
+
+    Args:
+        platforms: folder of the user's own platform files.
+        project: folder that the configuration's kept measurements lie below; not looked at if ``None``.
+
+    Raises:
+        JoulecastError: as :func:`~joulecast.campaign.runs.campaign_runs`; a platform that is forecast on, the
+            external data or kept measurements are not there. Names the key and the way out.
+    """
+    runs = campaign_runs(config, platforms)
+    for name in config.simulator.platforms:
+        find_platform(name, platforms)
+    _require_external(config)
+    if project is not None:
+        _require_kept(config, project)
+    return runs
+
+
+def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
+    """Look whether this host has what the campaign computes on, if its runs are to be here.
+
+    Raises:
+        JoulecastError: it has fewer cores than the ranks of a run need, or no GPU.
+    """
+    if recorded_for(config.platform) is not None:
+        return
+    for run in runs:
+        if run.platform.hosts == 1:
+            check_cores(run, run.ranks, usable_cores())
+    if config.training.device != "cuda":
+        return
+    # Takes seconds to load, which only campaigns on GPUs pay.
+    import torch
+
+    if not torch.cuda.is_available():
+        raise JoulecastError(
+            "training.device: cuda, but torch sees no GPU on this host; run the campaign where there is one "
+            "(docs/cluster.md), or set training.device to cpu"
+        )
+
+
+def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
+    """What a user should know of a sound configuration: what will be run, and what this host lacks for it."""
+    trained = [run for run in runs if run.workload is not None]
+    networks = sorted({run.workload.network for run in trained if run.workload})
+    counts = ", ".join(f"{count:,}" for count in sorted({run.nodes for run in runs}))
+    lines = [
+        f"{len(runs):,} runs ({len(trained):,} trainings of {', '.join(networks) or 'no network'}) on "
+        f"{counts} nodes of platform {config.platform}; results in {config.results}"
+    ]
+    if recorded_for(config.platform) is not None:
+        return [f"{lines[0]}; the runs are replayed, nothing is measured"]
+    facts = find_platform(config.platform)
+    nodes = MeteredNodes("this host", {}, 1.0, facts.idle_w, facts.full_w)
+    for name in config.power.meters:
+        try:
+            openers()[name](nodes)
+        except MeterUnavailable as missing:
+            lines.append(
+                f"meter {name}: not on this host: {missing.reason}; to get it: {missing.remedy}"
+            )
+    return lines
+
+
+def dry_run(project: Path, file: Path) -> int:
+    """How many jobs Snakemake still has to run for a configuration file.
+
+    Args:
+        project: folder of the Snakefile.
+
+    Raises:
+        JoulecastError: Snakemake refuses it; with what it says.
+    """
+    command = [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1"]
+    command += ["--snakefile", str(project / "Snakefile"), "--configfile", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = (done.stdout + done.stderr).splitlines()
+    if done.returncode:
+        reasons = [line for line in said if line.strip() and not line.startswith((" ", "Using "))]
+        raise JoulecastError(f"{file}: its dry run fails: {' '.join(reasons[-3:])}")
+    totals = [line.split()[1] for line in said if line.startswith("total ")]
+    return int(totals[0]) if totals else 0
+
+
+def project_here() -> Path | None:
+    """The folder whose workflow runs a campaign: the working directory, or the checkout; else ``None``."""
+    folders = (Path.cwd(), shipped_folder())
+    return next((folder for folder in folders if (folder / _WORKFLOW).is_file()), None)

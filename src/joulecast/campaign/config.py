@@ -1,0 +1,399 @@
+"""The configuration: one typed model, from which the schema and the documented defaults are made.
+
+``joulecast config default`` prints ``config/config.yaml``, ``joulecast config schema`` prints
+``config/schema.json``; a test holds both files to the model.
+"""
+
+import json
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from joulecast.campaign.sections import (
+    Download,
+    PartitionSection,
+    Section,
+    SimulatorSection,
+    TuningSection,
+    known_networks,
+)
+from joulecast.errors import JoulecastError
+from joulecast.files.names import NAME, plain_path, relative_name, simple_name, without_secrets
+from joulecast.files.reading import read_yaml, require_few_values
+from joulecast.files.shipped import is_path
+from joulecast.power.meters import METER_NAMES
+from joulecast.records.spec import Algorithm, Emulation, Precision
+from joulecast.workloads.networks import check_size
+
+
+class WorkloadSection(Section):
+    """What is trained."""
+
+    networks: list[str] = Field(
+        ["vgg16", "resnet50", "vit_s"], min_length=1, description="Networks by name."
+    )
+    dataset: Literal["digits", "cifar10", "cifar100", "imagenet", "synthetic"] = Field(
+        "digits", description="digits, cifar10, cifar100, imagenet or synthetic."
+    )
+    data_root: str | None = Field(
+        None, description="Folder of the images (cifar10, cifar100, imagenet)."
+    )
+    image_size: int = Field(32, ge=8, description="Images are enlarged or cropped to this side.")
+    patch_size: int = Field(16, ge=1, description="Patch of the vision transformers.")
+    classes: int = Field(10, ge=2, description="Classes of the networks' last layer.")
+
+    @field_validator("networks")
+    @classmethod
+    def _known(cls, networks: list[str]) -> list[str]:
+        return known_networks(networks)
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "WorkloadSection":
+        for name in self.networks:
+            try:
+                check_size(name, self.image_size, self.patch_size)
+            except JoulecastError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+
+class ScaleSection(Section):
+    """On how many nodes, and how often."""
+
+    nodes: list[int] = Field([1, 2, 4], min_length=1, description="Node counts.")
+    ranks_per_node: int = Field(1, ge=1, description="MPI ranks on a node (or GPU count).")
+    threads_per_rank: int = Field(1, ge=1, description="Compute threads of a rank.")
+    repeats: int = Field(3, ge=1, description="Repeats of every setting, in randomised order.")
+    batch_size: int = Field(
+        4, ge=1, description="Samples a step: of one node (weak) or of all nodes (strong)."
+    )
+    scaling: Literal["weak", "strong"] = Field(
+        "weak", description="weak: batch_size is a node's; strong: it is divided over the nodes."
+    )
+    seed: int = Field(1, ge=0, description="Seeds the order of the runs, the weights and batches.")
+
+    @field_validator("nodes")
+    @classmethod
+    def _positive(cls, nodes: list[int]) -> list[int]:
+        for count in nodes:
+            if count < 1:
+                raise ValueError(f"node count {count} is below 1")
+        if len(set(nodes)) != len(nodes):
+            raise ValueError(f"a node count is given twice: {nodes}")
+        return sorted(nodes)
+
+
+class TrainingSection(Section):
+    """How it is trained."""
+
+    steps: int | dict[str, int] = Field(
+        {"vgg16": 2, "resnet50": 3, "vit_s": 5},
+        description="Measured steps of a run; one number, or one for each network.",
+    )
+    samples: int | dict[str, int] | None = Field(
+        None,
+        description="Measured samples of a run (one number, or one for each network) in place of "
+        "steps: every batch size gets the steps that reach them, so that all runs last alike.",
+    )
+    warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, left out.")
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="Stop when the test split reaches this; steps is the limit."
+    )
+    evaluate_every: int = Field(50, ge=1, description="Steps between tests of the accuracy.")
+    learning_rate: float = Field(0.01, gt=0, description="Of SGD.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD.")
+    precision: Precision = Field("fp32", description="fp32, bf16 (autocast) or fp64.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
+    algorithm: Algorithm = Field(
+        "two_level",
+        description="Gradient all-reduce: mpi, shared (one host) or two_level (shared in a host).",
+    )
+    bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
+    overlap: bool = Field(False, description="All-reduce buckets while backward goes on.")
+    cuda_aware_mpi: bool = Field(False, description="Hand GPU memory to MPI (it must be able to).")
+    loader_workers: int = Field(0, ge=0, description="Loader processes; 0: a thread of the rank.")
+    prefetch_batches: int = Field(2, ge=0, description="Batches prepared ahead; 0: none.")
+
+    @field_validator("steps", "samples")
+    @classmethod
+    def _some(cls, counts: int | dict[str, int] | None) -> int | dict[str, int] | None:
+        for count in counts.values() if isinstance(counts, dict) else [counts]:
+            if count is not None and count < 1:
+                raise ValueError("at least one is needed")
+        return counts
+
+
+class PowerSection(Section):
+    """What is sampled."""
+
+    meters: list[str] = Field(
+        ["nvml", "rapl", "estimated"],
+        description="Meters to try. estimated is a formula over utilisation and the platform's "
+        "watts; its figures are labelled so everywhere and never judge a model.",
+    )
+    sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
+
+    @field_validator("meters")
+    @classmethod
+    def _known(cls, meters: list[str]) -> list[str]:
+        for name in meters:
+            if name not in METER_NAMES:
+                raise ValueError(f"unknown meter `{name}` (known: {', '.join(METER_NAMES)})")
+        return meters
+
+
+class CalibrationSection(Section):
+    """What MC2 measures beside training."""
+
+    batch_sizes: list[int] = Field(
+        [2, 4, 8], min_length=1, description="Batches of one node, at N = 1, for the compute time."
+    )
+    idle_s: float = Field(60, gt=0, description="Seconds of idling with the process loaded.")
+    sleeping_rank_s: float = Field(2, gt=0, description="Seconds that ranks wait for one.")
+    allreduce_bytes: list[int] = Field(
+        [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],
+        min_length=1,
+        description="Sizes of the all-reduce loop; cover the buckets that training sends, since "
+        "what fits a cache moves faster.",
+    )
+    allreduce_repeats: int = Field(15, ge=1, description="Repeats of every size.")
+
+
+class EvaluationSection(Section):
+    """How the models are judged."""
+
+    imports: list[str] = Field(
+        [],
+        description="External data (names below external_data) of MLPerf power submissions, to be "
+        "imported and judged beside the campaign: a folder, a git repository, or files of one folder.",
+    )
+
+    bootstrap: int = Field(
+        200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
+    )
+    series_splits: int = Field(5, ge=1, description="Split points of the time-series rivals.")
+
+    @field_validator("imports")
+    @classmethod
+    def _names(cls, names: list[str]) -> list[str]:
+        return [simple_name(name) for name in names]
+
+
+class QuietSection(Section):
+    """What is done while other programs keep the machine busy."""
+
+    wait_s: float = Field(
+        60,
+        ge=0,
+        description="Longest wait, in seconds, for other programs to end before a measurement; after "
+        "a wait that did not help the campaign's measurements of the next 10 minutes do not wait.",
+    )
+    repeats: int = Field(
+        1, ge=0, description="How often a run that other programs disturbed is measured again."
+    )
+
+
+class Config(Section):
+    """The configuration of a campaign."""
+
+    campaign: str = Field("default", pattern=NAME, description="Name that the records carry.")
+    results: str = Field("results", min_length=1, description="Folder of everything generated.")
+    platform: str = Field(
+        "this-machine",
+        description="A platform by name: a file of config/platforms without .yaml, or one that is "
+        "shipped; or the path of a FILE.yaml.",
+    )
+    external_data: str | dict[str, Download] | None = Field(
+        None,
+        description="Public data that is not shipped: a folder, or for each file url and sha256.",
+    )
+    workload: WorkloadSection = WorkloadSection()
+    scale: ScaleSection = ScaleSection()
+    training: TrainingSection = TrainingSection()
+    power: PowerSection = PowerSection()
+    emulation: Emulation | None = Field(
+        Emulation(nodes_per_core=4),
+        description="Pad compute to nodes this many times slower than a core, so that node counts "
+        "above the cores can be measured; null refuses them.",
+    )
+    calibration: CalibrationSection = CalibrationSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    simulator: SimulatorSection = SimulatorSection()
+    partition: PartitionSection = PartitionSection()
+    tuning: TuningSection = TuningSection()
+    quiet: QuietSection = QuietSection()
+    paper_tables: bool = Field(
+        False, description="Make the papers' tables too, and show them on the overview page."
+    )
+    run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
+    start_timeout_s: float = Field(
+        600, gt=0, description="Ranks that have not begun by then are ended, and started once more."
+    )
+
+    @field_validator("platform")
+    @classmethod
+    def _name_or_file(cls, platform: str) -> str:
+        is_file = is_path(platform, (".yaml", ".yml"))
+        return plain_path(platform) if is_file else simple_name(platform)
+
+    @field_validator("results")
+    @classmethod
+    def _plain(cls, path: str) -> str:
+        # As Snakemake writes the paths of what it is asked for.
+        return os.path.normpath(plain_path(path))
+
+    @field_validator("external_data")
+    @classmethod
+    def _relative_names(cls, source: Any) -> Any:
+        for name in source if isinstance(source, dict) else ():
+            relative_name(name)
+        return source
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> "Config":
+        ranks = max(self.scale.nodes) * self.scale.ranks_per_node
+        smallest = self.scale.batch_size
+        if self.scale.scaling == "weak":
+            ranks = self.scale.ranks_per_node
+        if smallest < ranks:
+            raise ValueError(
+                f"scale.batch_size {smallest} is smaller than the {ranks} ranks that share it; give at least "
+                f"{ranks}"
+            )
+        for size in self.calibration.batch_sizes:
+            if size < self.scale.ranks_per_node:
+                raise ValueError(
+                    f"calibration.batch_sizes: {size} is smaller than the "
+                    f"{self.scale.ranks_per_node} ranks of a node"
+                )
+        key = "steps" if self.training.samples is None else "samples"
+        counts = getattr(self.training, key)
+        if self.evaluation.imports and self.external_data is None:
+            raise ValueError(
+                f"evaluation.imports names {', '.join(self.evaluation.imports)}, but external_data is "
+                "null: set it to the folder that holds them, or to their addresses"
+            )
+        missing = [
+            n for n in self.workload.networks if isinstance(counts, dict) and n not in counts
+        ]
+        if missing:
+            raise ValueError(
+                f"training.{key}: no number for {', '.join(missing)}; give one number for all networks "
+                f"(`{key}: 5`), or one for each (`{key}: {{{missing[0]}: 5}}`)"
+            )
+        return self
+
+
+def _known_keys(location: tuple[Any, ...]) -> list[str]:
+    model: Any = Config
+    for part in location[:-1]:
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return []
+        model = field.annotation
+        if not hasattr(model, "model_fields"):  # Emulation | None
+            members = getattr(model, "__args__", ())
+            model = next((m for m in members if hasattr(m, "model_fields")), None)
+    return list(getattr(model, "model_fields", {}))
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        location = problem["loc"]
+        key = ".".join(str(part) for part in location) or "the configuration"
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(location)
+            near = get_close_matches(str(location[-1]), known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
+            lines.append(f"{key}: unknown key; {hint}")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            if problem["type"] == "list_type":
+                message = "give a list, as [1, 2]"
+            if not location:
+                # Of several keys together: the message names them.
+                lines.append(message)
+                continue
+            given = without_secrets(repr(problem["input"]))
+            lines.append(f"{key}: {message} (given: {given:.80})")
+    return "; ".join(lines)
+
+
+def parse_config(content: Any, origin: str = "configuration") -> Config:
+    """Check a configuration.
+
+    Raises:
+        JoulecastError: names every wrong key, what was given, and the nearest right one.
+    """
+    # Snakemake reads a configuration by itself, before the workflow can.
+    require_few_values(content, origin)
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        raise JoulecastError(f"{origin}: {_explain(error)}") from None
+
+
+def read_config(path: Path) -> Config:
+    """Read a configuration file; keys it leaves out keep their defaults.
+
+    Raises:
+        JoulecastError: missing, no YAML, or wrong keys.
+    """
+    content = read_yaml(path, "configuration")
+    if not isinstance(content, dict):
+        raise JoulecastError(
+            f"{path}: is {'empty' if content is None else 'no configuration'}; give keys and values, as "
+            "`campaign: mine` (`joulecast config default` prints all keys)"
+        )
+    return parse_config(content, str(path))
+
+
+def json_schema() -> str:
+    """The JSON schema of the configuration."""
+    return json.dumps(Config.model_json_schema(), indent=1) + "\n"
+
+
+def _inline(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000).strip()
+    return text.removesuffix("...").strip()
+
+
+def _section_lines(section: BaseModel, indent: str) -> list[str]:
+    lines = []
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            lines += ["", f"{indent}# {(type(value).__doc__ or '').strip()}", f"{indent}{name}:"]
+            lines += _section_lines(value, indent + "  ")
+            continue
+        if isinstance(value, BaseModel):
+            value = value.model_dump()
+        lines += [
+            f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))
+        ]
+        if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+            lines.append(f"{indent}{name}:")
+            lines += [f"{indent}  - {_inline(each.model_dump())}" for each in value]
+            continue
+        lines.append(f"{indent}{name}: {_inline(value)}")
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width)
+
+
+def documented_defaults() -> str:
+    """``config/config.yaml``: every key with its default and what it means."""
+    head = [
+        "# The embedded default, generated from joulecast.campaign.config by `joulecast config default`.",
+        "# Override single keys in a file of your own: snakemake --configfile mine.yaml",
+    ]
+    return "\n".join(head + _section_lines(Config(), "")) + "\n"

@@ -1,0 +1,260 @@
+"""The configuration's sections of the experiments that need no campaign: simulator, partitioning, tuning."""
+
+from collections.abc import ValuesView
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from joulecast.errors import JoulecastError
+from joulecast.files.names import open_address, plain_path, simple_name
+from joulecast.records.spec import Precision
+from joulecast.workloads.networks import check_size, network_info
+
+_LONGEST_NAME = 255
+_LARGEST = 10**12
+"""Of numbers in a configuration: bytes are the largest."""
+
+
+class Section(BaseModel):
+    """Keys that belong together; others are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _possible(cls, value: Any) -> Any:
+        values = value.values() if isinstance(value, dict) else value
+        for each in values if isinstance(values, list | tuple | ValuesView) else [values]:
+            if isinstance(each, int | float) and abs(each) > _LARGEST:
+                raise ValueError(f"{str(each)[:20]} is more than any campaign can have")
+            if isinstance(each, str) and max(map(len, each.split("/"))) > _LONGEST_NAME:
+                raise ValueError("is too long for the name of a file")
+        return value
+
+
+class Download(Section):
+    """One file of external data."""
+
+    url: str = Field(pattern=r"^(https?|file)://")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @field_validator("url")
+    @classmethod
+    def _no_credentials(cls, url: str) -> str:
+        return open_address(url)
+
+
+def known_networks(networks: list[str]) -> list[str]:
+    """The networks themselves; a ``ValueError`` names one that is unknown."""
+    for name in networks:
+        try:
+            network_info(name)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+    return networks
+
+
+class SimulatorSection(Section):
+    """What is simulated, and what the simulator is judged on."""
+
+    emulated_network: str | None = Field(
+        "recorded/emulated-network",
+        description="Measured steps on an emulated network, from the project's folder; null: measure "
+        "them here (needs root, a quarter of an hour).",
+    )
+    real_training: str | None = Field(
+        "recorded/two-core-training",
+        description="Measured steps of real training on two ranks, to judge the simulator on beside; "
+        "the rule measure_real_training leaves others in real-training below results. null: none.",
+    )
+    profile_ops: bool = Field(
+        True, description="Measure what every op of the networks costs on this machine."
+    )
+    platforms: list[str] = Field(
+        ["hc1", "hc2", "hc3", "dgx-h100", "dgx-h200", "tianhe3-mt", "tianhe3-ft"],
+        description="Platforms to forecast on, beside the campaign's own.",
+    )
+    nodes: list[int] = Field(
+        [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
+        min_length=1,
+        description="Node counts to forecast.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        description="Samples of a device's step on those platforms (scale.batch_size here).",
+    )
+    precision: Precision = Field("fp32", description="Whose peak rate those platforms compute at.")
+    speed_devices: list[int] = Field(
+        [8, 32, 64, 128, 1024, 10000],
+        min_length=1,
+        description="Device counts that the simulator is timed for.",
+    )
+
+    @field_validator("platforms")
+    @classmethod
+    def _names(cls, names: list[str]) -> list[str]:
+        return [simple_name(name) for name in names]
+
+    @field_validator("emulated_network", "real_training")
+    @classmethod
+    def _plain(cls, path: str | None) -> str | None:
+        return path if path is None else plain_path(path)
+
+    @field_validator("nodes", "speed_devices")
+    @classmethod
+    def _counts(cls, counts: list[int]) -> list[int]:
+        for count in counts:
+            if count < 1:
+                raise ValueError(f"{count} is below 1")
+        return sorted(set(counts))
+
+
+class PipelineRun(Section):
+    """A pipeline that is run for real, a rank to a stage."""
+
+    network: str = Field("resnet18", description="A network of the campaign's list.")
+    stages: int = Field(2, ge=1, description="Ranks; not more than there are cores.")
+    planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
+        "exact", description="Who cuts the network."
+    )
+    schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Order of the micro-batches.")
+    micro_batches: int = Field(4, ge=1, description="That a batch is split into.")
+    batch_size: int = Field(16, ge=1, description="Samples of a step.")
+    image_size: int = Field(32, ge=8, description="Pixels of a side; the images are synthetic.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "PipelineRun":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.batch_size % self.micro_batches:
+            raise ValueError(
+                f"batch_size {self.batch_size} does not divide into {self.micro_batches} micro-batches"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """What its files are called."""
+        return (
+            f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
+            f"-b{self.batch_size}-i{self.image_size}"
+        )
+
+
+class PartitionSection(Section):
+    """Which networks are cut into pipeline stages, and which pipelines are run."""
+
+    graphs: str | None = Field(
+        "recorded/task-graphs",
+        description="Measured task graphs (NETWORK.json) or PipeDream profiles (NETWORK.txt), from the "
+        "project's folder; null: measure the networks here.",
+    )
+    networks: list[str] = Field(
+        [
+            *("vgg16", "resnet18", "resnet50", "resnet101", "alexnet", "resnext50", "resnext101"),
+            *("inception_v3", "densenet121", "squeezenet1_0", "vit_s"),
+        ],
+        min_length=1,
+        description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
+    )
+    devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages.")
+    micro_batches: int = Field(16, ge=1, description="Of the predicted pipelines.")
+    batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
+    image_size: int | None = Field(
+        None, description="Pixels there; null: 224 (Inception 299), as in the paper."
+    )
+    pipelines: list[PipelineRun] = Field(
+        [
+            PipelineRun(),
+            PipelineRun(planner="parameters"),
+            PipelineRun(network="vit_s", schedule="gpipe"),
+        ],
+        description="Pipelines to run on this machine.",
+    )
+
+    @field_validator("graphs")
+    @classmethod
+    def _plain(cls, path: str | None) -> str | None:
+        return path if path is None else plain_path(path)
+
+    @field_validator("networks")
+    @classmethod
+    def _known(cls, networks: list[str]) -> list[str]:
+        return known_networks(networks)
+
+    @field_validator("devices")
+    @classmethod
+    def _stage_counts(cls, counts: list[int]) -> list[int]:
+        if min(counts) < 1:
+            raise ValueError(f"{min(counts)} devices are below 1")
+        return sorted(set(counts))
+
+
+class LiveTuningSection(Section):
+    """A training that recurs on this machine, to be tuned as it goes."""
+
+    network: str = Field("lenet5", description="What is trained, on scikit-learn's digits.")
+    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    target_accuracy: float = Field(0.9, gt=0, le=1, description="Of the test split.")
+    max_epochs: int = Field(60, ge=1, description="A try that needs more has failed.")
+    batch_sizes: list[int] = Field(
+        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="The only knob without a GPU."
+    )
+    default_batch_size: int = Field(256, ge=1, description="What is used without tuning.")
+    learning_rate: float = Field(
+        0.05, gt=0, description="At the default batch size; it is scaled linearly with others."
+    )
+    max_learning_rate: float | None = Field(
+        None, gt=0, description="The scaled learning rate is held to this; null: it is not."
+    )
+    policy: Literal[
+        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
+    ] = Field("zeus", description="Who proposes batch sizes and power limits.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
+    seed: int = Field(1, description="Of the policy, the weights and the order of batches.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
+    gpu: int | None = Field(
+        None, ge=0, description="As nvidia-smi numbers it; null: the first that CUDA shows."
+    )
+    eta: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
+    )
+    allow_power_limit: bool = Field(
+        False,
+        description="Let the tuner set the GPU's power limit; it is put back after every training.",
+    )
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _ascending(cls, sizes: list[int]) -> list[int]:
+        if min(sizes) < 1:
+            raise ValueError(f"batch size {min(sizes)} is below 1")
+        return sorted(set(sizes))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "LiveTuningSection":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.default_batch_size not in self.batch_sizes:
+            raise ValueError(
+                f"default_batch_size {self.default_batch_size} is none of batch_sizes "
+                f"{', '.join(map(str, self.batch_sizes))}"
+            )
+        return self
+
+
+class TuningSection(Section):
+    """Replays of the Zeus authors' traces (config/external/zeus_trace.yaml), and a training tuned live."""
+
+    eta: float = Field(0.5, ge=0, le=1, description="Weight of energy in the cost, beside time.")
+    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
+    recurrences: int = Field(50, ge=10, le=10_000, description="Of every replay.")
+    live: LiveTuningSection = LiveTuningSection()

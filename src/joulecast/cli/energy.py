@@ -1,0 +1,185 @@
+"""The commands of the energy models: judge them on run records, forecast node counts from these."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulecast.cli.errors import failed
+from joulecast.errors import JoulecastError
+from joulecast.quantities import (
+    counted,
+    digits,
+    energies,
+    joules,
+    percent,
+    seconds,
+    times,
+    with_range,
+)
+
+
+class Split(StrEnum):
+    """What a fit may not see."""
+
+    IN_SAMPLE = "in-sample"
+    LEAVE_ONE_NODE_COUNT_OUT = "leave-one-node-count-out"
+    EXTRAPOLATION = "extrapolation"
+    LEAVE_ONE_WORKLOAD_OUT = "leave-one-workload-out"
+
+
+class Time(StrEnum):
+    """Whether the models get the measured time of the runs that they are judged on."""
+
+    GIVEN = "given"
+    PREDICTED = "predicted"
+
+
+class Scaling(StrEnum):
+    """Whether the batch of all nodes grows with them."""
+
+    RECORDED = "recorded"
+    WEAK = "weak"
+    STRONG = "strong"
+
+
+_RECORDS = typer.Option(
+    "--records",
+    help="Folder of run records, however deep they lie in it; or a recorded campaign.",
+)
+_JSON = typer.Option("--json", help="Print everything as JSON.")
+
+
+def _print_table(rows: list[dict[str, str]]) -> None:
+    columns = list(rows[0]) if rows else []
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    for row in [{name: name for name in columns}, *rows]:
+        typer.echo("  ".join(row[name].ljust(widths[name]) for name in columns).rstrip())
+
+
+def _print_notes(result: dict[str, Any]) -> None:
+    for run in result["left_out"]:
+        typer.echo(f"left out: {run['run']}: {run['kind']} (its run.json says more)")
+    for note in result["notes"]:
+        typer.echo(f"note: {note}")
+
+
+def evaluate(
+    records: Annotated[Path, _RECORDS],
+    split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
+    time: Annotated[Time, typer.Option(help="Time of the judged runs.")] = Time.GIVEN,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Judge MC2 and its rivals on run records, imported or measured."""
+    from joulecast.api.forecasts import evaluate as evaluate_on
+
+    try:
+        verdict = evaluate_on(records, split=split.value, time=time.value)
+    except JoulecastError as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
+        return
+    rows = []
+    for row in verdict["settings"]:
+        reference, predicted = energies(row["reference_j"], row["predicted_j"])
+        rows.append(
+            {
+                **{name: str(row[name]) for name in ("source", "platform", "workload")},
+                "nodes": digits(row["nodes"]),
+                "model": str(row["model"]),
+                "reference": reference,
+                "predicted": predicted,
+                "off by": percent(row["difference_percent"], signed=True),
+            }
+        )
+    _print_table(rows)
+    typer.echo("")
+    _print_table(
+        [
+            {
+                **{name: str(row[name]) for name in ("source", "model")},
+                "settings": digits(row["settings"]),
+                "mean error": percent(row["mape_percent"]),
+                "worst": percent(row["max_percent"]),
+                "bias": percent(row["bias_percent"], signed=True),
+                "inside its 90 % interval": percent(row["covered_percent"]),
+            }
+            for row in verdict["summary"]
+        ]
+    )
+    best = verdict["against_best_rival"]
+    if best:
+        low, high = best["lower_points"], best["upper_points"]
+        typer.echo(
+            f"\nMC2 is {best['better_by_points']:.2f} points better than the best rival, {best['rival']} "
+            f"(90 % interval {low:.2f} to {high:.2f}, {best['settings']} settings)"
+        )
+    noise = verdict["run_to_run_cv_percent"]
+    varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
+    typer.echo(f"\nsettings {varies}")
+    _print_notes(verdict)
+
+
+def _as_run(row: dict[str, Any]) -> str:
+    """Means of the runs of a forecast setting."""
+    if row["measured_time_s"] is None:
+        return "not run"
+    parts = [seconds(row["measured_time_s"])]
+    if row["measured_energy_j"] is not None:
+        parts.append(joules(row["measured_energy_j"]))
+    return ", ".join(parts)
+
+
+def forecast(
+    records: Annotated[Path, _RECORDS],
+    nodes: Annotated[str, typer.Option(help="Node counts, as 16,32,64.")],
+    scaling: Annotated[
+        Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
+    ] = Scaling.RECORDED,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Forecast energy and time of node counts not yet run, with 90 % intervals."""
+    from joulecast.api.forecasts import forecast as forecast_from
+
+    try:
+        counts = [int(count) for count in nodes.split(",")]
+    except ValueError:
+        raise failed(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
+    try:
+        result = forecast_from(records, counts, scaling=scaling.value)
+    except JoulecastError as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(result, indent=1, allow_nan=False))
+        return
+    rows = []
+    for row in result["forecasts"]:
+        amounts = {
+            name: with_range(
+                *together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high")))
+            )
+            for name, unit, together in (("time", "s", times), ("energy", "j", energies))
+        }
+        rows.append(
+            {
+                **{name: str(row[name]) for name in ("platform", "workload")},
+                **{name: digits(row[name]) for name in ("nodes", "batch_size", "work")},
+                **amounts,
+                "as it was run": _as_run(row),
+                "energy is": f"forecast from {row['fitted_on']}"
+                if row["fitted_on"]
+                else "not known",
+                "nodes are": str(row["nodes_are"]),
+            }
+        )
+    _print_table(rows)
+    beyond = counted(result["largest_fitted_nodes"], "node")
+    typer.echo(
+        f"\nfitted to {result['fitted_runs']} runs on up to {beyond}; beyond, the time is an "
+        "extrapolation\nin brackets: 90 % intervals; work is samples (or epochs) of a run as recorded; "
+        "batch_size is of all nodes"
+    )
+    _print_notes(result)

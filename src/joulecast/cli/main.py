@@ -1,0 +1,250 @@
+"""Measure, record and import training runs, judge energy models on them, forecast others."""
+
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.campaign import config as configuration
+from joulecast.campaign.check import dry_run, project_here, remarks, require_campaign, require_host
+from joulecast.campaign.external import locate
+from joulecast.cli.energy import evaluate, forecast
+from joulecast.cli.errors import failed
+from joulecast.cli.pages import overview
+from joulecast.cli.partition import partition, profile
+from joulecast.cli.planning import advise
+from joulecast.cli.progress import remeasure, status
+from joulecast.cli.simulator import search, simulate
+from joulecast.cli.tuning import advise_recurring, tune
+from joulecast.errors import JoulecastError
+from joulecast.files.shipped import PLATFORMS
+from joulecast.platforms import find_platform
+from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
+from joulecast.records.provenance import physical_host, usable_cores
+from joulecast.records.recorded import (
+    MAX_BYTES,
+    campaign_folder,
+    plain_note,
+    read_campaign,
+    unpack_all,
+)
+from joulecast.report.tables.failed_runs import write_failed_runs
+from joulecast.training.recorder import record_campaign
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+config_app = typer.Typer(no_args_is_help=True, help="The configuration, generated from its model.")
+app.add_typer(config_app, name="config")
+import_app = typer.Typer(no_args_is_help=True, help="Make run records of what others measured.")
+app.add_typer(import_app, name="import")
+app.command()(simulate)
+app.command()(search)
+app.command()(partition)
+app.command()(profile)
+app.command()(tune)
+app.command("advise-recurring")(advise_recurring)
+app.command()(evaluate)
+app.command()(forecast)
+app.command()(advise)
+app.command()(status)
+app.command()(remeasure)
+app.command()(overview)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"joulecast {metadata.version('joulecast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _joulecast(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@config_app.command("default")
+def config_default() -> None:
+    """Print the documented defaults (config/config.yaml)."""
+    typer.echo(configuration.documented_defaults(), nl=False)
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema (config/schema.json)."""
+    typer.echo(configuration.json_schema(), nl=False)
+
+
+@config_app.command("check")
+def config_check(file: Path) -> None:
+    """Check a configuration, all that it names, and its dry run.
+
+    Looks at platforms, data folders, networks, meters, external data and kept measurements.
+    """
+    try:
+        project = project_here()
+        config = configuration.read_config(file)
+        runs = require_campaign(config, project=project)
+        lines = remarks(config, runs)
+        jobs = None if project is None else dry_run(project, file)
+    except JoulecastError as error:
+        named = str(error) if str(file) in str(error) else f"{file}: {error}"
+        raise failed(JoulecastError(named)) from None
+    try:
+        require_host(config, runs)
+        typer.echo(f"{file}: all right")
+    except JoulecastError as error:
+        typer.echo(f"{file}: sound, but this host cannot run it: {error}")
+    lines.append(
+        "no dry run: there is no Snakefile here"
+        if jobs is None
+        else f"dry run: {jobs:,} jobs to do"
+    )
+    for line in lines:
+        typer.echo(f"  {line}")
+
+
+@app.command()
+def meters(
+    platform: Annotated[
+        str, typer.Option(help="Whose watts to estimate from: a name, or a FILE.yaml.")
+    ] = "this-machine",
+) -> None:
+    """Show which meters this machine has, what is missing, and how to get it."""
+    idle_w = full_w = source = None
+    try:
+        facts = find_platform(platform)
+        idle_w, full_w, source = facts.idle_w, facts.full_w, facts.watts_source
+    except JoulecastError as error:
+        typer.echo(f"note: {error}", err=True)
+    host = physical_host().split(":")[0]
+    typer.echo(f"host {host}, {usable_cores()} usable cores")
+    nodes = MeteredNodes(host, {}, float(usable_cores()), idle_w, full_w)
+    for name, opener in openers().items():
+        try:
+            opened = opener(nodes)
+        except MeterUnavailable as missing:
+            typer.echo(f"{name:10} missing   {missing.reason}\n{'':21}to get it: {missing.remedy}")
+            continue
+        for meter in opened:
+            what = "energy counter" if meter.counter else "power"
+            try:
+                meter.read()
+                state = "reads"
+            except ReadFailed as error:
+                state = f"fails: {error}"
+            note = f" (watts: {source})" if meter.source == "estimated" else ""
+            typer.echo(f"{meter.name:10} {meter.source:9} {what}, {state}{note}")
+
+
+@app.command()
+def external(
+    name: Annotated[str, typer.Argument(help="Path of the data below the folder.")],
+    file: Annotated[
+        Path | None, typer.Option("--config", help="Configuration; the defaults without one.")
+    ] = None,
+) -> None:
+    """Print where a piece of external data lies, fetching and checking it if need be."""
+    try:
+        asked = configuration.Config() if file is None else configuration.read_config(file)
+        typer.echo(locate(asked, name))
+    except JoulecastError as error:
+        raise failed(error) from None
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Argument(help="Folder of the recorded campaign, as recorded/NAME.")],
+    configurations: Annotated[
+        list[Path], typer.Option("--config", help="Configuration; may be given several times.")
+    ],
+    work: Annotated[
+        Path | None, typer.Option(help="Folder of the single records (default: OUT.work).")
+    ] = None,
+    launcher: Annotated[str, typer.Option(help="Starts runs of several ranks.")] = "mpiexec",
+    note: Annotated[str, typer.Option(help="What a reader of the figures should know.")] = "",
+    max_mb: Annotated[float, typer.Option(help="What the recorded campaign may weigh.")] = MAX_BYTES
+    / 1e6,
+    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
+) -> None:
+    """Measure all runs of a campaign and keep them as data; once more: only what is missing."""
+    try:
+        campaign = record_campaign(
+            [configuration.read_config(file) for file in configurations],
+            platforms,
+            out,
+            work=work or out.with_name(f"{out.name}.work"),
+            launcher=launcher,
+            note=note,
+            max_bytes=int(max_mb * 1e6),
+            tell=typer.echo,
+        )
+    except JoulecastError as error:
+        raise failed(error) from None
+    size = sum(file.bytes for file in campaign.files.values())
+    marked = f"{len(campaign.left_out)} of them disturbed or polluted"
+    typer.echo(f"{out}: {campaign.runs} runs, {marked}, {size / 1e6:.2f} MB")
+
+
+@app.command()
+def replay(
+    recorded: Annotated[
+        Path, typer.Argument(help="Folder of a recorded campaign, or the name of a shipped one.")
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
+) -> None:
+    """Unpack a recorded campaign into run records; what was measured there is called recorded."""
+    try:
+        folder = campaign_folder(recorded)
+        typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
+        if note := plain_note(read_campaign(folder).info.note):
+            typer.echo(f"note: {note}")
+    except JoulecastError as error:
+        raise failed(error) from None
+
+
+@app.command("failed-runs")
+def failed_runs(
+    results: Annotated[Path, typer.Argument(help="Folder of a campaign's results.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Write the table of failed runs anew (tables/failed_runs), and print it; all records are read."""
+    try:
+        table = write_failed_runs(results, check_records=True)
+    except JoulecastError as error:
+        raise failed(error) from None
+    for row in table.itertuples():
+        typer.echo(f"{row.run} ({row.now}): {row.reason}")
+    typer.echo(f"{len(table)} failed attempts: {results / 'tables/failed_runs.md'}")
+
+
+@import_app.command("mlperf")
+def import_mlperf(
+    source: Annotated[
+        Path,
+        typer.Argument(help="Folder of submissions, git repository (bare too), or flat tables."),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Read this revision of the repository, not the files.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
+) -> None:
+    """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
+    from joulecast.importers.mlperf import import_mlperf as run_import
+
+    try:
+        typer.echo(run_import(source, out, revision, workers).text())
+    except JoulecastError as error:
+        raise failed(error) from None
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,29 @@
+"""The command of the pages: the overview of a results folder, by hand."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.cli.errors import failed
+from joulecast.errors import JoulecastError
+
+
+def overview(
+    results: Annotated[Path, typer.Argument(help="Folder of a campaign's results.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The page; index.html in the folder by default.")
+    ] = None,
+    configfile: Annotated[
+        Path | None, typer.Option(help="Of the campaign, for the commands that the page shows.")
+    ] = None,
+) -> None:
+    """Write the overview page of a results folder, whatever is in it, and its figures as SVG and PDF."""
+    from joulecast.report.pages.overview import write_overview
+
+    page = out or results / "index.html"
+    try:
+        write_overview(results, page, None if configfile is None else str(configfile))
+    except JoulecastError as error:
+        raise failed(error) from None
+    typer.echo(f"{page}: open it in a browser; it needs no network")

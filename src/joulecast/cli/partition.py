@@ -1,0 +1,107 @@
+"""The commands of the partitioner: cut a graph into stages, measure a graph that can be cut."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.cli.errors import failed
+from joulecast.errors import JoulecastError
+
+
+class Cost(StrEnum):
+    """How a stage's work and transfers make its time."""
+
+    compute = "compute"
+    max = "max"
+    sum = "sum"
+
+
+class Mode(StrEnum):
+    """Whose arithmetic."""
+
+    exact = "exact"
+    compat = "compat"
+
+
+def partition(
+    graph: Annotated[
+        str,
+        typer.Argument(
+            help="A network, as resnet50, or a file: task graph, PipeDream graph.txt or "
+            "device-placement JSON."
+        ),
+    ],
+    devices: Annotated[
+        int | None,
+        typer.Option(help="How many; a device-placement file says it itself, as maxFPGAs."),
+    ] = None,
+    cost: Annotated[
+        Cost | None,
+        typer.Option(help="A stage's time: work (compute, the default), the larger, or the sum."),
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Bytes per second of a device's link, each way.")
+    ] = None,
+    replicate: Annotated[
+        bool, typer.Option("--replicate", help="A stage may be on several devices.")
+    ] = False,
+    memory: Annotated[float | None, typer.Option(help="Bytes of a device.")] = None,
+    mode: Annotated[
+        Mode, typer.Option(help="exact; compat: what PipeDream's optimizer would say.")
+    ] = Mode.exact,
+    ideals: Annotated[
+        int | None,
+        typer.Option(min=1, help="Ideals to list at most, before giving up the certificate."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
+) -> None:
+    """Cut a network into pipeline stages so that the slowest is fast, and say what of it is proven."""
+    from joulecast.api.plans import partition as partition_into
+    from joulecast.partition.plan_report import explained, summary
+    from joulecast.partition.problem import CostModel
+
+    model: CostModel | None = cost.value if cost else None
+    try:
+        if as_json and explain:
+            raise JoulecastError("--json and --explain: give one of them")
+        report = partition_into(
+            graph,
+            devices,
+            cost=model,
+            bandwidth_bytes_per_s=bandwidth,
+            replicate=replicate,
+            memory_bytes=memory,
+            mode=mode.value,
+            ideals=ideals,
+        )
+    except JoulecastError as error:
+        raise failed(error) from None
+    if explain:
+        typer.echo(explained(report))
+    else:
+        typer.echo(json.dumps(report, indent=1) if as_json else summary(report))
+
+
+def profile(
+    network: Annotated[str, typer.Argument(help="Of the campaign's networks, as resnet50.")],
+    out: Annotated[Path, typer.Argument(help="JSON file to write.")],
+    batch: Annotated[int, typer.Option(help="Samples of a step.")] = 4,
+    image_size: Annotated[
+        int | None, typer.Option(help="Pixels of a side; by default as trained.")
+    ] = None,
+    classes: Annotated[int, typer.Option(help="Of the data set.")] = 1000,
+    passes: Annotated[int, typer.Option(help="Timed passes; one before them is dropped.")] = 5,
+) -> None:
+    """Measure every task of a network on one core: a graph that can be partitioned."""
+    from joulecast.graphs.measure_tasks import measure_tasks
+
+    try:
+        measured = measure_tasks(network, batch, image_size, classes, passes)
+        measured.write(out)
+    except JoulecastError as error:
+        raise failed(error) from None
+    typer.echo(f"{out}: {len(measured.tasks)} tasks, {measured.work_us / 1e6:.3f} s a step")

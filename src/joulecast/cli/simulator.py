@@ -1,0 +1,167 @@
+"""The commands of the simulator: simulate a strategy, search for the best one."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.cli.errors import failed
+from joulecast.errors import JoulecastError
+
+Network = Annotated[str, typer.Option(help="Shipped op graph by name, or a JSON file of one.")]
+OnPlatform = Annotated[str, typer.Option(help="A platform by name, or a FILE.yaml.")]
+Precision = Annotated[str, typer.Option(help="Peak rate to compute at: fp32, bf16, fp64.")]
+Links = Annotated[
+    list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", help="Network calibration, for the outermost link."),
+]
+DatabaseFile = Annotated[
+    Path | None, typer.Option("--database", help="Op database measured on this platform.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+
+
+def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
+    found = {}
+    for text in texts or []:
+        key, _, value = text.partition("=")
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise JoulecastError(f"{option} {text}: give it as name=number") from None
+    return found
+
+
+def _stragglers(texts: list[str] | None) -> dict[int, float]:
+    slow = {}
+    for device, factor in _pairs(texts, "--straggler").items():
+        if not device.isdigit() or not math.isfinite(factor):
+            raise JoulecastError(
+                f"--straggler {device}={factor:g}: give it as DEVICE=TIMES, as 3=1.5"
+            )
+        slow[int(device)] = factor
+    return slow
+
+
+def simulate(
+    network: Network,
+    platform: OnPlatform,
+    strategy: Annotated[
+        str, typer.Option(help="As dp=8,tp=2,pp=4,micro=16,zero=1,recompute; or a YAML file.")
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Samples of one replica's step.")] = 32,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Check that the strategy takes so many.")
+    ] = None,
+    precision: Precision = "fp32",
+    mode: Annotated[str, typer.Option(help="default, or proteus: the paper's own model.")] = (
+        "default"
+    ),
+    straggler: Annotated[
+        list[str] | None, typer.Option(help="A slow device, as 3=1.5 (times as long).")
+    ] = None,
+    gamma: Annotated[
+        float | None, typer.Option(min=0, help="Overlap slowdown in place of the platform's.")
+    ] = None,
+    link: Links = None,
+    calibration: Calibration = None,
+    database: DatabaseFile = None,
+    fits: Annotated[
+        Path | None, typer.Option(help="Fits of a campaign on this platform, for the joules.")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here.")] = None,
+    explain: Annotated[bool, typer.Option(help="Say where the time goes.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy."""
+    from joulecast.api.plans import simulate as simulate_on
+
+    try:
+        result = simulate_on(
+            network,
+            platform,
+            strategy,
+            batch=batch,
+            devices=devices,
+            precision=precision,
+            mode=mode,  # type: ignore[arg-type]
+            stragglers=_stragglers(straggler),
+            gamma=gamma,
+            links=_pairs(link, "--link"),
+            calibration=calibration,
+            database=database,
+            fits=fits,
+            trace=trace,
+            explain=explain and not as_json,
+        )
+    except JoulecastError as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+    elif explain:
+        typer.echo(result["explanation"])
+    else:
+        typer.echo(
+            f"{result['step_s'] * 1e3:.2f} ms a step, {result['samples_per_s']:,.1f} samples/s (simulated); "
+            f"{result['verdict']}"
+        )
+    if fits is not None and not as_json:
+        joules = result["step_j"]
+        typer.echo(
+            f"{joules:.2f} J a step (powers fitted to {result['energy_source']} energies)"
+            if joules is not None
+            else f"energy: {result['why_no_energy']}"
+        )
+
+
+def search(
+    network: Network,
+    platform: OnPlatform,
+    devices: Annotated[int, typer.Option(min=1, help="Devices to use.")],
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of a step over all devices (32 each).")
+    ] = None,
+    precision: Precision = "fp32",
+    link: Links = None,
+    calibration: Calibration = None,
+    database: DatabaseFile = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Rank all parallel strategies of some devices that fit in memory, by the time of a step."""
+    from joulecast.api.plans import search as search_on
+
+    try:
+        result = search_on(
+            network,
+            platform,
+            devices,
+            global_batch=global_batch,
+            precision=precision,
+            links=_pairs(link, "--link"),
+            calibration=calibration,
+            database=database,
+        )
+    except JoulecastError as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+        return
+    rows = result["feasible"]
+    if not rows:
+        typer.echo("no strategy fits in memory")
+    typer.echo(f"{'step, ms':>10} {'samples/s':>10} {'memory, GB':>10}  strategy (simulated)")
+    for row in rows[:top]:
+        typer.echo(
+            f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10,.1f} "
+            f"{row['peak_memory_bytes'] / 1e9:10.2f}  {row['strategy']}"
+        )
+    typer.echo(
+        f"{len(rows)} fit, {len(result['out_of_memory'])} are out of memory, "
+        f"{len(result['impossible'])} cannot be run"
+    )

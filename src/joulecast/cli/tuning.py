@@ -1,0 +1,122 @@
+"""The commands of tuning: let a policy choose batch sizes and power limits, and ask what to use next."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulecast.cli.errors import failed
+from joulecast.errors import JoulecastError
+
+
+class Criterion(StrEnum):
+    """How a power limit is chosen among those that were tried."""
+
+    cost = "cost"
+    energy = "energy"
+    time = "time"
+    max_slowdown = "max-slowdown"
+
+
+class Device(StrEnum):
+    """Where a live loop trains."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def tune(
+    live: Annotated[
+        bool, typer.Option("--live", help="Train on this machine instead of replaying traces.")
+    ] = False,
+    traces: Annotated[
+        Path | None, typer.Option(help="Folder of summary_train.csv and summary_power_GPU.csv.")
+    ] = None,
+    workload: Annotated[str | None, typer.Option(help="Of the traces, as cifar100.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Of the traces, as v100.")] = None,
+    policy: Annotated[str, typer.Option(help="As zeus; a wrong one lists all.")] = "curve",
+    recurrences: Annotated[int, typer.Option(min=1, help="Trainings to the target.")] = 50,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Replays to take the mean of; 20 by default.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Metric to reach in a replay; the paper's by default.")
+    ] = None,
+    eta: Annotated[float, typer.Option(help="Weight of energy in the cost, 0 to 1.")] = 0.5,
+    beta: Annotated[
+        float | None, typer.Option(help="Stop a try at so many times the best cost.")
+    ] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Only so many last costs of a batch size count (drift).")
+    ] = None,
+    criterion: Annotated[
+        Criterion, typer.Option(help="How a power limit is chosen.")
+    ] = Criterion.cost,
+    max_slowdown: Annotated[
+        float, typer.Option(help="With that criterion: times the highest limit's time.")
+    ] = 1.1,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="File for the trials; a live loop goes on where it ends."),
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Of a live training, 0 to 1; 0.9 by default.")
+    ] = None,
+    device: Annotated[
+        Device | None, typer.Option(help="Of a live training; cpu by default.")
+    ] = None,
+    allow_power_limit: Annotated[
+        bool,
+        typer.Option("--allow-power-limit", help="A live loop may set the GPU's power limit."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Tune batch size and power limit over recurrences of a training, replayed or live."""
+    from joulecast.api.plans import tune as tune_on
+    from joulecast.tuning.policy_report import live_report_text, report_text
+
+    try:
+        report = tune_on(
+            live=live,
+            traces=traces,
+            workload=workload,
+            gpu=gpu,
+            policy=policy,
+            recurrences=recurrences,
+            seeds=seeds,
+            target=target,
+            eta=eta,
+            beta=beta,
+            window=window,
+            criterion=criterion.value,
+            max_slowdown=max_slowdown,
+            history=history,
+            target_accuracy=target_accuracy,
+            device=None if device is None else device.value,
+            allow_power_limit=allow_power_limit,
+            tell=lambda note: typer.echo(f"note: {note}", err=True),
+        )
+    except JoulecastError as error:
+        raise failed(error) from None
+    in_words = live_report_text if live else report_text
+    typer.echo(_json(report) if as_json else in_words(report))
+
+
+def advise_recurring(
+    history: Annotated[Path, typer.Argument(help="File that `tune --history` wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Say which batch size and power limit to use next, what that saves, and whether looking paid."""
+    from joulecast.tuning.next_run import advice_text, advise_on_file
+
+    try:
+        advice = advise_on_file(history)
+    except JoulecastError as error:
+        raise failed(error) from None
+    typer.echo(_json(advice) if as_json else advice_text(advice))
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, allow_nan=False)

@@ -1,0 +1,308 @@
+"""Tables from outside, as CSV or Parquet: each column holds what it has to, or the wrong row is named.
+
+A small Parquet file may unfold to gigabytes: it is refused before it unfolds.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from joulecast.errors import JoulecastError
+from joulecast.files.reading import opened, read_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_TABLE_BYTES = 1_000_000_000
+_FREE_ROWS = 100_000
+_LEAST_BYTES_A_ROW = 2
+"""Times differ from row to row: not even compressed do they take less."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of a table holds.
+
+    Attributes:
+        kind: ``text``, ``whole`` numbers, or ``number``: finite.
+        least: the least number.
+        most: the greatest number.
+        optional: a value may be missing (NaN, or empty text).
+        choices: the texts that there are; none: any.
+    """
+
+    kind: Literal["text", "whole", "number"]
+    least: float = -math.inf
+    most: float = math.inf
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        """In words, for the error."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]
+        if self.least > -math.inf:
+            words += f" of at least {self.least:g}"
+        if self.most < math.inf:
+            words += f"{' and' if self.least > -math.inf else ' of'} at most {self.most:g}"
+        return words + (", or nothing" if self.optional else "")
+
+
+def checked_table(
+    table: "pd.DataFrame", columns: Mapping[str, Column], origin: str
+) -> "pd.DataFrame":
+    """The table with its columns as they have to be; others stay as they are.
+
+    Raises:
+        JoulecastError: a column is missing, or a value is not what its column holds; names the row, from 1.
+    """
+    missing = [name for name in columns if name not in table.columns]
+    if missing:
+        raise JoulecastError(f"{origin}: lacks the columns {', '.join(missing)}")
+    if not table.columns.is_unique:
+        raise JoulecastError(f"{origin}: has a column twice")
+    changed = {}
+    for name, column in columns.items():
+        values = table[name]
+        good = (
+            _texts(values, column, origin)
+            if column.kind == "text"
+            else _numbers(values, column, origin)
+        )
+        if good is not values:
+            changed[name] = good
+    return table.assign(**changed) if changed else table
+
+
+def _wrong(values: "pd.Series", bad: Any, column: Column, origin: str) -> NoReturn:
+    import pandas as pd
+
+    row = int(bad.argmax())
+    value = values.iloc[row]
+    found = f"`{str(value)[:40]}`"
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        found = "missing"
+    elif value in (math.inf, -math.inf):
+        found = "infinite"
+    raise JoulecastError(
+        f"{origin}: {values.name} is {found} in row {row + 1}, expected {column.expected}"
+    )
+
+
+def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
+    import pandas as pd
+
+    absent = values.isna()
+    texts = pd.api.types.is_string_dtype(values) or values.dtype == object
+    # Few names in many rows: each is looked at once.
+    codes, names = pd.factorize(values if texts else values.astype(str))
+    wrong = {
+        code
+        for code, name in enumerate(names)
+        if not isinstance(name, str) or (column.choices and name not in column.choices)
+    }
+    bad = pd.Series(codes).isin(wrong).to_numpy() | (absent.to_numpy() & (not column.optional))
+    if bad.any():
+        _wrong(values, bad, column, origin)
+    return values if texts else values.astype(str).where(~absent, None)
+
+
+def as_numbers(values: "pd.Series") -> "pd.Series":
+    """Texts and objects as numbers; NaN for what is none."""
+    import pandas as pd
+
+    try:
+        return pd.to_numeric(values, errors="coerce").astype(float)
+    except OverflowError:
+        # Whole numbers of hundreds of digits; as texts they are infinite.
+        return pd.to_numeric(values.map(str), errors="coerce").astype(float)
+
+
+def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
+    import numpy as np
+    import pandas as pd
+
+    absent = values.isna().to_numpy()
+    if pd.api.types.is_numeric_dtype(values) and values.dtype != bool:
+        numbers = values
+    elif pd.api.types.is_string_dtype(values) or values.dtype == object:
+        numbers = as_numbers(values)
+    else:
+        _wrong(values, ~absent | True, column, origin)
+    found = numbers.to_numpy(float, na_value=np.nan)
+    # Comparisons with NaN are false, so that what is no number is never good.
+    good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
+    if column.kind == "whole":
+        good &= (found == np.floor(found)) & (np.abs(found) <= 2**53)
+    if column.optional:
+        good |= absent
+    if not good.all():
+        _wrong(values, ~good, column, origin)
+    if column.kind == "whole" and not absent.any() and numbers.dtype != np.int64:
+        return numbers.astype(np.int64)
+    return numbers
+
+
+def read_csv(
+    path: Path,
+    what: str,
+    columns: Mapping[str, Column],
+    *,
+    max_bytes: int = MAX_TABLE_BYTES // 10,
+) -> "pd.DataFrame":
+    """A CSV file whose columns hold what they have to.
+
+    Raises:
+        JoulecastError: as :func:`opened` and :func:`checked_table`; or no table.
+    """
+    return checked_table(
+        next(csv_in_parts(path, what, columns, max_bytes=max_bytes)), columns, str(path)
+    )
+
+
+def csv_in_parts(
+    path: Path,
+    what: str,
+    columns: Mapping[str, Column],
+    *,
+    rows: int | None = None,
+    max_bytes: int = MAX_TABLE_BYTES,
+) -> Iterator["pd.DataFrame"]:
+    """A CSV file, ``rows`` at a time, its columns not yet checked; without ``rows`` all at once.
+
+    Raises:
+        JoulecastError: as :func:`opened`; a column is missing, or the file is no table.
+    """
+    import pandas as pd
+
+    texts = {name: str for name, column in columns.items() if column.kind == "text"}
+    with opened(path, what, max_bytes) as file:
+        try:
+            head = pd.read_csv(file, nrows=0)
+            missing = [name for name in columns if name not in head.columns]
+            if missing:
+                raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
+            file.seek(0)
+            parts = pd.read_csv(file, dtype=texts, chunksize=rows, low_memory=False)
+            yield from [parts] if rows is None else parts
+        except (ValueError, OverflowError, MemoryError) as error:
+            raise JoulecastError(f"{path}: is no table: {what}: {error}") from None
+
+
+def parquet_file(
+    path: Path, what: str, columns: Mapping[str, Column], sha256: str | None = None
+) -> Any:
+    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`; nothing of it is unfolded yet.
+
+    Args:
+        path: of the file.
+        what: it is to be, for the error.
+        columns: that it has to have.
+        sha256: of the file as it was written; it is not looked into where it is another.
+
+    Raises:
+        JoulecastError: as :func:`opened`; another file than was written, no Parquet, a column missing, too
+            many or of another type, or more rows than its bytes can hold.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = read_bytes(path, what, MAX_TABLE_BYTES)
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise JoulecastError(
+            f"{path}: is not what was written (its SHA-256 is another); restore the file, or delete the "
+            "folder to repeat the run"
+        )
+    # One text that fills millions of rows stays one text.
+    texts = [name for name, column in columns.items() if column.kind == "text"]
+    try:
+        there = pq.ParquetFile(pa.BufferReader(content)).schema_arrow.names
+        file = pq.ParquetFile(
+            pa.BufferReader(content), read_dictionary=[name for name in texts if name in there]
+        )
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        unfolded = sum(
+            file.metadata.row_group(group).total_byte_size
+            for group in range(file.metadata.num_row_groups)
+        )
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        raise JoulecastError(f"{path}: is not Parquet: {what}: {error}") from None
+    if (
+        rows > max(_FREE_ROWS, len(content) // _LEAST_BYTES_A_ROW)
+        or unfolded > MAX_TABLE_BYTES // 2
+    ):
+        raise JoulecastError(
+            f"{path}: unfolds to {rows} rows and {unfolded / 1e6:.0f} MB from {len(content)} bytes, which no "
+            f"{what} does"
+        )
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
+    if len(schema.names) > len(columns):
+        more = ", ".join(sorted({*schema.names} - {*columns})) or "one of its own twice"
+        raise JoulecastError(f"{path}: has more columns than a {what} keeps: {more}")
+    for name, column in columns.items():
+        found = schema.field(name).type
+        text = pa.types.is_dictionary(found) or pa.types.is_string(found)
+        number = pa.types.is_integer(found) or pa.types.is_floating(found)
+        right = text if column.kind == "text" else number
+        if rows and not right and not (column.optional and pa.types.is_null(found)):
+            raise JoulecastError(f"{path}: {name} is of type {found}, expected {column.expected}")
+    return file
+
+
+def parquet_table(
+    file: Any, path: Path, columns: Mapping[str, Column], groups: Collection[int] | None = None
+) -> "pd.DataFrame":
+    """The columns of a file of :func:`parquet_file`, or some of its row groups, as they have to be.
+
+    Raises:
+        JoulecastError: broken, or as :func:`checked_table`.
+    """
+    import pyarrow as pa
+
+    groups = range(file.metadata.num_row_groups) if groups is None else groups
+    try:
+        # Threads cost more than they bring on files of this size.
+        table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+        for place, name in enumerate(table.schema.names):
+            if columns[name].kind == "text" and pa.types.is_dictionary(table.schema.types[place]):
+                texts = _unfolded_texts(table[name], f"{path}: {name}")
+                table = table.set_column(place, name, texts)
+        frame = table.to_pandas(ignore_metadata=True)
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        raise JoulecastError(f"{path}: is broken: {error}") from None
+    return checked_table(frame, columns, str(path))
+
+
+def _unfolded_texts(texts: Any, origin: str) -> Any:
+    """Texts of a dictionary as texts, where they fit into memory."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for chunk in texts.chunks:
+        longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
+        if longest * len(chunk) > MAX_TABLE_BYTES // 2:
+            raise JoulecastError(f"{origin} has texts of {longest} bytes in {len(chunk)} rows")
+    return texts.cast(pa.string())
+
+
+def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
+    """A Parquet file that this project has made itself: of bounded size, its columns as they are.
+
+    Raises:
+        JoulecastError: as :func:`~joulecast.files.reading.opened`; or no Parquet, or without such columns.
+    """
+    import pandas as pd
+
+    content = BytesIO(read_bytes(path, what, MAX_TABLE_BYTES))
+    try:
+        return pd.read_parquet(content, columns=None if columns is None else list(columns))
+    except (OSError, ValueError, KeyError, MemoryError) as error:
+        raise JoulecastError(f"{path}: is not Parquet: {what} ({error})") from None

@@ -1,0 +1,359 @@
+"""Measures an op database: every distinct op of a network, where it runs in training.
+
+As many processes as there are ranks train side by side, one thread each, so that ops share the memory's
+bandwidth as in training. Steps that are timed op by op alternate with whole ones, and the sum of the one is
+held against the other (:class:`~joulecast.graphs.database.StepCheck`).
+"""
+
+import ctypes
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection, wait
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from statistics import fmean, median
+from threading import BrokenBarrierError
+from typing import TYPE_CHECKING, Any, cast
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Direction
+from joulecast.graphs.database import (
+    Database,
+    Entry,
+    StepCheck,
+    merged,
+    optimizer_signature,
+    signature,
+)
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.quiet import FEWEST, quiet_mean, quietest
+from joulecast.power.foreign_load import Load, load_before
+from joulecast.records.provenance import host_fingerprint, usable_cores, versions
+from joulecast.workloads.networks import build_network, check_size
+
+if TYPE_CHECKING:
+    from joulecast.graphs.instrumented import TimedNetwork
+
+ITERATIONS, WARM_UP = 7, 2
+WAITING = 0.03
+"""A step whose wall time exceeds its CPU time by more than this share was held up by other processes."""
+_ARRIVAL_S = 600.0
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
+class Steps:
+    """Times of the steps of one or several ranks, in seconds; lists have one entry for each kept step."""
+
+    def __init__(self) -> None:
+        self.whole: list[float] = []
+        self.timed: list[float] = []
+        self.optimizer: list[float] = []
+        self.ops: dict[tuple[str, Direction], list[float]] = {}
+        self.waited: list[float] = []
+        self.dropped = 0
+
+    def add(self, other: "Steps") -> None:
+        """Put another rank's times beside these."""
+        self.whole += other.whole
+        self.timed += other.timed
+        self.optimizer += other.optimizer
+        self.waited += other.waited
+        self.dropped += other.dropped
+        for key, times in other.ops.items():
+            self.ops.setdefault(key, []).extend(times)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One whole step, and one timed op by op; ``waited`` is the share of both without a core."""
+
+    whole: float
+    by_op: dict[tuple[str, Direction], float]
+    optimizer: float
+    waited: float
+
+
+def _step(network: "TimedNetwork", barrier: Barrier | None) -> _Step:
+    def arrive() -> tuple[float, float]:
+        if barrier:
+            barrier.wait(_ARRIVAL_S)
+        return time.perf_counter(), time.process_time()
+
+    before = arrive()
+    whole = network.whole_step()
+    # Both sorts of steps begin as they do in training: on weights that were just updated.
+    network.optimizer_step()
+    wall_s, cpu_s = time.perf_counter() - before[0], time.process_time() - before[1]
+    before = arrive()
+    forward, backward = network.step_by_op()
+    optimizer = network.optimizer_step()
+    wall_s += time.perf_counter() - before[0]
+    cpu_s += time.process_time() - before[1]
+    by_op: dict[tuple[str, Direction], float] = {(op, "forward"): s for op, s in forward.items()}
+    by_op |= {(op, "backward"): s for op, s in backward.items()}
+    return _Step(whole, by_op, optimizer, 1 - cpu_s / wall_s)
+
+
+def time_steps(network: "TimedNetwork", iterations: int, barrier: Barrier | None = None) -> Steps:
+    """Train for ``iterations`` steps of both sorts, after a warm-up; all ranks start each together.
+
+    Steps in which something else had the rank's core for more than :data:`WAITING` of the time are dropped,
+    the worst first, as long as :data:`~joulecast.graphs.quiet.FEWEST` are left.
+    """
+    for _ in range(WARM_UP):
+        _step(network, barrier)
+    taken = [_step(network, barrier) for _ in range(iterations)]
+    steps = Steps()
+    for index, step in enumerate(sorted(taken, key=lambda step: step.waited)):
+        if index >= FEWEST and step.waited > WAITING:
+            steps.dropped += 1
+            continue
+        steps.whole.append(step.whole)
+        steps.timed.append(sum(step.by_op.values()))
+        steps.optimizer.append(step.optimizer)
+        steps.waited.append(step.waited)
+        for key, seconds in step.by_op.items():
+            steps.ops.setdefault(key, []).append(seconds)
+    return steps
+
+
+def tabulated(
+    graph: OpGraph, steps: Steps, precision: str = "fp32"
+) -> tuple[tuple[Entry, ...], StepCheck]:
+    """Times of a graph's ops, one entry for each signature, and the check of their sum.
+
+    An op's time is its mean over the fastest quarter of the steps (:mod:`joulecast.graphs.quiet`): so the
+    ops' times add up to such a step, delays that hit one op in this step and another in the next included.
+    """
+    entries: list[Entry] = []
+    total = 0.0
+    ops = {op.name: op for op in graph.ops}
+    quiet = quietest(steps.timed)
+    for (name, direction), times in steps.ops.items():
+        if name not in ops:  # looking at a parameter or an input, counting batches
+            continue
+        seconds = fmean(times[step] for step in quiet)
+        total += seconds
+        key = signature(graph, ops[name], direction, precision=precision)
+        entries.append(Entry(key, seconds * 1e3, len(quiet)))
+    optimizer = quiet_mean(steps.optimizer)
+    size = sum(tensor.bytes for tensor in graph.parameters)
+    key = optimizer_signature(size, precision)
+    entries.append(Entry(key, optimizer * 1e3, len(steps.optimizer)))
+    check = StepCheck(
+        network=graph.name,
+        batch=graph.batch,
+        whole_s=quiet_mean(steps.whole),
+        ops_s=total,
+        timed_s=quiet_mean(steps.timed),
+        optimizer_s=optimizer,
+        kept=len(steps.whole),
+        dropped=steps.dropped,
+        waited_share=max(0.0, median(steps.waited)),
+    )
+    return merged(entries), check
+
+
+def _allocate_as_training_does() -> None:
+    """Keep freed memory, as :func:`joulecast.training.loop.keep_freed_memory` does, without its MPI."""
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)
+    except (OSError, AttributeError):
+        pass  # not glibc
+
+
+@contextmanager
+def _environment_of_training() -> Iterator[None]:
+    """Huge pages and one thread, as runs of training are launched."""
+    wanted = {
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _rank(
+    pipe: Connection,
+    barrier: Barrier,
+    size: tuple[str, int, int, int],
+    batches: Sequence[int],
+    iterations: int,
+    core: int,
+) -> None:
+    """One rank's process: sends the graph and the times for each batch size, or what went wrong."""
+    try:
+        # A core of its own: ranks that the kernel moves about disturb each other.
+        os.sched_setaffinity(0, {core})
+        import torch
+
+        from joulecast.graphs.instrumented import TimedNetwork
+
+        torch.set_num_threads(1)
+        _allocate_as_training_does()
+        torch.manual_seed(0)
+        network = build_network(*size)
+        for batch in batches:
+            images = torch.randn(batch, 3, size[1], size[1])
+            timed = TimedNetwork(network, images, size[3], size[0])
+            pipe.send((timed.graph, time_steps(timed, iterations, barrier)))
+            del timed
+    except BrokenBarrierError:  # another rank failed, and says why
+        pipe.close()
+    except Exception as error:
+        known = isinstance(error, JoulecastError)
+        pipe.send(str(error) if known else f"{type(error).__name__}: {error}")
+        barrier.abort()
+
+
+def _failure(
+    pipes: list[Connection], processes: list[Any], silent: int, network: str
+) -> JoulecastError:
+    """Why a rank left without a word: another has failed, or it was killed."""
+    for rank, pipe in enumerate(pipes):
+        try:
+            while rank != silent and pipe.poll(1):
+                message = pipe.recv()
+                if isinstance(message, str):
+                    return JoulecastError(f"measuring the ops of {network}: rank {rank}: {message}")
+        except EOFError:
+            continue
+    processes[silent].join()
+    return JoulecastError(
+        f"measuring the ops of {network}: rank {silent} ended with {processes[silent].exitcode} and no "
+        "word; was it killed because memory ran out? Try fewer samples or ranks"
+    )
+
+
+def _collect(
+    pipes: list[Connection], processes: list[Any], count: int, network: str
+) -> list[tuple[OpGraph, Steps]]:
+    """For each batch size the graph, and the times of all ranks.
+
+    Raises:
+        JoulecastError: a rank failed; with what it said.
+    """
+    received: list[list[tuple[OpGraph, Steps]]] = [[] for _ in pipes]
+    while any(len(of_rank) < count for of_rank in received):
+        open_pipes = [p for p, of_rank in zip(pipes, received, strict=True) if len(of_rank) < count]
+        for ready in wait(open_pipes):
+            rank = pipes.index(cast(Connection, ready))
+            try:
+                message = pipes[rank].recv()
+            except EOFError:
+                raise _failure(pipes, processes, rank, network) from None
+            if isinstance(message, str):
+                raise JoulecastError(f"measuring the ops of {network}: rank {rank}: {message}")
+            received[rank].append(message)
+    together = []
+    for of_batch in zip(*received, strict=True):
+        graph, steps = of_batch[0]
+        for _, other in of_batch[1:]:
+            steps.add(other)
+        together.append((graph, steps))
+    return together
+
+
+def _check(ranks: int, batches: Sequence[int], iterations: int) -> None:
+    if not 1 <= ranks <= usable_cores():
+        raise JoulecastError(
+            f"ops can be measured by 1 to {usable_cores()} ranks here, one on each core, not by {ranks}: "
+            "ranks that take turns on a core measure the waiting, not the op"
+        )
+    if not batches or min(batches) < 1 or iterations < 1:
+        raise JoulecastError(
+            "an op database needs batch sizes and iterations, each of them 1 at least"
+        )
+
+
+def measure_database(
+    network: str,
+    image_size: int,
+    patch_size: int,
+    classes: int,
+    batches: Sequence[int],
+    ranks: int,
+    out: Path | None = None,
+    iterations: int = ITERATIONS,
+    load: Load | None = None,
+) -> Database:
+    """Measure every distinct op of a network, forward and backward, and write the database to ``out``.
+
+    Args:
+        network: a name of :data:`joulecast.workloads.networks.NETWORKS`.
+        image_size: pixels of an image's side.
+        patch_size: of a vision transformer.
+        classes: of the data set.
+        batches: samples of a rank; several give interpolation its points.
+        ranks: processes that train side by side, one thread each.
+        out: JSON file, or ``None``.
+        iterations: timed steps, of whose fastest quarter the means are taken over all ranks.
+        load: what other programs did before; the machine is looked at if ``None``.
+
+    Raises:
+        JoulecastError: more ranks than cores, an unknown network or size, a rank that failed.
+    """
+    check_size(network, image_size, patch_size)
+    _check(ranks, batches, iterations)
+    load_facts = load_before(load)
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(ranks)
+    size = (network, image_size, patch_size, classes)
+    pipes, processes = [], []
+    start = time.monotonic()
+    try:
+        for core in sorted(os.sched_getaffinity(0))[:ranks]:
+            here, there = context.Pipe(duplex=False)
+            arguments = (there, barrier, size, tuple(batches), iterations, core)
+            process = context.Process(target=_rank, args=arguments, daemon=True)
+            with _environment_of_training():
+                process.start()
+            there.close()
+            pipes.append(here)
+            processes.append(process)
+        measured = _collect(pipes, processes, len(batches), network)
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()
+    tables = [tabulated(graph, steps) for graph, steps in measured]
+    database = Database(
+        provenance={
+            "source": "measured",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "host": host_fingerprint(),
+            "load_before": load_facts,
+            "threads": 1,
+            "ranks": ranks,
+            "iterations": iterations,
+            "versions": versions(),
+            "network": network,
+            "image_size": image_size,
+            "patch_size": patch_size,
+            "classes": classes,
+            "batches": list(batches),
+            "wall_s": round(time.monotonic() - start, 1),
+        },
+        entries=merged(entry for entries, _ in tables for entry in entries),
+        steps=tuple(check for _, check in tables),
+    )
+    if out:
+        database.write(out)
+    return database

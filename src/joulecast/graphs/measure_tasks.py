@@ -1,0 +1,339 @@
+"""A network as a task graph, every task measured on one core: what a partitioner cuts.
+
+    measured                   graph = measure_module("mine", module, example, passes=5)
+    one of the campaign's      graph = measure_tasks("resnet50", 4, None, 1000, 5)
+    several, into a folder     measure_all(Path("profiles"), ["resnet18", "alexnet"], batch=4)
+
+What a task is: :mod:`joulecast.graphs.tasks`.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_map
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.quiet import quiet_mean
+from joulecast.graphs.taskgraph import Task, TaskGraph, read_task_graph
+from joulecast.graphs.tasks import (
+    Captured,
+    capture_tasks,
+    changes_its_input,
+    left_as_it_was,
+    reason_of,
+    tensors_of,
+)
+from joulecast.power.foreign_load import load_before
+from joulecast.records.provenance import host_fingerprint, versions
+from joulecast.workloads.networks import build_network, check_size, network_info
+
+PATCH = 16
+"""Pixels of a side of a vision transformer's patch."""
+
+
+def _detached(value: Any) -> Any:
+    return (
+        value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+    )
+
+
+def _sum(gradients: list[Tensor]) -> Tensor:
+    """As autograd does it: a new tensor for the first two, which then takes the others."""
+    if len(gradients) == 1:
+        return gradients[0]
+    total = gradients[0] + gradients[1]
+    for each in gradients[2:]:
+        total += each
+    return total
+
+
+@dataclass
+class _OnTape:
+    """A task that has gone forward: what it gave, what of others it took, what it trains."""
+
+    name: str
+    outputs: list[Tensor]
+    handed_on: list[Tensor]
+    taken: list[Tensor]
+
+
+@dataclass
+class StepByTask:
+    """One training step, task by task: seconds of each forward and backward, gradients by parameter's id."""
+
+    forward: dict[str, float] = field(default_factory=dict)
+    backward: dict[str, float] = field(default_factory=dict)
+    gradients: dict[int, Tensor] = field(default_factory=dict)
+
+
+class _Timed(fx.Interpreter):
+    """Runs a trace, each task on the clock and with a tape of its own.
+
+    What a task hands on is detached from its tape and shared by those who read it, so that the activations
+    of a step are there once. Backward goes through the tasks in the opposite order, with the gradients that
+    training would have; where several readers' meet, their sum is their producer's work.
+    """
+
+    def __init__(self, captured: Captured) -> None:
+        super().__init__(captured.traced)
+        self._traced = captured.traced
+        self._names = {task.name for task in captured.tasks}
+        self._step = StepByTask()
+        self._tape: list[_OnTape] = []
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.name not in self._names:
+            return super().run_node(n)
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        taken = {
+            id(tensor): tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad
+        }
+        if kwargs.get("inplace"):
+            kwargs = {**kwargs, "inplace": False}
+        elif n.op != "call_module" and changes_its_input(n, self._traced):
+            # A tensor that was detached from its producer's tape must not be changed.
+            args = (args[0].clone(), *args[1:])
+        start = time.perf_counter()
+        value = getattr(self, n.op)(n.target, args, kwargs)
+        self._step.forward[n.name] = time.perf_counter() - start
+        if n.op == "call_module":
+            layer = self.fetch_attr(str(n.target))
+            taken |= {id(each): each for each in layer.parameters() if each.requires_grad}
+        handed_on = tree_map(_detached, value)
+        pairs = zip(tensors_of(value), tensors_of(handed_on), strict=True)
+        trained = [(mine, theirs) for mine, theirs in pairs if mine.requires_grad]
+        if trained:
+            outputs, theirs = map(list, zip(*trained, strict=True))
+            self._tape.append(_OnTape(n.name, outputs, theirs, list(taken.values())))
+        return handed_on
+
+    def step(self, example: Tensor, gradients: Sequence[Tensor]) -> StepByTask:
+        """Forward and backward of all tasks; ``gradients`` are those of the network's outputs."""
+        self._step = StepByTask()
+        arrived: dict[int, list[Tensor]] = {}
+        for output, gradient in zip(tensors_of(self.run(example)), gradients, strict=True):
+            arrived.setdefault(id(output), []).append(gradient)
+        while self._tape:
+            task = self._tape.pop()
+            start = time.perf_counter()
+            pairs = [
+                (output, _sum(arrived.pop(id(theirs))))
+                for output, theirs in zip(task.outputs, task.handed_on, strict=True)
+                if id(theirs) in arrived
+            ]
+            if not pairs:  # nothing that the network gives depends on it
+                continue
+            outputs, wanted = zip(*pairs, strict=True)
+            found = torch.autograd.grad(outputs, task.taken, wanted, allow_unused=True)
+            self._step.backward[task.name] = time.perf_counter() - start
+            for tensor, gradient in zip(task.taken, found, strict=True):
+                if gradient is not None:
+                    arrived.setdefault(id(tensor), []).append(gradient)
+        self._step.gradients = {key: _sum(gradients) for key, gradients in arrived.items()}
+        return self._step
+
+
+def step_by_task(captured: Captured, example: Tensor, gradients: Sequence[Tensor]) -> StepByTask:
+    """One training step task by task, ``inplace=True`` off while it lasts.
+
+    Args:
+        captured: tasks of the module.
+        example: a batch of its inputs.
+        gradients: of the module's outputs, one for each tensor among them.
+    """
+    layers: list[Any] = [
+        each for each in captured.traced.modules() if getattr(each, "inplace", False)
+    ]
+    try:
+        for layer in layers:
+            layer.inplace = False
+        return _Timed(captured).step(example, gradients)
+    finally:
+        for layer in layers:
+            layer.inplace = True
+
+
+def _without_gradients(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+def _whole_step(module: nn.Module, example: Tensor, gradients: Sequence[Tensor]) -> float:
+    start = time.perf_counter()
+    torch.autograd.backward(tensors_of(module(example)), gradients)
+    seconds = time.perf_counter() - start
+    _without_gradients(module)
+    return seconds
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise JoulecastError(f"{name} is {count}; measuring tasks needs 1 at least")
+
+
+def measure_module(name: str, module: nn.Module, example: Tensor, passes: int) -> TaskGraph:
+    """Measure every task of a module on one thread, whole steps of the module in between.
+
+    Both sorts of steps are taken once more than ``passes`` says; the first is dropped. A time is the mean of
+    its fastest quarter (:func:`~joulecast.graphs.quiet.quiet_mean`). The provenance has ``step_s``, the
+    time of a whole step as the module has it (in place and all), beside ``tasks_s``, the sum of all tasks.
+    Gradients of the module's parameters are dropped.
+
+    Args:
+        name: of the graph.
+        module: the network, on the CPU; it takes one tensor.
+        example: a batch of its inputs.
+        passes: timed steps.
+
+    Raises:
+        JoulecastError: no pass, a module that cannot be captured, or one that cannot train on the example.
+    """
+    _check_counts(passes=passes)
+    captured = capture_tasks(module, example)
+    whole: list[float] = []
+    steps: list[StepByTask] = []
+    with _one_thread(), left_as_it_was(module):
+        _without_gradients(module)
+        try:
+            with torch.no_grad():
+                gradients = [torch.randn_like(output) for output in tensors_of(module(example))]
+            for _ in range(passes + 1):
+                whole.append(_whole_step(module, example, gradients))
+                step = step_by_task(captured, example, gradients)
+                step.gradients.clear()
+                steps.append(step)
+        except RuntimeError as error:
+            raise JoulecastError(
+                f"{name} cannot train on this batch: {reason_of(error)}"
+            ) from error
+
+    def microseconds(of_steps: list[dict[str, float]], task: str) -> int:
+        return round(1e6 * quiet_mean([times.get(task, 0.0) for times in of_steps[1:]]))
+
+    forward, backward = [step.forward for step in steps], [step.backward for step in steps]
+    tasks = tuple(
+        Task(
+            name=task.name,
+            description=task.description,
+            reads=task.reads,
+            forward_us=microseconds(forward, task.name),
+            backward_us=microseconds(backward, task.name),
+            activation_bytes=task.activation_bytes,
+            parameter_bytes=task.parameter_bytes,
+            flops=task.flops,
+        )
+        for task in captured.tasks
+    )
+    provenance = {
+        "threads": 1,
+        "passes": passes,
+        "tracer": captured.tracer,
+        "step_s": round(quiet_mean(whole[1:]), 6),
+        "tasks_s": round(sum(task.work_us for task in tasks) / 1e6, 6),
+    }
+    return TaskGraph(name, tasks, batch=len(example), provenance=provenance)
+
+
+def _pixels(network: str, image_size: int | None) -> int:
+    return image_size or (299 if network == "inception_v3" else 224)
+
+
+def measure_tasks(
+    network: str, batch: int, image_size: int | None, classes: int, passes: int
+) -> TaskGraph:
+    """Measure every task of one of the campaign's networks, with random weights and images.
+
+    Args:
+        network: a name of :data:`joulecast.workloads.networks.NETWORKS`.
+        batch: samples of a step.
+        image_size: pixels of a side; ``None`` is 224, and Inception's 299.
+        classes: of the data set.
+        passes: timed steps.
+
+    Raises:
+        JoulecastError: unknown network, a size it does not take, counts below 1, or as
+            :func:`measure_module`.
+    """
+    network_info(network)
+    pixels = _pixels(network, image_size)
+    check_size(network, pixels, PATCH)
+    _check_counts(batch=batch, classes=classes, passes=passes)
+    load = load_before()
+    start = time.monotonic()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = build_network(network, pixels, PATCH, classes)
+        example = torch.randn(batch, 3, pixels, pixels)
+        graph = measure_module(network, module, example, passes)
+    provenance = {
+        "source": "measured",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": host_fingerprint(),
+        "load_before": load,
+        "versions": versions(),
+        "network": network,
+        "batch": batch,
+        "image_size": pixels,
+        "classes": classes,
+        **graph.provenance,
+        "wall_s": round(time.monotonic() - start, 1),
+    }
+    return replace(graph, provenance=provenance)
+
+
+def measure_all(
+    folder: Path,
+    networks: Sequence[str],
+    batch: int,
+    image_size: int | None = None,
+    classes: int = 1000,
+    passes: int = 5,
+) -> list[Path]:
+    """Measure networks into ``folder``/NETWORK.json; those that are there already are left as they are.
+
+    So an interrupted measuring goes on where it stopped. Arguments are those of :func:`measure_tasks`.
+
+    Returns:
+        The files that were written now.
+
+    Raises:
+        JoulecastError: as :func:`measure_tasks`; a file that is there was measured with other arguments;
+            or ``folder`` is none.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise JoulecastError(f"{folder}: is no folder")
+    written: list[Path] = []
+    for network in networks:
+        path = folder / f"{network}.json"
+        if not path.exists():
+            measure_tasks(network, batch, image_size, classes, passes).write(path)
+            written.append(path)
+            continue
+        had = read_task_graph(path).provenance
+        wanted = {"batch": batch, "image_size": _pixels(network, image_size)}
+        wanted |= {"classes": classes, "passes": passes}
+        for key, value in wanted.items():
+            if had.get(key) != value:
+                raise JoulecastError(
+                    f"{path}: was measured with {key} {had.get(key)}, not {value}; remove it, or measure "
+                    "into another folder"
+                )
+    return written

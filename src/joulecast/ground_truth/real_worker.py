@@ -1,0 +1,382 @@
+"""The program of one rank: ``mpiexec -n 2 python -m joulecast.ground_truth.real_worker JOB OUT``.
+
+Trains configurations in turn, with the code that trains in earnest, or measures by itself what is in a step
+beside operators. Every rank keeps to a core of its own. Rank 0 writes what all of them saw.
+"""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import psutil
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from joulecast.files.writing import written_aside
+from joulecast.ground_truth.real_results import (
+    TrainingConfiguration,
+    Workload,
+    is_polluted,
+)
+from joulecast.platforms import Platform
+from joulecast.records.spec import RunSpec, Training
+from joulecast.records.spec import Workload as SpecWorkload
+from joulecast.training.gradients import GradientBuckets
+from joulecast.training.hosts import Hosts, arrive_slowly
+from joulecast.training.loop import Trainer, broadcast_replica
+from joulecast.training.mpi import MPI
+from joulecast.training.pipeline import Schedule, Stage, split_network
+from joulecast.training.stage_clock import StageClock
+from joulecast.workloads.datasets import open_dataset
+
+_BYTES = 4
+
+
+class TrainingJob(BaseModel):
+    """One launch for one network: steps of configurations in ``rounds``, or what is beside operators."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    kind: Literal["steps", "parts"]
+    network: str
+    configurations: tuple[TrainingConfiguration, ...]
+    workload: Workload = Workload()
+    repeat: int = 0
+    rounds: int = 1
+    """Times that every configuration's turn comes, forwards and backwards through the list."""
+    warm_up: int = 2
+    iterations: int = 4
+    """Wanted of every turn: undisturbed ones."""
+    tries: int = 8
+    """Iterations of a turn at most."""
+
+
+@dataclass
+class Taken:
+    """What one rank saw of an iteration, on the clock that all ranks share."""
+
+    began: float
+    ended: float
+    waited_share: float
+    used_s: float
+    """CPU time of this rank."""
+    busy_s: float
+    """CPU time of the whole machine, stolen time included; in ticks of 10 ms."""
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+class Clocked:
+    """Times what all ranks do together."""
+
+    def __init__(self, comm: MPI.Intracomm, job: TrainingJob) -> None:
+        self.comm, self.job = comm, job
+
+    def take(self, work: Callable[[], Any]) -> Taken:
+        """Do it once, starting with all other ranks."""
+        self.comm.Barrier()
+        busy = _busy_s()
+        began, cpu = time.monotonic(), time.process_time()
+        work()
+        ended, used = time.monotonic(), time.process_time() - cpu
+        waited = max(0.0, 1 - used / max(ended - began, 1e-9))
+        busy = _busy_s() - busy
+        self.comm.Barrier()
+        return Taken(began, ended, waited, used, busy)
+
+    def repeat(self, work: Callable[[int], Taken]) -> Iterator[tuple[int, Taken, dict[str, Any]]]:
+        """Warm up, then take until enough iterations were undisturbed on all ranks.
+
+        Gives the number of each, what this rank saw of it, and all ranks together.
+        """
+        for number in range(-self.job.warm_up, 0):
+            work(number)
+        clean = number = 0
+        while clean < self.job.iterations and number < self.job.tries:
+            mine = work(number)
+            row = self.together(mine)
+            yield number, mine, row
+            clean += not is_polluted(row)
+            number += 1
+
+    def together(self, mine: Taken) -> dict[str, Any]:
+        """An iteration of all ranks put together: from the first start to the last end."""
+        of_ranks = self.comm.allgather(mine)
+        seconds = max(t.ended for t in of_ranks) - min(t.began for t in of_ranks)
+        foreign_s = of_ranks[0].busy_s - sum(t.used_s for t in of_ranks)
+        return {
+            "seconds": seconds,
+            "waited_share": round(max(t.waited_share for t in of_ranks), 4),
+            "foreign_cores": round(max(0.0, foreign_s / seconds), 3),
+        }
+
+
+class Ranks:
+    """Both ranks' network, trained as any configuration says."""
+
+    def __init__(self, job: TrainingJob, comm: MPI.Intracomm) -> None:
+        self.job, self.comm, self.hosts = job, comm, Hosts.of(comm)
+        self.clocked = Clocked(comm, job)
+        w = job.workload
+        replicas = [c for c in job.configurations if not c.is_pipeline]
+        batch = replicas[0].batch if replicas else 1
+        spec = RunSpec(
+            run=job.name,
+            campaign="validation",
+            platform=Platform(name="this machine", hosts=1),
+            nodes=comm.size,
+            workload=SpecWorkload(
+                network=job.network,
+                dataset=w.dataset,
+                image_size=w.image_size,
+                patch_size=w.patch_size,
+                classes=w.classes,
+            ),
+            training=Training(
+                global_batch_size=batch * comm.size,
+                learning_rate=w.learning_rate,
+                momentum=w.momentum,
+                bucket_mb=1e6,
+                prefetch_batches=0,
+            ),
+        )
+        self.clock = StageClock()
+        self.trainer = Trainer(spec, self.hosts, self.clock, yields=False)
+        self._has_buckets = True
+
+    def _free_buckets(self) -> None:
+        """Let go of the gradients, for a pipeline or other buckets."""
+        if self._has_buckets:
+            self.trainer.buckets.close()
+            self._has_buckets = False
+
+    def _new_buckets(self, configuration: TrainingConfiguration) -> None:
+        trainer = self.trainer
+        self._free_buckets()
+        trainer.clock = self.clock = StageClock()
+        assert configuration.bucket_mb is not None
+        trainer.buckets = GradientBuckets(
+            trainer.network.parameters(),
+            self.hosts,
+            self.clock,
+            bucket_bytes=configuration.bucket_mb * 1e6,
+            overlap=configuration.overlap,
+        )
+        self._has_buckets = True
+        broadcast_replica(trainer.network, trainer.buckets, self.comm)
+
+    def _replicas(self, configuration: TrainingConfiguration) -> Callable[[], Any]:
+        self._new_buckets(configuration)
+        return self.trainer.step
+
+    def stage(self, configuration: TrainingConfiguration) -> Stage:
+        """This rank's stage of a configuration."""
+        self._free_buckets()
+        w = self.job.workload
+        assert configuration.cut is not None
+        schedule: Schedule = "gpipe" if configuration.family == "gpipe" else "1f1b"
+        return Stage(
+            split_network(self.trainer.network, [configuration.cut])[self.comm.rank],
+            self.comm,
+            schedule,
+            configuration.micro_batches,
+            configuration.batch,
+            (3, w.image_size, w.image_size),
+        )
+
+    def _pipeline(self, configuration: TrainingConfiguration) -> Callable[[], Any]:
+        stage, w = self.stage(configuration), self.job.workload
+        data = open_dataset(w.dataset, None, w.image_size, w.classes)
+        images, labels = data.batch(range(configuration.batch))
+        self.clock = StageClock()
+
+        def step() -> None:
+            stage.step(images, labels)
+            stage.update(w.learning_rate, w.momentum)
+
+        return step
+
+    def turn(self, configuration: TrainingConfiguration) -> list[dict[str, Any]]:
+        """Train one configuration for a while; its kept iterations."""
+        is_pipeline = configuration.is_pipeline
+        step = (self._pipeline if is_pipeline else self._replicas)(configuration)
+        gc.collect()
+
+        def work(number: int) -> Taken:
+            self.clock.step = number
+            return self.clocked.take(step)
+
+        rows = [row for _, _, row in self.clocked.repeat(work)]
+        # Only how long stages last counts here: this host's own clock will do.
+        booked = self.clock.rows(self.comm.rank, float)
+        for number, row in enumerate(rows):
+            mine = [entry for entry in booked if entry[1] == number]
+            for _, _, name, start, stop in mine:
+                row[f"{name}_s"] = row.get(f"{name}_s", 0.0) + stop - start
+            row["buckets"] = sum(entry[2] == "communicating_copy" for entry in mine)
+        return rows
+
+    def steps(self) -> dict[str, list[dict[str, Any]]]:
+        """Train all configurations in turns; their iterations by name."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        order = list(self.job.configurations)
+        for turn in range(self.job.rounds):
+            for configuration in order if turn % 2 == 0 else reversed(order):
+                arrive_slowly(self.comm)
+                found.setdefault(configuration.name, []).extend(self.turn(configuration))
+        return found
+
+
+class Parts:
+    """What a step has beside operators, each by itself: never a step."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks, self.job, self.comm = ranks, ranks.job, ranks.comm
+        self.clocked = ranks.clocked
+        self.collectives: list[dict[str, Any]] = []
+        self.parts: list[dict[str, Any]] = []
+
+    def _collective(self, kind: str, size: int, work: Callable[[], Any]) -> None:
+        for number, _, row in self.clocked.repeat(lambda _: self.clocked.take(work)):
+            what = {"kind": kind, "network": self.job.network, "bytes": size}
+            self.collectives.append({**what, "iteration": number, **row})
+
+    def _part(self, name: str, size: int, work: Callable[[], Any]) -> None:
+        """Time a part on each rank; what ``work`` returns is subtracted, seconds of preparation."""
+
+        def timed(number: int) -> Taken:
+            beside: list[Any] = []
+            seen = self.clocked.take(lambda: beside.append(work()))
+            return replace(seen, stages={"own": seen.ended - seen.began - float(beside[0] or 0.0)})
+
+        for number, mine, row in self.clocked.repeat(timed):
+            for rank, (bytes_, taken) in enumerate(self.comm.allgather((size, mine.stages["own"]))):
+                what = {"part": name, "network": self.job.network, "rank": rank, "bytes": bytes_}
+                self.parts.append({**what, "iteration": number, **row, "seconds": taken})
+
+    def all_reduces(self) -> None:
+        """The gradients of every layout into buckets, bucket after bucket, with nothing between."""
+        sizes = [p.numel() for p in reversed(self.ranks.trainer.parameters)]
+        reducer = self.ranks.trainer.buckets.reducer
+        layouts = {c.bucket_mb for c in self.job.configurations if c.bucket_mb is not None}
+        done = set()
+        for least in sorted(layouts, reverse=True):
+            edges = [0]
+            for stop in np.cumsum(sizes).tolist():
+                if (stop - edges[-1]) * _BYTES >= least * 1e6 or stop == sum(sizes):
+                    edges.append(stop)
+            for start, stop in pairwise(edges):
+
+                def reduce(start: int = start, stop: int = stop) -> None:
+                    reducer.arrive()
+                    reducer.sum(start, stop)
+
+                size = (stop - start) * _BYTES
+                if size not in done:
+                    done.add(size)
+                    self._collective("all_reduce", size, reduce)
+
+    def gradients(self) -> None:
+        """Copying every gradient into the buckets, and adding a micro-batch's to those before."""
+        trainer = self.ranks.trainer
+        sums = [torch.zeros_like(p) for p in trainer.parameters]
+        size = sum(p.numel() * _BYTES for p in trainer.parameters)
+        self._part("copy", size, lambda: self._pass(trainer.buckets.discard(), Tensor.copy_))
+        self._part("accumulate", size, lambda: self._pass(sums, Tensor.add_))
+
+    def _pass(self, places: list[Tensor], move: Callable[[Tensor, Tensor], Any]) -> float:
+        """Take every gradient to its place, the last layer's first; seconds of making them."""
+        begin, spent = time.perf_counter(), 0.0
+        for place, parameter in reversed(
+            list(zip(places, self.ranks.trainer.parameters, strict=True))
+        ):
+            # As backward leaves it: just written, in memory used before.
+            fresh = torch.zeros_like(parameter)
+            start = time.perf_counter()
+            move(place, fresh)
+            del fresh
+            spent += time.perf_counter() - start
+        return time.perf_counter() - begin - spent
+
+    def update(self) -> None:
+        """The optimizer on a replica, and the batch."""
+        trainer = self.ranks.trainer
+        size = sum(p.numel() * _BYTES for p in trainer.parameters)
+        zeros = trainer.buckets.discard()
+        self._part("update", size, lambda: trainer.update(zeros))
+        self._part("materials", 0, lambda: _none(next(trainer.loader)))
+
+    def stages(self) -> None:
+        """The optimizer on each stage, and what goes from one to the other."""
+        pipelines = [c for c in self.job.configurations if c.is_pipeline]
+        for cut in dict.fromkeys(c.cut for c in pipelines):
+            alike = [c for c in pipelines if c.cut == cut]
+            stage = self.ranks.stage(alike[0])
+            self._stage_update(stage)
+            sample = stage.message_bytes // alike[0].samples
+            # Around the sizes that are sent, so that there is a line to fit.
+            sent = {c.samples * factor for c in alike for factor in (1, 4)}
+            for size in sorted(sample * samples for samples in sent):
+                self._collective("send", size, self._send_of(size))
+
+    def _stage_update(self, stage: Stage) -> None:
+        w = self.job.workload
+        for parameter in stage.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        size = sum(p.numel() * _BYTES for p in stage.parameters)
+        self._part("update", size, lambda: stage.update(w.learning_rate, w.momentum))
+        for parameter in stage.parameters:
+            parameter.grad = None
+
+    def _send_of(self, size: int) -> Callable[[], Any]:
+        message = np.ones(size // _BYTES, np.float32)
+        if self.comm.rank == 0:
+            return lambda: self.comm.Isend(message, 1).Wait()
+        return lambda: self.comm.Irecv(message, 0).Wait()
+
+    def measure(self) -> dict[str, list[dict[str, Any]]]:
+        """All of it."""
+        self.all_reduces()
+        self.gradients()
+        self.update()
+        self.stages()
+        return {"collectives": self.collectives, "parts": self.parts}
+
+
+def _none(_: object) -> None:
+    """Nothing, whatever it is given."""
+
+
+def main(job_file: str, out: str) -> None:
+    """Do a job's part on this rank."""
+    comm = MPI.COMM_WORLD
+    job = TrainingJob.model_validate_json(Path(job_file).read_text())
+    cores = sorted(os.sched_getaffinity(0))
+    if comm.size != 2 or len(cores) < comm.size:
+        sys.exit(f"error: {job.name}: 2 ranks and a core for each are needed, not {comm.size}")
+    os.sched_setaffinity(0, {cores[comm.rank]})
+    ranks = Ranks(job, comm)
+    with torch.no_grad() if job.kind == "parts" else torch.enable_grad():
+        answer = ranks.steps() if job.kind == "steps" else Parts(ranks).measure()
+    if comm.rank == 0:
+        with written_aside(Path(out)) as aside:
+            aside.write_text(json.dumps(answer))
+    arrive_slowly(comm)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

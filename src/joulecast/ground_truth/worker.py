@@ -1,0 +1,208 @@
+"""The program of one rank: ``mpiexec ... python -m joulecast.ground_truth.worker JOB OUT``.
+
+Every iteration starts on all ranks at one agreed moment of the clock that they share (they are on
+one machine), so that no barrier's own duration is in the time. Rank 0 writes what all of them saw.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from joulecast.files.writing import written_aside
+from joulecast.ground_truth.configurations import Configuration
+from joulecast.ground_truth.jobs import Collective, Job
+from joulecast.ground_truth.load import foreign_cpu_s
+from joulecast.ground_truth.messages import ALL_REDUCES, Numbers, Operation, Rank, now, single
+from joulecast.training.mpi import MPI
+
+_REAL_TIME_PRIORITY = 10
+_HEADSTART_S = 0.03
+_SET_TIMER_SLACK = 29
+
+
+def _numbers(nbytes: int) -> Numbers:
+    return np.ones(nbytes // 4, np.float32)
+
+
+class Step:
+    """One rank's part of a step of training."""
+
+    def __init__(self, configuration: Configuration, comm: MPI.Intracomm, rank: Rank) -> None:
+        self._of, self._rank, self._comm = configuration, rank, comm
+        stage, replica, shard = configuration.place(comm.rank)
+        tensor_group = stage * configuration.data_parallel + replica
+        data_group = stage * configuration.tensor_parallel + shard
+        self._tensor = cast(MPI.Intracomm, comm.Split(tensor_group, shard))
+        self._data = cast(MPI.Intracomm, comm.Split(data_group, replica))
+        self._stage, self._is_last = stage, stage == configuration.pipeline - 1
+        self._layers = configuration.stage_layers(stage)
+        self._slowdown = configuration.slowdown(comm.rank)
+        self._buckets = {layer: _numbers(nbytes) for layer, nbytes in configuration.buckets(stage)}
+        self._inline = [_numbers(layer.activation_bytes) for layer in self._layers]
+        if stage > 0:
+            self._before = configuration.rank_at(stage - 1, replica, shard)
+            cut_bytes = configuration.stage_layers(stage - 1)[-1].activation_bytes
+            self._activations = self._places(cut_bytes)
+            self._sent_back = _numbers(cut_bytes)
+        if not self._is_last:
+            self._after = configuration.rank_at(stage + 1, replica, shard)
+            self._gradients = self._places(self._layers[-1].activation_bytes)
+            self._sent_on = _numbers(self._layers[-1].activation_bytes)
+
+    def _places(self, nbytes: int) -> list[Numbers]:
+        return [_numbers(nbytes) for _ in range(self._of.micro_batches)]
+
+    def run(self) -> None:
+        """Do it once; when it returns, everything of this rank is computed, sent and received."""
+        self._receive_ahead()
+        order = self._of.stage_order(self._stage)
+        for work, micro_batch in order[:-1]:
+            self._forward(micro_batch) if work == "forward" else self._backward(micro_batch, False)
+        self._backward(order[-1][1], True)
+        if not self._of.overlap:
+            for bucket in self._buckets.values():
+                self._reduce(bucket)
+        self._rank.finish()
+
+    def _receive_ahead(self) -> None:
+        # All receives are posted at once: what is sent travels whether or not it is waited for.
+        begin, comm = self._rank.start, self._comm
+        self._arriving: dict[tuple[str, int], Operation] = {}
+        for index in range(self._of.micro_batches):
+            if self._stage > 0:
+                request = comm.Irecv(self._activations[index], self._before, 2 * index)
+                self._arriving["forward", index] = begin(single(request))
+            if not self._is_last:
+                request = comm.Irecv(self._gradients[index], self._after, 2 * index + 1)
+                self._arriving["backward", index] = begin(single(request))
+
+    def _compute(self, layer: int, seconds: float) -> None:
+        self._rank.compute(seconds * self._slowdown)
+        if self._tensor.size > 1 and self._inline[layer].size:
+            all_reduce = ALL_REDUCES[self._of.algorithm]
+            self._rank.wait(self._rank.start(all_reduce(self._tensor, self._inline[layer])))
+
+    def _reduce(self, bucket: Numbers) -> None:
+        self._rank.queue(ALL_REDUCES[self._of.algorithm](self._data, bucket))
+
+    def _forward(self, index: int) -> None:
+        if self._stage > 0:
+            self._rank.wait(self._arriving["forward", index])
+        for number, layer in enumerate(self._layers):
+            self._compute(number, layer.forward_s)
+        if not self._is_last:
+            self._rank.start(single(self._comm.Isend(self._sent_on, self._after, 2 * index)))
+
+    def _backward(self, index: int, is_last: bool) -> None:
+        if not self._is_last:
+            self._rank.wait(self._arriving["backward", index])
+        for number in reversed(range(len(self._layers))):
+            self._compute(number, self._layers[number].backward_s)
+            if is_last and self._of.overlap and number in self._buckets:
+                self._reduce(self._buckets[number])
+        if self._stage > 0:
+            request = self._comm.Isend(self._sent_back, self._before, 2 * index + 1)
+            self._rank.start(single(request))
+
+
+def _collective(of: Collective, comm: MPI.Intracomm, rank: Rank) -> Callable[[], None]:
+    """One stand-alone collective, ready to be run again and again."""
+    buffer = _numbers(of.bytes)
+
+    def all_reduce() -> None:
+        rank.start(ALL_REDUCES[of.algorithm](comm, buffer))
+        rank.finish()
+
+    def send() -> None:
+        if comm.rank == 0:
+            rank.start(single(comm.Isend(buffer, 1)))
+        elif comm.rank == 1:
+            rank.start(single(comm.Irecv(buffer, 0)))
+        rank.finish()
+
+    return all_reduce if of.kind == "all_reduce" else send
+
+
+class Clock:
+    """Common starts, and what came of each iteration."""
+
+    def __init__(self, comm: MPI.Intracomm, rank: Rank) -> None:
+        self._comm, self._rank = comm, rank
+        self._pids = frozenset(comm.allgather(os.getpid()))
+
+    def _gathered(self, values: list[float]) -> list[list[float]]:
+        # Not MPI's blocking call, which would keep a core busy in every rank.
+        mine, of_all = np.array(values), np.empty((self._comm.size, len(values)))
+        request = self._comm.Iallgather(mine, of_all)
+        while not request.Test():
+            time.sleep(5e-4)
+        answer: list[list[float]] = of_all.tolist()
+        return answer
+
+    def time(self, run: Callable[[], None]) -> dict[str, object]:
+        """One iteration; times are seconds after the common start."""
+        foreign = foreign_cpu_s(self._pids) if self._comm.rank == 0 else 0.0
+        scanned = now()
+        start = max(row[0] for row in self._gathered([now()])) + _HEADSTART_S
+        self._rank.begin(start)
+        began = now()
+        run()
+        ended = now()
+        rows = self._gathered([began - start, ended - start, self._rank.late_s])
+        if self._comm.rank == 0:
+            foreign = foreign_cpu_s(self._pids) - foreign
+        return {
+            "began_s": [row[0] for row in rows],
+            "ended_s": [row[1] for row in rows],
+            "late_s": max(row[2] for row in rows),
+            "foreign_cores": foreign / (now() - scanned),
+        }
+
+
+def _on_real_time(wanted: bool) -> None:
+    # Not around MPI's own start and end: they wait busily, and nothing could interrupt that.
+    policy = os.SCHED_RR if wanted else os.SCHED_OTHER
+    os.sched_setscheduler(0, policy, os.sched_param(_REAL_TIME_PRIORITY if wanted else 0))
+
+
+def main(job_file: Path, out: Path) -> None:
+    """Do a job and write what was seen, as one of ``job.ranks`` ranks."""
+    job = Job.model_validate_json(job_file.read_text())
+    comm, rank = MPI.COMM_WORLD, Rank()
+    if comm.size != job.ranks:
+        raise SystemExit(f"{job.name} is for {job.ranks} ranks, this is {comm.size}")
+    ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, 1, 0, 0, 0)
+    gc.freeze()
+    gc.disable()
+    clock = Clock(comm, rank)
+    runs = [
+        Step(part, comm, rank).run
+        if isinstance(part, Configuration)
+        else _collective(part, comm, rank)
+        for part in job.parts
+    ]
+    _on_real_time(True)
+    seen = []
+    for run in runs:
+        iterations = [clock.time(run) for _ in range(job.warm_up + job.iterations)]
+        seen.append(iterations[job.warm_up :])
+        gc.collect()
+    _on_real_time(False)
+    if comm.rank == 0:
+        with written_aside(out) as partial:
+            partial.write_text(json.dumps({"digest": job.digest(), "seen": seen}))
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,263 @@
+"""What the command line and the tables say of a plan: one dictionary for all modes and formats."""
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.device_placement import PlacementGraph
+from joulecast.graphs.readers import read_partitionable
+from joulecast.graphs.shipped_graphs import task_graph_file
+from joulecast.graphs.taskgraph import TaskGraph
+from joulecast.partition.compat import compat_plan
+from joulecast.partition.order import nodes_of
+from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
+from joulecast.partition.problem import (
+    CostModel,
+    Problem,
+    pipeline_problem,
+    placement_problem,
+)
+
+_US_PER = {"us": 1.0, "ms": 1e3}
+
+
+def _number(value: float) -> float | int:
+    """Whole numbers without a point: microseconds and bytes."""
+    return int(value) if float(value).is_integer() else value
+
+
+def _problem(
+    graph: TaskGraph | PlacementGraph,
+    devices: int | None,
+    cost: CostModel | None,
+    bandwidth: float | None,
+    replicate: bool,
+    memory: float | None,
+) -> tuple[Problem, str, float]:
+    """The problem, the unit of the file, and how many of the problem's units one of the file's has."""
+    if isinstance(graph, PlacementGraph):
+        if devices not in (None, graph.accelerators):
+            raise JoulecastError(
+                f"{graph.name}: --devices {devices} is not what the file says (maxFPGAs "
+                f"{graph.accelerators}, maxCPUs {graph.cpus}); leave --devices away, or change the file"
+            )
+        given = {
+            "--cost": cost,
+            "--bandwidth": bandwidth,
+            "--memory": memory,
+        }
+        told = [name for name, value in given.items() if value is not None]
+        told += ["--replicate"] if replicate else []
+        if told:
+            raise JoulecastError(
+                f"{graph.name}: a device-placement file says itself what memory its devices have and what "
+                f"transfers cost; leave {', '.join(told)} away"
+            )
+        return placement_problem(graph), "the file's", 1.0
+    if devices is None:
+        raise JoulecastError(f"{graph.name}: --devices is missing: into how many stages?")
+    problem = pipeline_problem(graph, devices, cost or "compute", bandwidth, replicate, memory)
+    return problem, graph.time_unit, _US_PER[graph.time_unit]
+
+
+def plan_report(
+    path: Path,
+    devices: int | None,
+    cost: CostModel | None = None,
+    bandwidth: float | None = None,
+    replicate: bool = False,
+    memory: float | None = None,
+    most_ideals: int | None = None,
+) -> dict[str, Any]:
+    """The best plan of a graph file; times in the file's unit (``*_us`` in microseconds where known).
+
+    Raises:
+        JoulecastError: an unsound file, a useless option, nothing that fits.
+    """
+    graph = read_partitionable(path)
+    problem, unit, per_unit = _problem(graph, devices, cost, bandwidth, replicate, memory)
+    plan = best_plan(problem, MOST_IDEALS if most_ideals is None else most_ideals)
+    return report_of(plan, problem, unit, per_unit)
+
+
+def report_of(
+    plan: Plan, problem: Problem, unit: str = "us", per_unit: float = 1.0
+) -> dict[str, Any]:
+    """A plan as a dictionary."""
+
+    def time_of(value: float | None) -> float | int | None:
+        return None if value is None else _number(value / per_unit)
+
+    report: dict[str, Any] = {
+        "graph": plan.graph,
+        "mode": "exact",
+        "cost": problem.cost,
+        "devices": problem.devices,
+        "cpus": problem.cpus,
+        "unit": unit,
+        "bottleneck": time_of(plan.bottleneck),
+        "lower_bound": time_of(plan.lower_bound),
+        "gap_percent": None if plan.gap is None else 100 * plan.gap,
+        "certified": plan.is_certified,
+        "certificate": {
+            "lower_bound": time_of(plan.lower_bound),
+            "infeasible": time_of(plan.bottleneck - 1)
+            if plan.is_certified and problem.unit == "us"
+            else None,
+            "infeasible_below": time_of(plan.bottleneck) if plan.is_certified else None,
+            "proof": plan.proof,
+            "given_nodes": plan.given_nodes,
+            "ideals": plan.searched_ideals,
+        },
+        "work": time_of(plan.work),
+        "speedup_bound": plan.speedup_bound,
+        "planning_cpu_s": plan.cpu_s,
+        "stages": [
+            {
+                "stage": number,
+                "device": stage.move.kind,
+                "devices": stage.move.devices,
+                "nodes": list(stage.nodes),
+                "time": time_of(stage.time),
+                "work": time_of(stage.work),
+                "transfer_in": time_of(stage.enters),
+                "transfer_out": time_of(stage.leaves),
+                "bytes_in": None if stage.bytes_in is None else _number(stage.bytes_in),
+                "bytes_out": None if stage.bytes_out is None else _number(stage.bytes_out),
+                "parameter_bytes": _number(stage.parameters),
+                "activation_bytes": _number(stage.activations),
+                "stashed_micro_batches": stage.stashed,
+                "memory": _number(stage.memory),
+            }
+            for number, stage in enumerate(plan.stages)
+        ],
+    }
+    if unit in _US_PER:
+        report["bottleneck_us"] = _number(plan.bottleneck)
+    return report
+
+
+def compat_report(
+    path: Path,
+    devices: int | None,
+    cost: CostModel | None,
+    bandwidth: float | None,
+    replicate: bool,
+    memory: float | None,
+) -> dict[str, Any]:
+    """What PipeDream's optimizer finds in a graph file; it knows no proof, and no sum of work and transfer.
+
+    Raises:
+        JoulecastError: an unsound file, or what that optimizer cannot do.
+    """
+    graph = read_partitionable(path)
+    if isinstance(graph, PlacementGraph):
+        raise JoulecastError(f"{path}: --mode compat has no device placement; use --mode exact")
+    if cost == "sum" or memory is not None:
+        what = "--cost sum" if cost == "sum" else "--memory"
+        raise JoulecastError(f"--mode compat knows no {what}; use --mode exact")
+    if devices is None:
+        raise JoulecastError(f"{graph.name}: --devices is missing: into how many stages?")
+    cost = cost or "compute"
+    # Checks the options as the other mode does.
+    pipeline_problem(graph, devices, cost, bandwidth, replicate)
+    begin = time.process_time()
+    plan = compat_plan(graph, devices, bandwidth or 1e9, replicate, cost == "max")
+    cpu_s = time.process_time() - begin
+    per_unit = _US_PER[graph.time_unit] / 1e6
+    stages, before = [], 0
+    for number, stage in enumerate(plan.stages):
+        tasks = [graph.tasks[node] for node in nodes_of(stage.ideal & ~before)]
+        stages.append(
+            {
+                "stage": number,
+                "device": "device",
+                "devices": stage.devices,
+                "nodes": [task.name for task in tasks],
+                "work": stage.work_s / per_unit,
+                "parameter_bytes": sum(task.parameter_bytes for task in tasks),
+                "activation_bytes": sum(task.activation_bytes for task in tasks),
+            }
+        )
+        before = stage.ideal
+    return {
+        "graph": graph.name,
+        "mode": "compat",
+        "cost": cost,
+        "devices": devices,
+        "unit": graph.time_unit,
+        "bottleneck": plan.bottleneck_s / per_unit,
+        "bottleneck_us": plan.bottleneck_s * 1e6,
+        "lower_bound": None,
+        "certified": False,
+        "certificate": None,
+        "work": graph.work_us / 1e6 / per_unit,
+        "speedup_bound": graph.work_us / 1e6 / (plan.bottleneck_s or 1),
+        "states": plan.states,
+        "planning_cpu_s": cpu_s,
+        "stages": stages,
+    }
+
+
+def partition_report(
+    graph: str,
+    devices: int | None = None,
+    cost: CostModel | None = None,
+    bandwidth: float | None = None,
+    replicate: bool = False,
+    memory: float | None = None,
+    mode: Literal["exact", "compat"] = "exact",
+    most_ideals: int | None = None,
+) -> dict[str, Any]:
+    """The stages of a network or of a graph file: :func:`plan_report`, or :func:`compat_report`.
+
+    Raises:
+        JoulecastError: no such graph, and as these say.
+    """
+    path = task_graph_file(graph)
+    if mode == "compat":
+        return compat_report(path, devices, cost, bandwidth, replicate, memory)
+    return plan_report(path, devices, cost, bandwidth, replicate, memory, most_ideals)
+
+
+def summary(report: dict[str, Any]) -> str:
+    """Two or three lines for people."""
+    unit = f" {report['unit']}" if report["unit"] in _US_PER else ""
+    lines = [
+        f"{report['graph']}: {len(report['stages'])} stages, bottleneck {report['bottleneck']:,.10g}{unit}, "
+        f"speedup up to {report['speedup_bound']:.3f}"
+    ]
+    if report["certificate"]:
+        bound = f"lower bound {report['lower_bound']:,.10g}{unit}"
+        lines.append(f"{bound}: {report['certificate']['proof']}")
+    lines.append(f"planned in {1e3 * report['planning_cpu_s']:.1f} ms; --explain shows the stages")
+    return "\n".join(lines)
+
+
+def _amount(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
+    return "-" if value is None else f"{value / scale:.{digits}f}"
+
+
+def explained(report: dict[str, Any]) -> str:
+    """A table of the stages: where the time, the memory and the traffic are."""
+    head = (
+        f"{'stage':>5} {'on':>14} {'nodes':>6} {'time':>12} {'share':>6} {'MB in':>9} {'MB out':>9} "
+        f"{'memory MB':>10}  from .. to"
+    )
+    rows = [summary(report), "", head]
+    for stage in report["stages"]:
+        on = f"{stage['devices']} {stage['device']}" + ("s" if stage["devices"] > 1 else "")
+        taken = stage.get("time", stage["work"])
+        nodes = stage["nodes"]
+        rows.append(
+            f"{stage['stage']:>5} {on:>14} {len(nodes):>6} {taken:>12.6g} "
+            f"{100 * taken / (report['bottleneck'] or 1):>5.0f}% {_amount(stage.get('bytes_in'), 1e6):>9} "
+            f"{_amount(stage.get('bytes_out'), 1e6):>9} {_amount(stage.get('memory'), 1e6):>10}  "
+            f"{nodes[0]} .. {nodes[-1]}"
+        )
+    rows.append("")
+    rows.append(
+        "`share` of the bottleneck; traffic is of activations, as much comes back as gradients."
+    )
+    return "\n".join(rows)

@@ -1,0 +1,45 @@
+"""What strategies are simulated on: a platform by name or file, and the costs of ops on it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
+from joulecast.graphs.database import MeasuredCosts, read_database
+from joulecast.platforms import Platform, find_platform
+from joulecast.simulator.network_calibration import calibrated, read_calibration
+from joulecast.simulator.proteus import proteus_costs
+from joulecast.simulator.topology import with_links
+from joulecast.simulator.transfers import Mode
+
+
+def platform_and_costs(
+    platform: str,
+    precision: str,
+    *,
+    links: Mapping[str, float] | None = None,
+    calibration: Path | None = None,
+    database: Path | None = None,
+    mode: Mode = "default",
+) -> tuple[Platform, Costs]:
+    """A platform with the rates that are given in place of its file's, and what ops cost on it.
+
+    Args:
+        precision: peak rate to compute at.
+        links: bytes per second of links by name.
+        calibration: network calibration, for the outermost link.
+        database: of ops that were measured on the platform; its file's rates by default.
+        mode: ``proteus``: costs as that paper takes them.
+
+    Raises:
+        JoulecastError: no such platform or link, a file that is not sound, or a rate that is not known.
+    """
+    found = find_platform(platform)
+    if calibration is not None:
+        found = calibrated(found, read_calibration(calibration))
+    found = with_links(found, dict(links or {}))
+    if mode == "proteus":
+        return found, proteus_costs(found, precision)
+    if database is None:
+        return found, roofline_of(found, precision)
+    measured = read_database(database)
+    return found, MeasuredCosts(measured, roofline_or_refusal(found, precision), precision)

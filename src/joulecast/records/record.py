@@ -1,0 +1,355 @@
+"""The run record: the folder that one run leaves behind, whoever produced it.
+
+``run.json`` says what was run, where, and how it went; ``stages.parquet`` which rank did what when;
+``power.parquet`` and ``activity.parquet`` what the meters and the kernel said meanwhile. All times
+are seconds of one run clock, the same for all ranks. ``phases.parquet`` holds what the run's own log
+says of it (``init``, ``run``, ``epoch``, ``block``, ``evaluation``), with the work done in each. A
+record is written aside, validated and then
+renamed, so a folder that is there is complete.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.files.columns import checked_table, parquet_file, parquet_table
+from joulecast.files.reading import read_json_object, validated
+from joulecast.files.writing import directory_written_aside, sha256_of
+from joulecast.records.frames import FRAMES
+from joulecast.records.metering import EnergySource, MeterInfo, Metering, metered
+from joulecast.records.spec import NodesAre, RunSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 2
+
+_BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
+"""A stage lies in the run, but for what the clocks of several hosts differ by."""
+
+
+Count = Annotated[int, Field(ge=0, le=10**18)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Checks(_Part):
+    """What was verified about the run itself."""
+
+    ranks: int
+    distinct_hosts: int
+    replicas_equal: bool | None = None
+    weights_sha256: str | None = None
+    overrun_fraction: float | None = None
+
+
+class Outcome(_Part):
+    """What the run did. Times in seconds of the run clock; warm-up steps lie before ``start_s``."""
+
+    start_s: float = Field(ge=-1e10, le=1e10)
+    stop_s: float = Field(ge=-1e10, le=1e10)
+    steps: int = Field(0, ge=0, le=10**18)
+    samples: int = Field(0, ge=0, le=10**18)
+    final_loss: float | None = None
+    accuracy: float | None = Field(None, ge=0, le=1)
+    reached_target: bool | None = None
+    peak_rss_bytes: Count | None = None
+
+
+class RunInfo(_Part):
+    """``run.json``.
+
+    ``polluted`` says why a run is left out of fits, ``remarks`` what a reader should know of one that
+    is kept in them. ``disturbed`` says what other programs did meanwhile; such a run is left out of fits
+    where an undisturbed one of its setting exists. ``scheduler_node_of_rank`` is what a scheduler calls
+    the node of each rank, if one started the run; several of its nodes may be one host. ``frames_sha256``
+    are the checksums of the other files.
+    """
+
+    format: int = FORMAT
+    spec: RunSpec
+    spec_sha256: str
+    started_utc: str
+    nodes: list[str]
+    node_of_rank: list[str] = []
+    scheduler_job: str | None = None
+    scheduler_node_of_rank: list[str] = []
+    nodes_are: NodesAre
+    algorithm_used: str | None = None
+    parameters: Count | None = None
+    outcome: Outcome
+    checks: Checks
+    meters: list[MeterInfo]
+    clock: dict[str, dict[str, float]] = {}
+    hosts: list[dict[str, Any]] = []
+    versions: dict[str, str | None] = {}
+    mpi_library: str | None = None
+    oversubscribed: bool = False
+    source: dict[str, Any] = {}
+    load_before: dict[str, float] = {}
+    load_during: dict[str, float] = {}
+    disturbed: list[str] = []
+    polluted: list[str] = []
+    remarks: list[str] = []
+    step_bytes: list[Count] | None = None
+    reference_step_s: dict[str, NonNegativeFloat] | None = None
+    frames_sha256: dict[str, str] = {}
+
+    @property
+    def metering(self) -> Metering:
+        """Which meters the energy is made of. What others handed in is taken as it is."""
+        return metered(() if self.spec.kind == "imported" else self.nodes, self.meters)
+
+    @property
+    def energy_source(self) -> EnergySource | None:
+        """Source of the energy figures: a measurement, where there is one, else the estimate;
+        ``None`` where the meters of that source leave out nodes."""
+        return self.metering.source
+
+    @property
+    def no_energy_reason(self) -> str | None:
+        """Why there is no energy figure, where there is none: names the nodes without a meter."""
+        return self.metering.why_not
+
+
+_INFO = TypeAdapter(RunInfo)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One record in memory; the frames have the columns named above, one row an interval or
+    reading."""
+
+    info: RunInfo
+    stages: "pd.DataFrame"
+    power: "pd.DataFrame"
+    activity: "pd.DataFrame"
+    phases: "pd.DataFrame"
+
+
+def validate(record: RunRecord) -> None:
+    """Prove that a record answers its specification, and that its figures are possible.
+
+    Raises:
+        JoulecastError: naming the run, and the frame and row, and what is wrong with it.
+    """
+    info, spec = record.info, record.info.spec
+    run = spec.run
+    if info.spec_sha256 != spec.digest():
+        raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
+    for name, columns in FRAMES.items():
+        frame = getattr(record, name)
+        checked_table(frame, columns, f"run {run}: {name}.parquet")
+        if more := [column for column in frame.columns if column not in columns]:
+            raise JoulecastError(
+                f"run {run}: {name}.parquet has the columns {', '.join(more)}, which no record keeps"
+            )
+    if info.outcome.stop_s < info.outcome.start_s:
+        raise JoulecastError(f"run {run}: stops before it starts")
+    _validate_joules(run, record.power)
+    _validate_stages(record)
+    # What others did cannot be held to our launcher; what is wrong with it stands in `polluted`.
+    if spec.kind != "imported":
+        _validate_execution(record)
+
+
+def _validate_joules(run: str, power: "pd.DataFrame") -> None:
+    """A counter counts up."""
+    counted = power[power["joules"].notna()]
+    if counted.empty:
+        return
+    meters = counted.groupby(["node", "meter"], sort=False).ngroup().to_numpy()
+    joules = counted["joules"].to_numpy(float)
+    order = np.lexsort((counted["t_s"].to_numpy(float), meters))
+    falls = (np.diff(joules[order]) < 0) & (np.diff(meters[order]) == 0)
+    if falls.any():
+        row = counted.iloc[order[int(falls.argmax()) + 1]]
+        raise JoulecastError(
+            f"run {run}: power.parquet: the joules of {row['meter']} of {row['node']} fall to "
+            f"{row['joules']:g}, expected a counter that counts up"
+        )
+
+
+def _validate_stages(record: RunRecord) -> None:
+    stages, outcome, spec = record.stages, record.info.outcome, record.info.spec
+    if stages.empty:
+        return
+    start_s, stop_s = stages["start_s"].to_numpy(float), stages["stop_s"].to_numpy(float)
+    beside_s = _BESIDE_S + _BESIDE_SHARE * (outcome.stop_s - outcome.start_s)
+    outside = (start_s < outcome.start_s - beside_s) | (stop_s > outcome.stop_s + beside_s)
+    for wrong, said in (
+        (stop_s < start_s, "stops before it starts"),
+        (outside, "does not lie in the run"),
+        (stages["rank"].to_numpy() >= spec.ranks, f"is of a rank of {spec.ranks} ranks"),
+    ):
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise JoulecastError(
+                f"run {spec.run}: stages.parquet: row {row + 1}: a stage {said} "
+                f"(rank {stages['rank'].iloc[row]}, {start_s[row]:g} to {stop_s[row]:g} s)"
+            )
+
+
+def _validate_execution(record: RunRecord) -> None:
+    info, spec = record.info, record.info.spec
+    run = spec.run
+    if info.checks.ranks != spec.ranks:
+        raise JoulecastError(
+            f"run {run}: {info.checks.ranks} ranks took part, {spec.ranks} were asked for; is the "
+            "launcher starting one MPI job or several singletons?"
+        )
+    if info.checks.distinct_hosts != spec.hosts:
+        raise JoulecastError(
+            f"run {run}: the ranks ran on {info.checks.distinct_hosts} hosts, {spec.hosts} were "
+            "asked for; check the launcher and the key `hosts` of the platform file"
+        )
+    if info.checks.replicas_equal is False:
+        raise JoulecastError(f"run {run}: the replicas' weights differ at the end")
+    if info.outcome.stop_s <= info.outcome.start_s:
+        raise JoulecastError(f"run {run}: stops before it starts")
+    if record.power["t_s"].isna().any():
+        raise JoulecastError(f"run {run}: power.parquet: a reading has no time")
+    if len(info.node_of_rank) != spec.ranks:
+        raise JoulecastError(f"run {run}: names the nodes of {len(info.node_of_rank)} ranks only")
+    if spec.kind == "training":
+        seen = set(record.stages["rank"].unique())
+        if seen != set(range(spec.ranks)):
+            raise JoulecastError(f"run {run}: stages of ranks {sorted(seen)} only")
+        if info.outcome.samples <= 0:
+            raise JoulecastError(f"run {run}: no sample was trained")
+        if record.stages["step"].max() >= info.outcome.steps:
+            raise JoulecastError(
+                f"run {run}: stages.parquet: a stage of step {record.stages['step'].max():g}, in a run "
+                f"of {info.outcome.steps} steps"
+            )
+
+
+def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
+    # Names repeat, numbers do not: a dictionary of numbers costs more to read than it saves.
+    names = [c for c in ("node", "meter", "stage", "phase") if c in frame.columns]
+    frame.to_parquet(path, index=False, use_dictionary=names)
+
+
+def write_record(target: Path, record: RunRecord) -> None:
+    """Validate ``record`` and write it to the folder ``target``, whole or not at all."""
+    validate(record)
+    with directory_written_aside(target) as partial:
+        for name in FRAMES:
+            _write_frame(partial / f"{name}.parquet", getattr(record, name))
+        sums = {name: sha256_of(partial / f"{name}.parquet") for name in FRAMES}
+        info = record.info.model_copy(update={"frames_sha256": sums})
+        (partial / "run.json").write_text(info.model_dump_json(indent=1) + "\n")
+
+
+def read_info(folder: Path) -> RunInfo:
+    """Read ``run.json`` alone.
+
+    Raises:
+        JoulecastError: missing, broken, or of another format.
+    """
+    path = folder / "run.json"
+    try:
+        content = read_json_object(path, "run record")
+    except JoulecastError as error:
+        raise JoulecastError(f"{error}; delete {folder} to repeat the run") from None
+    if content.get("format") != FORMAT:
+        raise JoulecastError(
+            f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}"
+        )
+    return validated(_INFO, content, str(path))
+
+
+def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRecord:
+    """Read and validate one record.
+
+    Args:
+        folder: of the record.
+        frames: the frames to read; the others come back without rows.
+
+    Raises:
+        JoulecastError: naming the file that is missing or broken.
+    """
+    # Loaded here, so that programs that only ask for `run.json` start in half the time.
+    import pandas as pd
+
+    info = read_info(folder)
+    read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
+    try:
+        for name in frames:
+            path = folder / f"{name}.parquet"
+            sha256 = info.frames_sha256.get(name)
+            file = parquet_file(path, f"frame {name} of a run record", FRAMES[name], sha256)
+            read[name] = parquet_table(file, path, FRAMES[name])
+        record = RunRecord(info, **read)
+        validate(record)
+    except JoulecastError as error:
+        named = "" if str(folder) in str(error) else f"{folder}: "
+        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
+    return record
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def record_folders(above: Path) -> list[Path]:
+    """All run records in a folder, however deep.
+
+    Raises:
+        JoulecastError: there is none.
+    """
+    found = (path.parent for path in above.rglob("run.json"))
+    # Hidden ones are half-written, or held beside the journal of attempts.
+    folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
+    if not folders:
+        raise JoulecastError(
+            f"{above}: holds no run record (a folder with run.json); import or measure some, or "
+            "unpack a recorded campaign with `joulecast replay`"
+        )
+    return folders
+
+
+def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
+    """The records of a campaign of so many runs: one folder with all of them, or a folder each.
+
+    Raises:
+        JoulecastError: there are fewer or more; says how many.
+    """
+    folders = [folder for path in above for folder in record_folders(path)]
+    if len(folders) != runs:
+        raise JoulecastError(
+            f"{above[0] if len(above) == 1 else above[0].parent}: has {len(folders)} records, the "
+            f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
+            "delete that folder and start again"
+        )
+    return folders
+
+
+def largest_record(above: Path) -> RunRecord:
+    """The record on the most nodes that fits may see, the first by name; any where none may.
+
+    Raises:
+        JoulecastError: there is no record, or it is broken.
+    """
+    infos = [(folder, read_info(folder)) for folder in record_folders(above)]
+    clean = [pair for pair in infos if not pair[1].polluted] or infos
+    return read_record(max(clean, key=lambda pair: pair[1].spec.nodes)[0])
+
+
+def answers(folder: Path, spec: RunSpec) -> bool:
+    """Whether ``folder`` holds a valid record of exactly this specification."""
+    try:
+        # The text of run.json first: reading all of a record is only worth it for the right one.
+        if read_info(folder).spec_sha256 != spec.digest():
+            return False
+        read_record(folder)
+    except JoulecastError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What people read: tables, figures, pages, and the numbers of the papers beside ours."""

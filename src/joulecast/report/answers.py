@@ -1,0 +1,331 @@
+"""The answers in numbers: what settings cost, and how wrong the model was on what it had not seen."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.energy.evaluation import MEASURED, SETTING, settings
+from joulecast.planning.from_records import PER_WORK
+from joulecast.quantities import (
+    NONE,
+    counted,
+    digits,
+    energies,
+    joules,
+    listed,
+    percent,
+    seconds,
+    times,
+)
+from joulecast.report.grid import Table
+from joulecast.report.results import NothingToShow, Results, having
+
+WAS_RUN = "was run"
+"""How a setting is known that is no forecast."""
+
+_SPLITS = ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out", "in-sample")
+_SPLIT_SENTENCES = {
+    "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
+    "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
+    "leave-one-workload-out": "The fit had seen the network on its smallest node count only, and others.",
+    "in-sample": "The fit had seen these very runs, so this says nothing of settings that are new; more node "
+    "counts are needed for that.",
+}
+_JUDGED = ("run", "split", "model", "measured", "predicted", *SETTING)
+
+
+def split_sentence(split: str) -> str:
+    """What a fit had seen of what it is judged on."""
+    return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
+
+
+def _judged(frame: pd.DataFrame, file: str) -> pd.DataFrame:
+    """MC2's predictions of the hardest split that there is."""
+    if frame.empty:
+        raise NothingToShow(f"{file} has no rows: nothing could be predicted", "energy_tables")
+    having(frame, _JUDGED, file, "energy_tables")
+    mc2 = frame[(frame["model"] == "MC2") & frame["measured"].notna() & frame["predicted"].notna()]
+    for split in _SPLITS:
+        rows = mc2[mc2["split"] == split]
+        if "time" in rows:
+            asked = "given" if split == "leave-one-workload-out" else "predicted"
+            rows = rows[rows["time"] == asked]
+        if len(rows):
+            return rows
+    raise NothingToShow(f"{file} has no prediction of MC2", "energy_tables")
+
+
+def unseen_times(results: Results) -> pd.DataFrame:
+    """A row a setting: ``measured`` and ``predicted`` in s, of the hardest split that there is.
+
+    Raises:
+        NothingToShow: nothing was fitted.
+    """
+    if results.fit is None:
+        raise NothingToShow("no model was fitted", "energy_tables")
+    return settings(_judged(results.fit.times, "fits/times.parquet"), [*SETTING, "split"])
+
+
+def unseen_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
+    """By energy source, rows as in :func:`unseen_times` in J; nothing where there is no energy."""
+    if results.fit is None or results.fit.energies.empty:
+        return
+    try:
+        judged = _judged(results.fit.energies, "fits/energies.parquet")
+    except NothingToShow:
+        return
+    cells = settings(judged, [*SETTING, "split"])
+    for source, of_source in cells.groupby("energy_source", sort=True):
+        yield str(source), of_source
+
+
+def _mean_and_worst(cells: pd.DataFrame) -> str:
+    sizes = cells["difference_percent"].abs()
+    return (
+        f"{percent(sizes.mean())} off on average, {percent(sizes.max())} at worst, over "
+        f"{counted(len(cells), 'setting')}"
+    )
+
+
+def error_sentences(results: Results) -> list[str]:
+    """How wrong MC2 was, time and energies by source each in a sentence.
+
+    Raises:
+        NothingToShow: nothing was fitted.
+    """
+    times = unseen_times(results)
+    split = str(times["split"].iloc[0])
+    seen = "" if split == "in-sample" else " it had not seen"
+    said = [f"Time: {_mean_and_worst(times)}{seen}."]
+    for source, cells in unseen_energies(results):
+        unseen = "" if cells["split"].iloc[0] == "in-sample" else " it had not seen"
+        if source in MEASURED:
+            said.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
+        else:
+            said.append(
+                f"Energy: {_mean_and_worst(cells)}{unseen}, but only against {source} energy. No meter "
+                "measured it, so this is no error of the model."
+            )
+    return [*said, split_sentence(split)]
+
+
+def why_no_energy(results: Results) -> str:
+    """Why no run has an energy, in the words of the records."""
+    reasons = results.observations.get("why_no_energy", pd.Series(dtype=object)).dropna()
+    told = listed(sorted(set(map(str, reasons))), 3)
+    return f"no run has an energy ({told})" if told else "no run has an energy"
+
+
+def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
+    """The runs of each workload with the batch of a rank that most of them have."""
+    having(training, ("workload", "batch_per_rank"), "fits/observations.parquet", "fits")
+    usual = training.groupby("workload")["batch_per_rank"].transform(
+        lambda b: b.mode().iloc[-1] if b.notna().any() else np.nan
+    )
+    return training[(training["batch_per_rank"] == usual) | usual.isna()]
+
+
+def _units(results: Results) -> dict[str, str]:
+    """What the work of each run is counted in: samples, or epochs where a log says those."""
+    foreign = {info.spec.run: info.spec.foreign for info in results.infos}
+    return {run: told.work_unit if told else "samples" for run, told in foreign.items()}
+
+
+_COSTS = ("workload", "batch", "samples", "total_s", "energy_j", "energy_source", "nodes_are")
+
+
+def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """A row a setting: means over its runs of ``time_s`` and ``energy_j`` for the work of :func:`work_told`.
+
+    Raises:
+        NothingToShow: no training run is left, or a column is missing.
+    """
+    clean = results.clean if runs is None else runs
+    having(clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
+    units = _units(results)
+    unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
+    parts = clean["samples"].where(clean["samples"] > 0) / unit.map(work_of)
+    priced = clean.assign(
+        unit=unit,
+        time_s=clean["total_s"] / parts,
+        work_j=clean["energy_j"].astype(float) / parts,
+        energy_source=clean["energy_source"].where(clean["energy_j"].notna()),
+        why=clean.get("why_no_energy"),
+    )
+    by = ["platform", "workload", "network", "nodes", "nodes_are", "batch", "energy_source", "unit"]
+    table = (
+        priced.groupby(by, dropna=False, sort=True)
+        .agg(
+            runs=("run", "count"),
+            samples=("samples", "mean"),
+            run_s=("total_s", "mean"),
+            run_j=("energy_j", "mean"),
+            time_s=("time_s", "mean"),
+            energy_j=("work_j", "mean"),
+            why=("why", "first"),
+        )
+        .reset_index()
+    )
+    return table.astype({"run_j": float, "energy_j": float})
+
+
+def work_told(unit: str) -> str:
+    """The work that costs are told for: ``1,000 samples`` or ``1 epoch``."""
+    return counted(int(work_of(unit)), unit.removesuffix("s"))
+
+
+def work_of(unit: str) -> float:
+    """The same as a number."""
+    return PER_WORK.get(unit, 1.0)
+
+
+def energy_is(source: str, was_run: bool) -> str:
+    """What to call an energy: its source, or that it is a forecast and made from what."""
+    return source if was_run else f"forecast from {source} energy"
+
+
+def nodes_in_words(nodes: int) -> str:
+    """``on 1 node``, ``on 4 nodes``."""
+    return f"on {counted(int(nodes), 'node')}"
+
+
+def measured_points(results: Results) -> pd.DataFrame:
+    """Settings that were run, as points: ``workload``, ``setting``, ``time_s`` and ``energy_j`` for the work
+    that :func:`work_told` says of ``unit``, ``energy_source``, and ``how`` it is known.
+
+    Raises:
+        NothingToShow: no training run is left, or a column is missing.
+    """
+    table = costs(results)
+    setting = [
+        nodes_in_words(row.nodes) + ("" if pd.isna(row.batch) else f", batch {digits(row.batch)}")
+        for row in table.itertuples()
+    ]
+    table = table.assign(setting=setting, how=WAS_RUN, between=NONE)
+    kept = ["workload", "setting", "time_s", "energy_j", "energy_source", "unit", "how", "between"]
+    return table[kept]
+
+
+def _errors(cells: Mapping[tuple[Any, ...], float], row: Any) -> str:
+    key = _key(row.platform, row.network, row.nodes, row.batch)
+    return percent(cells.get(key), signed=True)
+
+
+def _key(*setting: Any) -> tuple[Any, ...]:
+    """A setting to look up: a batch that no log tells is NaN, which is not equal to itself."""
+    return tuple(None if pd.isna(value) else value for value in setting)
+
+
+def _by_setting(cells: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    keys = cells[["platform", "network", "nodes", "batch"]].itertuples(index=False, name=None)
+    return dict(
+        zip((_key(*key) for key in keys), cells["difference_percent"].astype(float), strict=True)
+    )
+
+
+def settings_table(results: Results) -> Table:
+    """Networks by node counts: time, energy with its source, joules a sample, and how wrong MC2 was.
+
+    Raises:
+        NothingToShow: no training run is left, or a column is missing.
+    """
+    table = costs(results, usual_batch(results.clean))
+    try:
+        times = unseen_times(results)
+        new = times["split"].iloc[0] != "in-sample"
+        time_errors = _by_setting(times) if new else {}
+    except NothingToShow:
+        time_errors = {}
+    energy_errors: dict[str, dict[tuple[Any, ...], float]] = {
+        source: _by_setting(cells)
+        for source, cells in unseen_energies(results)
+        if cells["split"].iloc[0] != "in-sample"
+    }
+    ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
+    columns = (
+        *("network", "nodes", "energy", "energy is", "time", "for", f"energy per {ones}"),
+        *("forecast of time off by", "forecast of energy off by", "batch of all nodes", "runs"),
+    )
+    rows = []
+    for row in table.itertuples():
+        source = NONE if pd.isna(row.energy_source) else str(row.energy_source)
+        why = f"none: {row.why}" if source == NONE and isinstance(row.why, str) else source
+        rows.append(
+            (
+                *(str(row.workload), str(row.nodes), joules(row.energy_j), why),
+                *(seconds(row.time_s), work_told(row.unit)),
+                joules(row.energy_j / work_of(row.unit)),
+                _errors(time_errors, row),
+                _errors(energy_errors.get(source, {}), row),
+                *(digits(row.batch), str(row.runs)),
+            )
+        )
+    numeric = frozenset(columns) - {"network", "energy is"}
+    return Table("What the networks cost, setting by setting", columns, rows, numeric)
+
+
+def cost_sentences(results: Results) -> list[str]:
+    """What each network costs on the fewest and on the most nodes it was run on.
+
+    Raises:
+        NothingToShow: no training run is left, or a column is missing.
+    """
+    said = []
+    for workload, of_workload in costs(results, usual_batch(results.clean)).groupby("workload"):
+        ordered = of_workload.sort_values("nodes", kind="stable")
+        ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
+        work = work_told(str(ends[0]["unit"]))
+        taken = zip(
+            ends,
+            times(*(end["time_s"] for end in ends)),
+            energies(*(end["energy_j"] for end in ends)),
+            strict=True,
+        )
+        parts = [_cost_sentence(end, time, energy) for end, time, energy in taken]
+        said.append(f"{workload}, {work}: {'; '.join(parts)}.")
+    trained = results.observations["kind"].isin(("training", "imported")).sum()
+    without = int(trained) - len(results.clean)
+    if without:
+        said.append(
+            f"{without} of {counted(int(trained), 'training run')} are left out of these numbers, because "
+            "something disturbed them."
+        )
+    return said
+
+
+def _cost_sentence(row: Any, time: str, energy: str) -> str:
+    where = nodes_in_words(row["nodes"])
+    if pd.isna(row["energy_j"]):
+        why = f" ({row['why']})" if isinstance(row["why"], str) else ""
+        return f"{where} {time}, no energy{why}"
+    return f"{where} {energy} ({row['energy_source']}) and {time}"
+
+
+def source_sentences(results: Results) -> list[str]:
+    """Whether energies were measured or estimated, and how many runs of each."""
+    runs = results.observations
+    if runs.empty or "energy_source" not in runs:
+        return ["There is no run with an energy."]
+    having(runs, ("kind",), "fits/observations.parquet", "fits")
+    trained = runs[runs["kind"].isin(("training", "imported"))]
+    counts = trained["energy_source"].value_counts()
+    said = [
+        f"{_MEANINGS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
+    ]
+    dark = int(trained["energy_source"].isna().sum())
+    if dark:
+        why = why_no_energy(results).removeprefix("no run has an energy").strip(" ()")
+        said.append(f"{counted(dark, 'run')} without any energy" + (f": {why}." if why else "."))
+    return said or ["There is no training run."]
+
+
+_MEANINGS = {
+    "measured": "Energy was measured by a meter of the nodes",
+    "recorded": "Energy was measured elsewhere and kept as data",
+    "imported": "Energy was measured by others and imported",
+    "simulated": "Energy was simulated, not measured",
+    "estimated": "Energy was estimated from utilisation and the watts in the platform's file; no meter "
+    "measured it",
+}

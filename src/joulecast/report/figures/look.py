@@ -1,0 +1,165 @@
+"""What the interactive figures share: their colours, their look, and how they are kept as SVG and PDF."""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from joulecast.energy.plain import plain_rows
+from joulecast.files.writing import written_aside
+from joulecast.report.grid import Table
+
+INK, GREY = "#1b1f24", "#59616b"
+
+# Okabe and Ito's colours, which colour-blind people can tell apart; in every chart a shape, a label or a
+# place tells the same.
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+PARTS = {
+    "loading": "#E69F00",
+    "computing": "#0072B2",
+    "waiting": "#F0E442",
+    "exchanging": "#D55E00",
+    "updating": "#009E73",
+    "other": "#D9D9D9",
+}
+PHASES = {"training": "#0072B2", "evaluating": "#E69F00", "stalled": "#D9D9D9"}
+PIPELINE = {"forward": "#0072B2", "backward": "#E69F00"}
+KNOWN = {"was run": "#0072B2", "forecast": "#E69F00"}
+PALETTES = {
+    "series": SERIES,
+    "parts": tuple(PARTS.values()),
+    "phases": tuple(PHASES.values()),
+    "pipeline": tuple(PIPELINE.values()),
+    "known": tuple(KNOWN.values()),
+}
+"""The colours of each chart, by what they tell apart."""
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
+_HEIGHT, _STATIC_WIDTH, _WRAPPED, _TITLE = 300, 420, 80, 330
+_WIDE, _LARGE = 8.0, 1e5
+"""Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
+
+CONFIG: dict[str, Any] = {
+    # The page says in words what a chart shows; marks read out one by one say nothing.
+    "aria": False,
+    "background": "transparent",
+    "font": _FONT,
+    "view": {"stroke": None},
+    "axis": {
+        **{"labelColor": INK, "titleColor": INK, "gridColor": "#e6e8eb", "domainColor": GREY},
+        **{"tickColor": GREY, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500},
+    },
+    "legend": {
+        **{"orient": "bottom", "labelColor": INK, "titleColor": INK, "labelFontSize": 12},
+        **{"titleFontSize": 12, "titleFontWeight": 500, "columns": 3, "labelLimit": 150},
+    },
+    "title": {
+        **{"anchor": "start", "color": INK, "fontSize": 13, "fontWeight": 600, "limit": _TITLE},
+        **{"subtitleColor": GREY, "subtitleFontSize": 12},
+    },
+}
+# Legends below each other, which Vega knows and Vega-Lite's schema does not.
+_STACKED = {"layout": {"bottom": {"direction": "vertical", "anchor": "start"}}}
+PAGE_CONFIG = CONFIG | {"legend": CONFIG["legend"] | _STACKED}
+Chart = alt.Chart | alt.LayerChart
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page: charts side by side, and what they say in words.
+
+    ``finding`` is what a reader should take home; ``how_to_read`` what points and lines are. Without charts
+    ``why_none`` says what is missing and ``target`` what Snakemake makes it with.
+    """
+
+    name: str
+    title: str
+    charts: list[Chart] = field(default_factory=list)
+    finding: str = ""
+    how_to_read: str = ""
+    tables: list[Table] = field(default_factory=list)
+    why_none: str | None = None
+    target: str | None = None
+
+    @property
+    def specs(self) -> list[str]:
+        """Vega-Lite of each chart, as JSON that may stand in a script element."""
+        return [embedded(chart.properties(width="container").to_dict()) for chart in self.charts]
+
+
+def embedded(content: Any) -> str:
+    """JSON in which nothing can end the script element it stands in."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def values(frame: pd.DataFrame) -> alt.InlineData:
+    """A frame as a chart's data."""
+    return alt.InlineData(values=plain_rows(frame))
+
+
+def tooltips(*titles: str) -> list[alt.Tooltip]:
+    """Text fields to show on hovering, each under its own name."""
+    return [alt.Tooltip(field=title, type="nominal", title=title) for title in titles]
+
+
+def colours(names: Sequence[str], of: Sequence[str] = SERIES) -> alt.Scale:
+    """A colour for each name, again from the start where there are more names than colours."""
+    return alt.Scale(domain=list(names), range=[of[k % len(of)] for k in range(len(names))])
+
+
+def shapes(names: Sequence[str]) -> alt.Scale:
+    """A shape for each name."""
+    return alt.Scale(domain=list(names), range=[SHAPES[k % len(SHAPES)] for k in range(len(names))])
+
+
+def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
+    """One scale that holds all values, logarithmic where they differ much."""
+    found = pd.concat(columns).dropna()
+    low, high = float(found.min()), float(found.max())
+    if low > 0 and high / low > _WIDE:
+        return alt.Scale(type="log", domain=[low / 1.25, high * 1.25], nice=False)
+    room = pad * (high - low) or abs(high) * pad or 1.0
+    start = 0.0 if 0 <= low < 0.3 * high else low - room
+    return alt.Scale(domain=[start, high + room], nice=False, zero=False)
+
+
+def value_axis(scale: alt.Scale) -> alt.Axis:
+    """A few ticks for the values of a scale; large ones are told in thousands (k) and millions (M)."""
+    large = max(scale.domain) >= _LARGE
+    return alt.Axis(tickCount=5, format="~s") if large else alt.Axis(tickCount=5)
+
+
+def titled(chart: Chart, title: str, height: int = _HEIGHT, below: str = "") -> Chart:
+    """The chart under a title, and a line ``below`` it."""
+    lines = alt.TitleParams(text=title, subtitle=below or alt.Undefined)
+    made: Chart = chart.properties(title=lines, height=height)
+    return made
+
+
+def _unavailable(figure: Figure) -> Chart:
+    lines = textwrap.wrap(f"Nothing to show: {figure.why_none}.", _WRAPPED)
+    text = alt.InlineData(values=[{"line": line, "y": k} for k, line in enumerate(lines)])
+    mark = alt.Chart(text).mark_text(align="left", fontSize=12, color=INK)
+    place = mark.encode(y=alt.Y("y:O", axis=None), text="line:N", x=alt.value(0))
+    return titled(place.properties(width=2 * _STATIC_WIDTH), figure.title, 20 * len(lines))
+
+
+def save_static(figure: Figure, folder: Path) -> None:
+    """Write ``overview_NAME.svg`` and ``.pdf``; a figure that is missing says so, so that none of earlier
+    results stays."""
+    charts = [chart.properties(width=_STATIC_WIDTH) for chart in figure.charts]
+    whole = alt.concat(*charts, columns=2) if charts else _unavailable(figure)
+    # Charts side by side tell other things by their colours and scales.
+    if charts:
+        whole = whole.resolve_scale(color="independent", shape="independent")
+    drawn = whole.configure(**CONFIG | {"background": "white"})
+    for suffix in ("svg", "pdf"):
+        with written_aside(folder / f"overview_{figure.name}.{suffix}") as partial:
+            drawn.save(str(partial), format=suffix)

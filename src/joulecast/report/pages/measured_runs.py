@@ -1,0 +1,181 @@
+"""What was measured and on what: hosts, nodes, meters, dates, versions; what failed and what was left out."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from joulecast.quantities import NONE, counted, digits, listed
+from joulecast.records.metering import host_of, kind_of
+from joulecast.records.record import RunInfo
+from joulecast.report.grid import Table
+from joulecast.report.results import NothingToShow, Results, having
+
+_NODES_ARE = {
+    "hosts": "a machine each",
+    "ranks of one host": "processes that share one machine, so they share its cores and memory",
+    "emulated": "emulated on one machine: the compute of each is slowed to that of a slower node",
+}
+_KINDS = {
+    "training": "trainings",
+    "imported": "trainings of others, imported",
+    "idle": "idling",
+    "allreduce": "exchanging gradients alone",
+    "sleeping_rank": "waiting for a sleeping node",
+}
+_MOST_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Terms with what is to say of each."""
+
+    rows: list[tuple[str, str]]
+
+
+def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
+    """Hosts, nodes, meters, dates and versions of the runs, each in a sentence."""
+    if not infos:
+        return Facts([("Runs", "none")])
+    kinds = Counter(info.spec.kind for info in infos)
+    counts = [f"{count} {_KINDS.get(kind, kind)}" for kind, count in kinds.most_common()]
+    rows = [
+        ("Runs", f"{counted(len(infos), 'record')}: {listed(counts)}"),
+        ("Campaign", listed(sorted({info.spec.campaign for info in infos}))),
+        ("Platform", listed(sorted({info.spec.platform.name for info in infos}))),
+        ("Hosts", _hosts(infos)),
+        ("Nodes", _nodes(infos)),
+        ("Energy comes from", _meters(infos)),
+        ("No figure from", _absent(infos)),
+        ("Dates", _dates(infos)),
+    ]
+    return Facts([(term, told) for term, told in rows if told])
+
+
+def provenance(infos: Sequence[RunInfo]) -> Facts:
+    """Commit, versions and libraries that the runs were made with."""
+    rows = [("Commit", _commits(infos)), ("Locked versions", _distinct(infos, "lock_sha256"))]
+    names: dict[str, set[str]] = {}
+    for info in infos:
+        for name, version in info.versions.items():
+            if version:
+                names.setdefault(name, set()).add(version)
+    told = [f"{name} {' or '.join(sorted(found))}" for name, found in names.items()]
+    libraries = sorted({info.mpi_library.strip() for info in infos if info.mpi_library})
+    rows.append(("Versions", ", ".join(told)))
+    rows.append(("MPI", listed([" ".join(library.split()) for library in libraries])))
+    return Facts([(term, told) for term, told in rows if told] or [("Source", "not told")])
+
+
+def _hosts(infos: Sequence[RunInfo]) -> str:
+    hosts: dict[str, str] = {}
+    for info in infos:
+        for host in info.hosts:
+            memory = host.get("memory_bytes")
+            size = f", {digits(memory / 2**30)} GiB" if isinstance(memory, (int, float)) else ""
+            name = str(host.get("host", "unnamed")).split(":")[0]
+            cores = host.get("cores", NONE)
+            system = host.get("system", "system not told")
+            hosts[
+                f"{name}: {host.get('cpu', 'processor not told')}, {cores} cores{size}, {system}"
+            ] = name
+    return listed(sorted(hosts), 4) or "not told by the records"
+
+
+def _nodes(infos: Sequence[RunInfo]) -> str:
+    counts: dict[str, set[int]] = {}
+    for info in infos:
+        counts.setdefault(info.nodes_are, set()).add(info.spec.nodes)
+    told = []
+    for kind, nodes in sorted(counts.items()):
+        emulation = {i.spec.emulation.nodes_per_core for i in infos if i.spec.emulation}
+        factor = f" ({listed(sorted(emulation))} times)" if kind == "emulated" and emulation else ""
+        told.append(f"{listed(sorted(nodes))}: {_NODES_ARE.get(kind, kind)}{factor}")
+    return "; ".join(told)
+
+
+def _meters(infos: Sequence[RunInfo]) -> str:
+    used: Counter[tuple[str, str]] = Counter()
+    for info in infos:
+        used.update({(kind_of(m.meter), str(m.source)) for m in info.metering.meters})
+    told = [f"{kind} ({source}, {counted(n, 'run')})" for (kind, source), n in used.most_common()]
+    return listed(told) or "nothing: no run has an energy"
+
+
+def _absent(infos: Sequence[RunInfo]) -> str:
+    reasons: dict[str, set[str]] = {}
+    for info in infos:
+        for meter in info.meters:
+            if not meter.available:
+                where = reasons.setdefault(f"{kind_of(meter.meter)}: {meter.reason}", set())
+                where.add(host_of(meter.node))
+    return "; ".join(
+        f"{why} (on {listed(sorted(where), 3)})" for why, where in sorted(reasons.items())
+    )
+
+
+def _dates(infos: Sequence[RunInfo]) -> str:
+    days = sorted(info.started_utc for info in infos)
+    first, last = days[0][:16].replace("T", " "), days[-1][:16].replace("T", " ")
+    return f"{first} UTC" if first == last else f"{first} to {last} UTC"
+
+
+def _commits(infos: Sequence[RunInfo]) -> str:
+    commits = []
+    for info in infos:
+        commit = info.source.get("git_commit")
+        if commit:
+            changed = (
+                " with changes that were not committed" if info.source.get("git_dirty") else ""
+            )
+            commits.append(f"{commit}{changed}")
+    return listed(list(dict.fromkeys(commits)), 4)
+
+
+def _distinct(infos: Sequence[RunInfo], key: str) -> str:
+    found = sorted({str(info.source[key]) for info in infos if info.source.get(key)})
+    return f"requirements.lock, sha256 {listed(found, 3)}" if found else ""
+
+
+def left_out_table(results: Results) -> Table | None:
+    """Runs that were measured and that no fit and no figure sees, with the reason; ``None``: there is none.
+
+    Raises:
+        NothingToShow: a column is missing.
+    """
+    runs = results.observations
+    if runs.empty:
+        return None
+    having(runs, ("run", "kind", "polluted"), "fits/observations.parquet", "fits")
+    marked = runs[runs["polluted"].astype(object).fillna("") != ""]
+    if marked.empty:
+        return None
+    rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
+    return _cut("Measured, but left out of fits and figures", ("run", "kind", "why"), rows)
+
+
+def failed_table(results: Results) -> Table | None:
+    """Attempts at runs that failed; ``None``: none did.
+
+    Raises:
+        NothingToShow: no campaign was started here, or a column is missing.
+    """
+    failed = results.tables.get("failed_runs")
+    if failed is None:
+        raise NothingToShow(
+            "tables/failed_runs.csv is not here; a campaign that is measured writes it when it ends"
+        )
+    having(failed, ("run", "now", "reason"), "tables/failed_runs.csv")
+    if failed.empty:
+        return None
+    now = {"measured": "measured later", "missing": "no record", "broken": "record cannot be read"}
+    rows = [
+        (str(row.run), now.get(str(row.now), str(row.now)), str(row.reason))
+        for row in failed.itertuples()
+    ]
+    return _cut("Attempts that failed", ("run", "now", "why"), rows)
+
+
+def _cut(caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    if len(rows) > _MOST_ROWS:
+        caption = f"{caption}: the first {_MOST_ROWS} of {len(rows):,}"
+    return Table(caption, columns, rows[:_MOST_ROWS])

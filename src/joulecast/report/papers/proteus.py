@@ -1,0 +1,139 @@
+"""Proteus: error of the simulator, order of strategies, ablation, speed."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.files.columns import read_csv
+from joulecast.report.papers.rows import Row
+from joulecast.report.tables.simulator import PublishedSimulators
+
+_PAPER = "Proteus"
+_ABLATED = {
+    "full": "mean error, full model",
+    "no overlap": "mean error without runtime behaviour (ours: without overlap)",
+}
+_RUNTIME_BEHAVIOUR = "there the sharing of links is left out too"
+_SAME_RANKS = 1.0  # Kendall's tau
+
+
+def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
+    """Rows of the simulator's tables.
+
+    Args:
+        tables: folder of ``simulator_error.csv``, ``simulator_order.csv``, ``simulator_ablation.csv`` and
+            ``simulator_speed.csv``.
+        published: the paper's numbers.
+    """
+    errors, order, ablation, speed = (
+        read_csv(tables / f"simulator_{name}.csv", "table of a campaign", {})
+        for name in ("error", "order", "ablation", "speed")
+    )
+    # All three judge the simulator on the same steps.
+    sources = dict(zip(errors["experiment"], errors["source"], strict=True))
+    return [
+        *_errors(errors, published),
+        *_order(order.assign(source=order["experiment"].map(sources)), published),
+        *_ablation(ablation.assign(source=ablation["experiment"].map(sources)), published),
+        *_speed(speed, published),
+    ]
+
+
+def _unlike(published: PublishedSimulators) -> str:
+    return "" if published.comparable else published.not_comparable_because
+
+
+def _errors(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    averages = table[table["published_percent"].notna()]
+    rows = [
+        Row(
+            _PAPER,
+            "error",
+            f"{row.experiment}, {row.configuration.strip('()')}",
+            f"{'largest' if row.configuration.startswith('(maximum') else 'mean'} error of a step's time",
+            "%",
+            row.published_percent,
+            row.predicted_error_percent,
+            row.source,
+            published.tolerances["error"],
+            "down",
+            _unlike(published),
+        )
+        for row in averages.itertuples()
+    ]
+    others = {n: e for n, e in published.error_percent.items() if not n.startswith(_PAPER)}
+    return rows + [
+        Row(
+            _PAPER,
+            "error",
+            "the paper's",
+            f"{name} error of a step's time",
+            "%",
+            error,
+            None,
+            None,
+            published.tolerances["error"],
+            "down",
+            "that simulator is not ours, and was not run",
+        )
+        for name, error in others.items()
+    ]
+
+
+def _order(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    return [
+        Row(
+            _PAPER,
+            "order",
+            f"{row['experiment']}, {row['count']} strategies",
+            "Kendall's tau of measured and predicted times",
+            "",
+            _SAME_RANKS,
+            row["kendall_tau"],
+            row["source"],
+            published.tolerances["order"],
+            "up",
+            f"{_unlike(published)}; there: {published.order}",
+        )
+        for row in table[table["strategies"] == "all"].to_dict("records")
+    ]
+
+
+def _ablation(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    return [
+        Row(
+            _PAPER,
+            "ablation",
+            row.experiment,
+            _ABLATED.get(row.model, f"mean error, {row.model}"),
+            "%",
+            row.published_percent,
+            row.mape_percent,
+            row.source,
+            published.tolerances["error"],
+            "down",
+            _unlike(published) + ("" if row.model == "full" else f"; {_RUNTIME_BEHAVIOUR}"),
+        )
+        for row in table[table["published_percent"].notna()].itertuples()
+    ]
+
+
+def _speed(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
+    how = {True: "equal devices simulated once", False: "every device simulated"}
+    # The public code simulates every device; its seconds were taken for this project, no paper prints them.
+    return [
+        Row(
+            _PAPER,
+            "speed of the public code, timed for this project",
+            f"ResNet-50, {row.devices} devices, {how[bool(row.folded)]}",
+            "compile and run",
+            "s",
+            row.original_s,
+            row.seconds,
+            "measured",
+            published.tolerances["speed"],
+            "down",
+            "the public code simulates every device" if row.folded else "",
+        )
+        for row in table[table["original_s"].notna()].itertuples()
+    ]

@@ -1,0 +1,111 @@
+"""Writing the papers' table as CSV, Markdown, HTML and LaTeX."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.files.writing import write_csv, written_aside
+from joulecast.records.provenance import source_state
+from joulecast.report.papers.rows import COLUMNS, verdict_counts
+from joulecast.report.tables.output import markdown, significant, write_text
+
+_TITLE = "The papers' numbers, and ours"
+_SAID = """\
+`reproduced`: the difference is within the tolerance. `better`, `worse`: it is not, and the setting is the
+same. `not comparable`: the setting is another one, or there is no number on one side; the reason stands
+beside it, and no better or worse is claimed. `missing`: what ours is made of is not here; the way to
+it is said there. `replayed` is computed from what the papers' authors measured."""
+_SPELLED_OUT = ("why_not_comparable", "tolerance")
+_IN_LATEX = [
+    c for c in COLUMNS if c not in ("paper", "comparable", "why_not_comparable", "tolerance")
+]
+
+
+def _made_by() -> str:
+    """The commit whose code made a table, in a sentence."""
+    state = source_state()
+    if state["git_commit"] is None:
+        return f"Made by joulecast {metadata.version('joulecast')}, outside of a git checkout."
+    changed = ", with changes that were not committed" if state["git_dirty"] else ""
+    return f"Made by joulecast at commit {state['git_commit']}{changed}."
+
+
+def write_papers(stem: Path, table: pd.DataFrame) -> None:
+    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: one section a paper, each reason once but in CSV.
+
+    Args:
+        stem: path without its suffix.
+        table: of :func:`joulecast.report.papers.rows.paper_table`.
+    """
+    rounded = table.copy()
+    for column in ("ours", "difference"):
+        rounded[column] = rounded[column].astype(float).map(significant, na_action="ignore")
+    with written_aside(stem.with_suffix(".csv")) as partial:
+        write_csv(rounded, partial)
+    write_text(stem, _TITLE, _as_markdown(rounded))
+    with written_aside(stem.with_suffix(".tex")) as partial:
+        partial.write_text(_as_latex(rounded), encoding="utf-8")
+
+
+def _as_markdown(table: pd.DataFrame) -> str:
+    text = [
+        f"# {_TITLE}",
+        "",
+        _SAID,
+        "",
+        _made_by(),
+        "",
+        markdown(verdict_counts(table).reset_index()),
+        "",
+    ]
+    for paper, of_paper in table.groupby("paper", sort=False):
+        notes: dict[str, str] = {}
+        shown = of_paper.drop(columns=["paper", "comparable", *_SPELLED_OUT])
+        for column in _SPELLED_OUT:
+            numbers = [_number(reason, notes) for reason in of_paper[column]]
+            shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
+        text += [f"## {paper}", "", markdown(shown), ""]
+        text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
+    return "\n".join(text)
+
+
+def _number(reason: str, notes: dict[str, str]) -> str | None:
+    """The number of a reason among the notes below its table, where it is given once."""
+    if not reason:
+        return None
+    return notes.setdefault(reason, f"[{len(notes) + 1}]")
+
+
+def _as_latex(table: pd.DataFrame) -> str:
+    """Long tables for the packages ``booktabs`` and ``longtable``."""
+    text = [f"% {_made_by()} Needs \\usepackage{{booktabs,longtable}}.", ""]
+    for paper, of_paper in table.groupby("paper", sort=False):
+        shown = of_paper[_IN_LATEX].astype(object).where(of_paper[_IN_LATEX].notna(), "--")
+        shown = shown.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
+        shown = shown.map(_escaped).rename(columns=_escaped)
+        text.append(
+            shown.to_latex(
+                index=False,
+                longtable=True,
+                escape=False,
+                column_format="p{2cm}p{3cm}p{3cm}lrrrll",
+                caption=f"{paper}: published numbers and ours",
+                label=f"tab:{paper.lower()}",
+            )
+        )
+    return "\n".join(text)
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    ">": r"$>$",
+    "<": r"$<$",
+}
+
+
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(character, character) for character in text)

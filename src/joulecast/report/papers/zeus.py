@@ -1,0 +1,190 @@
+"""Zeus and its reproduction: figure 1, savings, and the reproduction's two experiments."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.files.columns import read_csv
+from joulecast.report.papers.rows import Row
+from joulecast.report.tables.tuning import PAPER_ZEUS
+from joulecast.report.tables.tuning_published import PublishedTuning
+
+_PAPER = "Zeus"
+_TUNED = ("batch_size_only", "power_limit_only", "both")
+
+
+def zeus_rows(tables: Path | None, published: PublishedTuning, missing: str = "") -> list[Row]:
+    """Rows of the tables of the replays.
+
+    Args:
+        tables: folder of ``tuning_potential.csv``, ``tuning_savings.csv`` and ``tuning_reproduction.csv``;
+            ``None`` where the traces are missing.
+        published: the papers' numbers.
+        missing: why there are no tables.
+    """
+    potential, savings, reproduction = (
+        None
+        if tables is None
+        else read_csv(tables / f"tuning_{name}.csv", "table of a campaign", {})
+        for name in ("potential", "savings", "reproduction")
+    )
+    return [
+        *_potential(potential, published, missing),
+        *_savings(savings, published, missing),
+        *_reproduction(reproduction, published, missing),
+    ]
+
+
+def _potential(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
+    rows = []
+    for workload, printed in published.potential.items():
+        cells = {}
+        if table is not None:
+            of_v100 = table[(table["workload"] == workload) & (table["gpu"] == "v100")]
+            cells = of_v100.set_index("tuned").to_dict("index")
+        for tuned in _TUNED:
+            ours = cells.get(tuned.replace("_", " "), {}).get("ours")
+            rows.append(
+                Row(
+                    _PAPER,
+                    "figure 1",
+                    f"{workload}, V100",
+                    f"least energy, {tuned.replace('_', ' ')}",
+                    "of the default",
+                    getattr(printed, tuned),
+                    ours,
+                    _replayed(ours),
+                    published.tolerances["potential"],
+                    missing=missing,
+                )
+            )
+        chosen = cells.get("both", {}).get("configuration")
+        numbers = [None, None] if chosen is None else [float(n) for n in _numbers(chosen)]
+        for what, unit, ours in zip(("batch size", "power limit"), ("", "W"), numbers, strict=True):
+            rows.append(
+                Row(
+                    _PAPER,
+                    "figure 1",
+                    f"{workload}, V100",
+                    f"{what} of the least energy",
+                    unit,
+                    getattr(printed, f"{what.replace(' ', '_')}{'_w' if unit else ''}"),
+                    ours,
+                    _replayed(ours),
+                    published.tolerances["configuration"],
+                    missing=missing,
+                )
+            )
+    return rows
+
+
+def _replayed(ours: float | None) -> str | None:
+    return None if ours is None else "replayed"
+
+
+def _numbers(configuration: str) -> list[str]:
+    """Batch size and watts of ``32, 100 W``."""
+    return configuration.removesuffix(" W").split(", ")
+
+
+def _savings(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
+    """Of Zeus for as long as the paper, in its last recurrences, on the V100: from the workload that saves
+    least to the one that saves most."""
+    of_v100 = None
+    if table is not None:
+        of_paper = table[(table["policy"] == PAPER_ZEUS) & (table["stretch"] == "steady")]
+        of_v100 = of_paper[of_paper["gpu"] == "v100"]
+    least, most = published.energy_saving_percent
+    rows = []
+    for what, column, extreme, printed in (
+        ("least energy saved", "energy_saving_percent", "min", least),
+        ("most energy saved", "energy_saving_percent", "max", most),
+        ("most time saved", "time_saving_percent", "max", published.time_saving_percent_up_to),
+    ):
+        ours = None if of_v100 is None else float(getattr(of_v100[column], extreme)())
+        rows.append(
+            Row(
+                _PAPER,
+                "abstract and section 6.2",
+                "six workloads, V100, Zeus, last five recurrences",
+                what,
+                "%",
+                printed,
+                ours,
+                _replayed(ours),
+                published.tolerances["savings"],
+                "up",
+                missing=missing,
+            )
+        )
+    return rows
+
+
+_EXPERIMENTS = {
+    "power_limit_only": ("power-limit-only", "last five"),
+    "last_five": ("zeus", "last five"),
+    "all": ("zeus", "all"),
+}
+
+
+def _reproduction(
+    table: pd.DataFrame | None, published: PublishedTuning, missing: str
+) -> list[Row]:
+    rows = []
+    for gpu, of_gpu in published.reproduction.simulator.items():
+        for experiment, ratios in of_gpu.items():
+            policy, recurrences = _EXPERIMENTS[experiment]
+            cell = None
+            if table is not None:
+                (cell,) = table[
+                    (table["gpu"] == gpu)
+                    & (table["policy"] == policy)
+                    & (table["recurrences"] == recurrences)
+                ].to_dict("records")
+            for what, printed in zip(("energy", "time"), ratios, strict=True):
+                ours = None if cell is None else float(cell[f"{what}_ratio"])
+                rows.append(
+                    Row(
+                        _PAPER,
+                        "reproduction",
+                        f"CIFAR-100 to 0.5, {gpu.upper()}, {policy}, {recurrences} recurrences",
+                        what,
+                        "of the default",
+                        printed,
+                        ours,
+                        _replayed(ours),
+                        published.tolerances["reproduction"],
+                        missing=missing,
+                    )
+                )
+    return [*rows, *_student(table, published, missing)]
+
+
+def _student(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
+    """What the reproduction itself reports, beside Zeus from the GPU that saves least to the one that saves
+    most."""
+    saved = None
+    if table is not None:
+        of_zeus = table[(table["policy"] == "zeus") & (table["recurrences"] == "last five")]
+        saved = of_zeus["energy_saving_percent"]
+    printed = published.reproduction.energy_saving_percent
+    rows = []
+    for what, extreme, value in zip(("least", "most"), ("min", "max"), printed, strict=True):
+        ours = None if saved is None else float(getattr(saved, extreme)())
+        rows.append(
+            Row(
+                _PAPER,
+                "reproduction",
+                "CIFAR-100 to 0.5, four GPUs, zeus, last five recurrences",
+                f"{what} energy saved, the reproduction's own range",
+                "%",
+                value,
+                ours,
+                _replayed(ours),
+                published.tolerances["savings"],
+                "up",
+                "it does not say which GPUs and recurrences its range is of",
+                missing,
+            )
+        )
+    return rows

@@ -1,0 +1,69 @@
+"""Checks of results: what must hold, and what a reader should be warned of."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.metered_power import counted_power
+from joulecast.energy.observations import TIMED
+from joulecast.records.record import RunRecord, read_record
+
+_LEAST_COVERAGE = 0.9
+_MOST_OVERRUNS = 0.1
+
+
+def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
+    """``(verdict, check, what was found)`` of one record."""
+    info = record.info
+    covered = [m for m in info.meters if m.available]
+    for meter in covered:
+        if meter.coverage is not None and meter.coverage < _LEAST_COVERAGE:
+            found = f"{meter.node} {meter.meter}: {100 * meter.coverage:.0f} % of the run"
+            yield "warning", "power coverage", found
+        if meter.failed_reads:
+            yield "warning", "failed reads", f"{meter.node} {meter.meter}: {meter.failed_reads}"
+    for gap in counted_power(record)[0].gaps:
+        found = (
+            f"{gap.node}: {gap.kind} is left out: {gap.reason}; {gap.metered} of {gap.hosts} hosts "
+            "are metered"
+        )
+        yield "warning", "missing meter", found
+    overran = info.checks.overrun_fraction
+    if overran is not None and overran > _MOST_OVERRUNS:
+        found = f"{100 * overran:.0f} % of the padded stages lasted longer than an emulated node's"
+        yield "warning", "emulation", found
+    for reason in info.disturbed:
+        yield "warning", "disturbed", reason
+    for reason in info.polluted:
+        yield "warning", "polluted", reason
+    if info.spec.kind == "training" and info.outcome.final_loss is None:
+        yield "warning", "loss", "is not finite at the end"
+
+
+def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
+    for row in fit.observations.itertuples():
+        if row.kind != "training":
+            continue
+        steps_s = sum(float(getattr(row, f"t_{stage}_s")) for stage in TIMED) * float(row.steps)
+        if steps_s > float(row.total_s) * 1.001:
+            yield "error", "stages", f"{row.run}: {steps_s:.3f} s of {row.total_s:.3f} s"
+        split_j = sum(float(getattr(row, f"e_{stage}_j")) for stage in (*TIMED, "other"))
+        if row.energy_source is not None and abs(split_j - row.energy_j) > 1e-6 * row.energy_j:
+            yield "error", "energy split", f"{row.run}: {split_j} J of {row.energy_j} J"
+    missing = fit.times[(fit.times["model"] == "MC2") & fit.times["predicted"].isna()]
+    if len(missing):
+        yield "error", "prediction", f"MC2 has none for {len(missing)} runs"
+
+
+def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
+    """All findings: ``verdict`` (error, warning, passed), ``run``, ``check``, ``found``."""
+    rows = []
+    for folder in folders:
+        record = read_record(folder)
+        rows += [(v, record.info.spec.run, c, f) for v, c, f in _of_record(record)]
+    rows += [(verdict, "", check, found) for verdict, check, found in _of_fit(fit)]
+    if not any(verdict == "error" for verdict, *_ in rows):
+        rows.append(("passed", "", "all", f"{len(folders)} records and the fits to them"))
+    return pd.DataFrame(rows, columns=["verdict", "run", "check", "found"])

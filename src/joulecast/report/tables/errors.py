@@ -1,0 +1,276 @@
+"""The tables of a campaign: errors of time and energy, their summary, what MC2 gains and what each of
+its terms is worth, and scaling."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.energy.evaluation import (
+    MEASURED,
+    SETTING,
+    compare,
+    run_to_run_cv,
+    settings,
+    summarise,
+)
+from joulecast.energy.fitting import CampaignFit, disturbance_notes
+from joulecast.energy.observations import TIMED
+from joulecast.report.tables.output import write_table
+from joulecast.report.tables.published import PublishedErrors
+
+ESTIMATE_NOTE = (
+    "**Energies whose source is `estimated`** were made by a formula over utilisation, no meter did. Their "
+    "differences show that the pipeline works; they are no errors of a model, and `error_percent` is "
+    "left empty."
+)
+EMULATED_NOTE = (
+    "Nodes that are **emulated** are ranks of one machine, their compute padded to one speed. Times are "
+    "measured on them; they say nothing about a real cluster's."
+)
+WORKLOAD_NOTE = (
+    "`leave-one-workload-out` keeps a workload's runs at its smallest node count, its calibration, for "
+    "every model; a workload without others is predicted from the other workloads alone, and a model that "
+    "cannot do that has fewer settings."
+)
+INFORMATION_NOTE = (
+    "With the time `given`, all models know the run's time, and MC2 reads its parts (stages, or the phases "
+    "of the log) where the rivals, as published, take one mean utilisation: `energy_ablation` says what the "
+    "phases are worth. With the time `predicted`, all of them take MC2's."
+)
+_QUESTION = ["energy_source", "split", "time"]
+
+
+def _judges(source: Any) -> str:
+    return "models" if source in MEASURED else "the pipeline only"
+
+
+def _trained(observations: pd.DataFrame) -> pd.DataFrame:
+    clean = observations[observations["polluted"] == ""]
+    return clean[clean["kind"].isin(("training", "imported"))]
+
+
+def time_error(times: pd.DataFrame) -> pd.DataFrame:
+    """Measured and predicted seconds by workload, node count, split and model."""
+    by = ["platform", "network", "nodes", "batch", "nodes_are", "split", "model"]
+    table = settings(times, by).drop(columns=["covered_percent", "bounded"])
+    return table.rename(
+        columns={
+            "network": "workload",
+            "measured": "measured_s",
+            "predicted": "predicted_s",
+            "difference_percent": "error_percent",
+            "mean_absolute_percent": "mape_percent",
+        }
+    )
+
+
+def energy_error(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
+    """Joules by workload, node count, split and model; an error only where the joules were measured.
+
+    Errors of the time and of the mean power stand beside it: they can cancel.
+    """
+    by = [*SETTING, "split", "time", "model"]
+    cells = settings(energies, by)
+    seconds = energies.groupby(by, sort=False, dropna=False)[["measured_s", "predicted_s"]].mean()
+    cells = cells.merge(seconds.reset_index(), on=by, how="left")
+    slower = cells["predicted_s"] / cells["measured_s"]
+    judged = cells["energy_source"].isin(MEASURED)
+    power = (1 + cells["difference_percent"] / 100) / slower
+    table = cells.assign(
+        measured_j=cells["measured"].where(judged),
+        error_percent=cells["difference_percent"].where(judged),
+        time_error_percent=100 * (slower - 1),
+        power_difference_percent=100 * (power - 1),
+        judges=cells["energy_source"].map(_judges),
+        published_percent=cells["model"].map(published.error_percent),
+    ).drop(columns="bounded")
+    names = {"energy_source": "source", "network": "workload"}
+    return table.rename(columns=names | {"measured": "reference_j", "predicted": "predicted_j"})
+
+
+def _by_source(energies: pd.DataFrame, trained: pd.DataFrame) -> pd.Series:
+    """Run-to-run CV in percent of each energy source."""
+    sources = sorted(set(energies["energy_source"].dropna()))
+    of_source = {s: trained[trained["energy_source"] == s] for s in sources}
+    return pd.Series(
+        {s: run_to_run_cv(runs, "energy_j") for s, runs in of_source.items()}, dtype=float
+    )
+
+
+def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame:
+    """One row a model, split and kind of time, the published error beside it.
+
+    The time-series models forecast the rest of the run's own trace: another question, hence a split
+    of their own.
+    """
+    cells = settings(fit.energies, [*SETTING, "split", "time", "model"])
+    parts = [summarise(cells, [*_QUESTION, "model"])]
+    if len(fit.series):
+        own = fit.series.assign(
+            split="rest of its own trace", time="given", covered_percent=np.nan, runs=1, bounded=0
+        )
+        parts.append(summarise(own, [*_QUESTION, "model"]))
+    table = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
+    noise = _by_source(fit.energies, _trained(fit.observations))
+    table["run_to_run_cv_percent"] = table["energy_source"].map(noise).astype(float)
+    table["published_percent"] = table["model"].map(published.error_percent)
+    table["same_setting_as_published"] = "yes" if published.comparable else "no"
+    table["judges"] = table["energy_source"].map(_judges)
+    return table.rename(columns={"energy_source": "source"})
+
+
+def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
+    """Percentage points of MAPE that MC2 is better by than each rival, ours with a 90 % interval of a
+    paired bootstrap over the settings, and the paper's; ``best_rival`` marks the one to beat."""
+    rows = []
+    for question, of_question in energies.groupby(_QUESTION, sort=False):
+        compared = compare(settings(of_question, [*SETTING, "model"]))
+        for place, comparison in enumerate(compared):
+            rows.append(
+                dict(zip(("source", *_QUESTION[1:]), question, strict=True))
+                | asdict(comparison)
+                | {
+                    "best_rival": place == 0,
+                    "published_points": published.percentage_points_over_mc2.get(comparison.rival),
+                    "judges": _judges(question[0]),
+                }
+            )
+    columns = ["source", *_QUESTION[1:], "rival", "settings", "better_by_points"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+
+
+def energy_ablation(ablations: pd.DataFrame) -> pd.DataFrame:
+    """MC2 and MC2 with one thing taken away, by split; ``worth_points`` is what MAPE loses without it."""
+    cells = settings(ablations, [*SETTING, "split", "time", "model"])
+    table = summarise(cells, [*_QUESTION, "model"]).drop(columns="covered_percent")
+    table = table.rename(columns={"model": "without"})
+    full = table[table["without"] == "MC2"].set_index(_QUESTION)["mape_percent"]
+    whole = table.set_index(_QUESTION).index.map(full)
+    table["worth_points"] = (table["mape_percent"] - np.asarray(whole, dtype=float)).where(
+        table["without"] != "MC2"
+    )
+    table["without"] = table["without"].where(table["without"] != "MC2", "nothing: MC2")
+    table["judges"] = table["energy_source"].map(_judges)
+    return table.rename(columns={"energy_source": "source"})
+
+
+def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
+    """Shares of the time: of the stages, or of the phases where a log tells no stages."""
+    if cell["kind"].iloc[0] == "imported":
+        parts = {name: cell[f"{name}_s"] for name in ("training", "evaluating", "stalled")}
+    else:
+        parts = {s: cell[f"t_{s}_s"] * cell["steps"] for s in (*TIMED, "other")}
+    return {f"{n}_percent": 100 * float((t / cell["total_s"]).mean()) for n, t in parts.items()}
+
+
+def scaling(training: pd.DataFrame) -> pd.DataFrame:
+    """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
+
+    Efficiency is speed per node over that of the smallest node count with the same batch a node, or of
+    the same workload where the log tells no batch of a node.
+    """
+    rows = []
+    groups = training.groupby(["platform", "network", "batch_per_rank"], dropna=False)
+    for (platform, network, per_rank), of_batch in groups:
+        smallest = of_batch["nodes"].min()
+        speed = of_batch["samples"] / of_batch["total_s"]
+        alone = (speed / of_batch["nodes"])[of_batch["nodes"] == smallest].mean()
+        for nodes, cell in of_batch.groupby("nodes"):
+            own = speed[cell.index]
+            row: dict[str, Any] = {
+                "platform": platform,
+                "workload": network,
+                "nodes": nodes,
+                "nodes_are": cell["nodes_are"].iloc[0],
+                "batch_per_rank": per_rank,
+                "runs": len(cell),
+                "disturbed_runs": int((cell["disturbed"] != "").sum()),
+                "work_per_s": own.mean(),
+                "cv_percent": 100 * own.std() / own.mean() if len(cell) > 1 else np.nan,
+                "efficiency_percent": 100 * own.mean() / nodes / alone,
+                "total_s": cell["total_s"].mean(),
+            }
+            row |= _parts_percent(cell)
+            row["joules_per_work"] = (cell["energy_j"] / cell["samples"]).mean()
+            row["energy_source"] = cell["energy_source"].iloc[0]
+            row["why_no_energy"] = cell["why_no_energy"].iloc[0]
+            rows.append(row)
+    return pd.DataFrame(rows).sort_values(["platform", "workload", "batch_per_rank", "nodes"])
+
+
+def _notes(observations: pd.DataFrame) -> list[str]:
+    notes = disturbance_notes(observations)
+    if (observations["nodes_are"] == "emulated").any():
+        notes.append(EMULATED_NOTE)
+    marked = observations[observations["polluted"] != ""]
+    if len(marked):
+        reasons = "; ".join(
+            f"{row.run}: {row.left_out_for}" for row in marked.head(10).itertuples()
+        )
+        more = f"; and {len(marked) - 10} more" if len(marked) > 10 else ""
+        count = "1 run is" if len(marked) == 1 else f"{len(marked)} runs are"
+        notes.append(f"{count} left out ({reasons}{more}).")
+    return notes
+
+
+def _repeats(training: pd.DataFrame) -> str:
+    cv = run_to_run_cv(training, "total_s")
+    if np.isnan(cv):
+        return "No setting was repeated, so nobody knows how much repeats vary."
+    return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
+
+
+def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:
+    """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement``,
+    ``energy_ablation`` and ``scaling`` to ``folder``, each as CSV and Markdown."""
+    training = _trained(fit.observations)
+    notes = _notes(fit.observations)
+    write_table(
+        folder / "time_error",
+        "Time: predicted against measured",
+        [
+            *notes,
+            _repeats(training),
+            "`in-sample` was fitted to the runs it predicts; the other splits were not.",
+        ],
+        time_error(fit.times),
+    )
+    energy_notes = [*notes, WORKLOAD_NOTE, INFORMATION_NOTE]
+    sources = set(training["energy_source"].dropna())
+    if not sources:
+        reasons = "; ".join(sorted(set(training["why_no_energy"].dropna())))
+        energy_notes.append(f"No energy was measured or estimated: {reasons}.")
+    elif "estimated" in sources:
+        energy_notes.append(ESTIMATE_NOTE)
+    beside = f"Published: {published.paper}; {published.where}; {published.setting}."
+    if not published.comparable:
+        beside += f" Not comparable with ours: {published.not_comparable_because}."
+    tables = {
+        "energy_error": (
+            "Energy: predicted against the reference",
+            energy_error(fit.energies, published),
+        ),
+        "energy_summary": ("Energy: MC2 and its rivals", energy_summary(fit, published)),
+        "energy_improvement": (
+            "Energy: what MC2 gains on each rival",
+            energy_improvement(fit.energies, published),
+        ),
+        "energy_ablation": (
+            "Energy: what each term of MC2 is worth",
+            energy_ablation(fit.ablations),
+        ),
+    }
+    for name, (title, table) in tables.items():
+        said = [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
+        # What was measured comes before what was estimated.
+        table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
+        write_table(folder / name, title, said, table, sections="split")
+    write_table(
+        folder / "scaling",
+        "Scaling: speed, parts of the time and joules by node count",
+        [*energy_notes, "Work is samples, or epochs where a log counts those."],
+        scaling(training),
+    )

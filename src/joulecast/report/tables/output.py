@@ -1,0 +1,128 @@
+"""Writing one table as CSV for programs, and as Markdown and a page of HTML for people."""
+
+from html import escape
+from numbers import Real
+from pathlib import Path
+from string import Template
+
+import pandas as pd
+from markdown_it import MarkdownIt
+
+from joulecast.files.writing import write_csv, written_aside
+
+_PAGE = Template(
+    """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; }
+main { margin: 1.5rem auto; max-width: 75rem; padding: 0 1rem; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
+th, td { border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top; }
+td { font-variant-numeric: tabular-nums; }
+th { background: #f2f2f2; }
+code { background: #f2f2f2; padding: 0 .2em; }
+@media print { .table { overflow: visible; } table { font-size: 7pt; } th, td { overflow-wrap: anywhere; } }
+</style>
+</head>
+<body>
+<main>
+$body</main>
+</body>
+</html>
+"""
+)
+_NOISE = 1e-12
+"""What is smaller is left over from rounding."""
+
+
+def write_table(
+    stem: Path, title: str, notes: list[str], table: pd.DataFrame, sections: str | None = None
+) -> None:
+    """Write ``stem.csv``, ``stem.md`` and ``stem.html``, numbers rounded to what they can carry.
+
+    Args:
+        stem: path without its suffix.
+        notes: sentences between title and table; what the reader must know before reading it.
+        sections: a column; the Markdown has a table of its own for each of its values.
+    """
+    rounded = table.copy()
+    for column in rounded.select_dtypes("number").columns:
+        rounded[column] = rounded[column].map(significant, na_action="ignore")
+    with written_aside(stem.with_suffix(".csv")) as partial:
+        write_csv(rounded, partial)
+    text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
+    same = [
+        c
+        for c in rounded.columns
+        if c != sections and len(rounded) > 1 and _is_constant(rounded[c])
+    ]
+    if same:
+        text.append(
+            "In all rows: " + ", ".join(f"`{c}` {_shown(rounded[c].iloc[0])}" for c in same) + ".\n"
+        )
+        rounded = rounded.drop(columns=same)
+    if rounded.empty:
+        text.append("No rows.")
+    elif sections is None:
+        text.append(markdown(rounded))
+    else:
+        for value, section in rounded.groupby(sections, sort=False):
+            text += [f"## {value}", "", markdown(section.drop(columns=sections)), ""]
+    write_text(stem, title, "\n".join(text) + "\n")
+
+
+def write_text(stem: Path, title: str, text: str) -> None:
+    """Write a text in Markdown as ``stem.md`` and, for a browser without network, as ``stem.html``."""
+    with written_aside(stem.with_suffix(".md")) as partial:
+        partial.write_text(text, encoding="utf-8")
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    # A wide table is scrolled, by keyboard too.
+    before, *tables = body.split("<table>")
+    scrolled = '<div class="table" role="region" tabindex="0" aria-label="table {}">\n<table>'
+    body = before + "".join(scrolled.format(n) + table for n, table in enumerate(tables, 1))
+    body = body.replace("</table>", "</table>\n</div>")
+    with written_aside(stem.with_suffix(".html")) as partial:
+        partial.write_text(_PAGE.substitute(title=escape(title), body=body), encoding="utf-8")
+
+
+def _is_constant(column: pd.Series) -> bool:
+    return bool(column.nunique(dropna=False) == 1)
+
+
+def _shown(value: object) -> object:
+    return "—" if pd.isna(value) else value
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A Markdown table; what is not there is a dash."""
+    shown = table.astype(object).where(table.notna(), "—").map(_in_a_cell)
+    return str(shown.to_markdown(index=False, disable_numparse=True))
+
+
+def _in_a_cell(value: object) -> object:
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+        # Five digits and more are read in threes.
+        return (
+            f"{number:,.0f}"
+            if number.is_integer()
+            else f"{number:,}"
+            if abs(number) >= 1e4
+            else value
+        )
+    return " ".join(value.replace("|", r"\|").split()) if isinstance(value, str) else value
+
+
+def significant(value: float) -> float:
+    """Rounded to four digits; whole numbers stay."""
+    if isinstance(value, int) or float(value).is_integer():
+        return value
+    if abs(value) < _NOISE:
+        return 0.0
+    return float(f"{value:.4g}")

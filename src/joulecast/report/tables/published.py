@@ -1,0 +1,73 @@
+"""Published numbers: data files with paper, place and setting, never constants in code."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from joulecast.files.reading import read_yaml, validated
+
+
+class Tolerance(BaseModel):
+    """How far a number may be from a published one and still reproduce it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    absolute: float = Field(0.0, ge=0)
+    relative_percent: float = Field(0.0, ge=0)
+    because: str
+
+    def around(self, published: float) -> float:
+        """The larger of the two, in the unit of the published number."""
+        return max(self.absolute, self.relative_percent / 100 * abs(published))
+
+    def __str__(self) -> str:
+        parts = [f"{self.absolute:g}"] if self.absolute or not self.relative_percent else []
+        parts += [f"{self.relative_percent:g} %"] if self.relative_percent else []
+        return f"{' or '.join(parts)}: {self.because}"
+
+
+class FromPaper(BaseModel):
+    """What every file of published numbers says: whose they are, and whether our setting is the same.
+
+    ``tolerances``: by kind of number, what still counts as reproduced.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    paper: str
+    where: str
+    setting: str
+    comparable: bool
+    not_comparable_because: str = ""
+    tolerances: dict[str, Tolerance]
+
+
+class PublishedErrors(FromPaper):
+    """Errors of several models as one paper gives them, in percent."""
+
+    metric: str
+    error_percent: dict[str, float]
+    percentage_points_over_mc2: dict[str, float] = {}
+
+
+Published = TypeVar("Published", bound=BaseModel)
+
+
+def read_published_file(kind: type[Published], path: Path) -> Published:
+    """Read one file of ``config/published`` as what it has to be.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys.
+    """
+    content = read_yaml(path, "file of published numbers")
+    return validated(TypeAdapter(kind), content, str(path))
+
+
+def read_published(path: Path) -> PublishedErrors:
+    """Read one file of ``config/published``.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys.
+    """
+    return read_published_file(PublishedErrors, path)

@@ -1,0 +1,368 @@
+"""Tables of the tuning experiments: what could be saved, what policies save, when they pay back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.report.tables.output import write_table
+from joulecast.report.tables.tuning_published import PublishedTuning
+from joulecast.tuning.comparison import (
+    HELD_OUT,
+    QUANTITIES,
+    STEADY,
+    Choice,
+    Curves,
+    Estimate,
+    break_even,
+    cumulative_ratios,
+    oracle_cost,
+    paired_bootstrap,
+    recurrences_of,
+    regret,
+)
+from joulecast.tuning.expectation import (
+    energy_potential,
+    expected_default,
+)
+from joulecast.tuning.policy_experiment import Setting
+from joulecast.tuning.trial import Goal
+
+_SOURCE = "recorded"
+_COMPARED_AT = (5, 10, 20, 50)
+_MUST_NOT_EXCEED = 1.02
+PAPER_ZEUS = "zeus, as long as the paper"
+_RECORDED_NOTE = (
+    "Energies and times are `recorded`: measured by the authors of the traces on their GPUs, replayed here. "
+    "Epochs to the target do not depend on the GPU in them."
+)
+
+
+@dataclass(frozen=True)
+class Replays:
+    """All that was replayed.
+
+    Attributes:
+        by_policy: recurrences of every policy, in the order of the tables.
+        paper_zeus: of Zeus, with as many recurrences as the paper has.
+        choices: of the held-out curve policy, by workload.
+    """
+
+    settings: Sequence[Setting]
+    by_policy: Mapping[str, pd.DataFrame]
+    paper_zeus: pd.DataFrame
+    choices: Mapping[str, Choice]
+    eta: float
+
+
+def _range(low_high: tuple[float, float]) -> str:
+    return f"{low_high[0]:g} to {low_high[1]:g}"
+
+
+def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.DataFrame:
+    """Figure 1 of the paper, ours beside it."""
+    rows = []
+    for setting in settings:
+        workload, gpu = setting.name
+        ours = energy_potential(setting.trace)
+        theirs = published.potential.get(workload) if gpu == "v100" else None
+        for tuned in ("batch_size_only", "power_limit_only", "both"):
+            printed = None if theirs is None else getattr(theirs, tuned)
+            value = getattr(ours, tuned)
+            rows.append(
+                {
+                    "workload": workload,
+                    "gpu": gpu,
+                    "tuned": tuned.replace("_", " "),
+                    "source": _SOURCE,
+                    "published": printed,
+                    "ours": value,
+                    "difference": None if printed is None else value - printed,
+                    "same_setting_as_published": "no" if printed is None else "yes",
+                    "configuration": f"{ours.batch_size}, {ours.power_limit_w} W"
+                    if tuned == "both"
+                    else None,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _ratio(
+    curves: Mapping[str, Curves], quantity: str, setting: Setting, stretch: str, eta: float
+) -> Estimate:
+    """To the default, of the last recurrences (``steady``) or of all."""
+    recurrences = curves[quantity][setting.name]
+    kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
+    of_default = getattr(expected_default(setting.trace, eta), QUANTITIES[quantity])
+    return Estimate.of(kept.mean(axis=1) / of_default)
+
+
+def _saved(ratio: float | None) -> float | None:
+    """In percent."""
+    return None if ratio is None else 100 * (1 - ratio)
+
+
+def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
+    """Savings against the default in percent: of the last five recurrences, and of all."""
+    tables = {**replays.by_policy, PAPER_ZEUS: replays.paper_zeus}
+    rows = []
+    for policy, table in tables.items():
+        if policy in ("default", "grid-search"):
+            continue
+        curves = {
+            name: recurrences_of(policy, table, replays.settings, column, Goal(replays.eta))
+            for name, column in QUANTITIES.items()
+        }
+        for setting, stretch in product(replays.settings, ("steady", "all")):
+            seeds, recurrences = curves["cost"][setting.name].shape
+            row: dict[str, Any] = {
+                "policy": policy,
+                "workload": setting.name[0],
+                "gpu": setting.name[1],
+                "source": _SOURCE,
+                "recurrences": recurrences,
+                "seeds": seeds if seeds > 1 else None,
+                "stretch": stretch,
+            }
+            for name in QUANTITIES:
+                ratio = _ratio(curves, name, setting, stretch, replays.eta)
+                row[f"{name}_saving_percent"] = _saved(ratio.mean)
+                row[f"{name}_low"], row[f"{name}_high"] = _saved(ratio.high), _saved(ratio.low)
+            row["published_energy_saving_percent"] = _range(published.energy_saving_percent)
+            row["published_time_saving_percent"] = f"up to {published.time_saving_percent_up_to:g}"
+            row["same_setting_as_published"] = "yes" if policy == PAPER_ZEUS else "no"
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def reproduction(
+    tables: Mapping[str, pd.DataFrame],
+    settings: Sequence[Setting],
+    published: PublishedTuning,
+    eta: float,
+) -> pd.DataFrame:
+    """The reproduction's two experiments on four GPUs: ratios to the default."""
+    theirs = published.reproduction
+    simulated = {
+        ("power-limit-only", "steady"): "power_limit_only",
+        ("zeus", "steady"): "last_five",
+        ("zeus", "all"): "all",
+    }
+    rows = []
+    for policy, table in tables.items():
+        curves = {
+            name: recurrences_of(policy, table, settings, QUANTITIES[name], Goal(eta))
+            for name in ("energy", "time")
+        }
+        for setting, stretch in product(settings, ("steady", "all")):
+            gpu = setting.name[1]
+            printed = theirs.simulator.get(gpu, {}).get(simulated.get((policy, stretch), ""))
+            row: dict[str, Any] = {
+                "gpu": gpu,
+                "policy": policy,
+                "recurrences": "last five" if stretch == "steady" else "all",
+                "source": _SOURCE,
+            }
+            for place, name in enumerate(curves):
+                ratio = _ratio(curves, name, setting, stretch, eta)
+                row[f"{name}_ratio"] = ratio.mean
+                row[f"{name}_low"], row[f"{name}_high"] = ratio.low, ratio.high
+                row[f"{name}_published"] = None if printed is None else printed[place]
+                row[f"{name}_difference"] = None if printed is None else ratio.mean - printed[place]
+            row["energy_saving_percent"] = 100 * (1 - row["energy_ratio"])
+            row["reproduction_energy_saving_percent"] = _range(theirs.energy_saving_percent)
+            row["same_setting_as_published"] = "no" if printed is None else "yes"
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
+    """By policy, costs of recurrences, and the cumulative ratios that they come to; the default left out."""
+    costs = {
+        policy: recurrences_of(policy, table, replays.settings, "cost", Goal(replays.eta))
+        for policy, table in replays.by_policy.items()
+        if policy != "default"
+    }
+    return costs, {
+        policy: cumulative_ratios(each, replays.settings, replays.eta)
+        for policy, each in costs.items()
+    }
+
+
+def break_evens(replays: Replays) -> pd.DataFrame:
+    """When each policy has paid back its exploration, in every setting, and where it loses."""
+    of_policies, ratios = _costs(replays)
+    rows = []
+    for policy, costs in of_policies.items():
+        for setting in replays.settings:
+            curve = ratios[policy][setting.name]
+            last = curve.shape[1]
+            paid = break_even(curve)
+            marks = [n for n in _COMPARED_AT if n <= last]
+            row: dict[str, Any] = {
+                "policy": policy,
+                "workload": setting.name[0],
+                "gpu": setting.name[1],
+                "source": _SOURCE,
+                "break_even_recurrence": paid,
+                "pays_back": "yes" if paid is not None else f"does not within {last}",
+                "regret": regret(costs[setting.name], oracle_cost(setting, replays.eta)),
+            }
+            for n in marks:
+                row[f"cost_ratio_{n}"] = curve[:, n - 1].mean()
+            end = curve[:, -1].mean()
+            row["above_1.02"] = bool(end > _MUST_NOT_EXCEED)
+            row["costs_more_than_zeus_at"] = ", ".join(
+                str(n)
+                for n in marks
+                if policy != "zeus"
+                and curve[:, n - 1].mean() > ratios["zeus"][setting.name][:, n - 1].mean()
+            )
+            rows.append(row)
+    return pd.DataFrame(rows).astype({"break_even_recurrence": "Int64"})
+
+
+def comparison(replays: Replays) -> pd.DataFrame:
+    """Every policy against Zeus: a paired bootstrap over the settings."""
+    _, ratios = _costs(replays)
+    last = min(curve.shape[1] for curve in ratios["zeus"].values())
+    rows = []
+    for policy, curves in ratios.items():
+        paid = [break_even(curve) for curve in curves.values()]
+        for n in (n for n in _COMPARED_AT if n <= last):
+            means = [curve[:, n - 1].mean() for curve in curves.values()]
+            row: dict[str, Any] = {
+                "policy": policy,
+                "recurrences": n,
+                "source": _SOURCE,
+                "mean_cost_ratio": float(np.mean(means)),
+                "largest_cost_ratio": float(np.max(means)),
+            }
+            if policy != "zeus":
+                difference = paired_bootstrap(curves, ratios["zeus"], n)
+                row |= {
+                    "difference_to_zeus": difference.difference,
+                    "low": difference.over_settings[0],
+                    "high": difference.over_settings[1],
+                    "low_workloads": difference.over_workloads[0],
+                    "high_workloads": difference.over_workloads[1],
+                    "better_than_zeus_in": f"{difference.better_in} of {difference.settings}",
+                }
+            paid_or_not = [last + 1 if p is None else p for p in paid]
+            row["mean_break_even"] = float(np.mean(paid_or_not))
+            row["median_break_even"] = float(np.median(paid_or_not))
+            row["pays_back_in"] = f"{sum(p is not None for p in paid)} of {len(paid)}"
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def write_tuning_tables(
+    folder: Path,
+    replays: Replays,
+    of_reproduction: Mapping[str, pd.DataFrame],
+    reproduction_settings: Sequence[Setting],
+    published: PublishedTuning,
+) -> None:
+    """Write the five tables of the replays."""
+    paper = f"Published: {published.paper}; {published.where}."
+    write_table(
+        folder / "tuning_potential",
+        "What tuning could save: least energy relative to the default",
+        [
+            "Mean over the recorded runs; only batch sizes all of whose runs reached the target. Relative to "
+            "the default batch size at the highest power limit. The paper prints the V100.",
+            _RECORDED_NOTE,
+            paper,
+        ],
+        potential(replays.settings, published),
+    )
+    write_table(
+        folder / "tuning_savings",
+        "What policies save",
+        [
+            "Against the expected default, in percent, mean over seeds with a 95 % interval; without seeds, "
+            "where nothing is drawn, it is exact. `stretch`: `steady`, the last "
+            f"{STEADY} recurrences, or `all`, with exploration.",
+            f"`{PAPER_ZEUS}` has as many recurrences as the paper; the paper's range is of its steady state "
+            "over its own measurements.",
+            f"Cost: {replays.eta:g} of energy, the rest of time at the highest power limit.",
+            _RECORDED_NOTE,
+            paper,
+        ],
+        savings(replays, published),
+        sections="policy",
+    )
+    write_table(
+        folder / "tuning_reproduction",
+        "The reproduction's experiments: CIFAR-100 to an accuracy of 0.5",
+        [
+            "Ratios to the default. `published` is what the authors' simulator says on the same traces; the "
+            f"reproduction itself ({published.reproduction.paper}) reports savings of energy of "
+            f"{_range(published.reproduction.energy_saving_percent)} %, and worse ones with the power limit "
+            "alone.",
+            _RECORDED_NOTE,
+        ],
+        reproduction(of_reproduction, reproduction_settings, published, replays.eta),
+    )
+    chosen = "; ".join(
+        f"{workload}: " + ", ".join(f"{name} {value:g}" for name, value in choice.items())
+        for workload, choice in replays.choices.items()
+    )
+    write_table(
+        folder / "tuning_break_even",
+        "When tuning has paid back, and where it loses",
+        [
+            "`cost_ratio_N`: mean cost of the first N recurrences relative to the default's, exploration "
+            "included. `break_even_recurrence`: from which on it is not above 1. `regret`: all that was "
+            "spent above the oracle, in recurrences of the oracle.",
+            f"`above_1.02`: still more than 2 % above the default at the end. `{HELD_OUT}`: the curve policy "
+            f"with three constants chosen on the other workloads ({chosen}); its form, its prior and its "
+            "other constants were found on these traces.",
+            "`warm-start` has seen one run of every batch size on another GPU: what that cost is not "
+            "counted, and the traces take epochs to be the same on all GPUs.",
+            _RECORDED_NOTE,
+        ],
+        break_evens(replays),
+        sections="policy",
+    )
+    write_table(
+        folder / "tuning_comparison",
+        "Policies against Zeus",
+        [
+            "Mean over settings of the cumulative cost relative to the default's. Difference to Zeus with "
+            "the 95 % interval of a paired bootstrap over settings, and (`low_workloads`, `high_workloads`) "
+            "over whole workloads, whose settings share their epochs. `mean_break_even` and "
+            "`median_break_even` take settings that do not pay back for one recurrence more than there are.",
+            "`largest_cost_ratio`: of the worst setting.",
+        ],
+        comparison(replays),
+        sections="policy",
+    )
+
+
+def live_table(record: Mapping[str, Any]) -> pd.DataFrame:
+    """A row a recurrence of a training that was tuned live."""
+    return pd.DataFrame(record["recurrences"])
+
+
+def write_live_table(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the table of the training that was tuned live."""
+    reached = sum(bool(row["reached"]) for row in record["recurrences"])
+    metered = sum(row["energy_j"] is not None for row in record["recurrences"])
+    write_table(
+        folder / "tuning_live",
+        f"Tuned live: {record['network']} on digits",
+        [
+            f"Measured here: {len(record['recurrences'])} recurrences of a training to an accuracy of "
+            f"{record['target_accuracy']:g} on the test split, policy {record['policy']}; {reached} reached "
+            f"it, in {record['training_s']:.1f} s of training altogether.",
+            f"The cost is in {record['cost_unit']}. The energy of {metered} of the recurrences is known"
+            + (f"; elsewhere: {record['why_no_energy']}." if record["why_no_energy"] else "."),
+            *record["notes"],
+        ],
+        live_table(record),
+    )

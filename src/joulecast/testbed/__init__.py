@@ -1,6 +1,0 @@
-"""Ground truth for a simulator: steps of training measured on an emulated network.
-
-Nodes are network namespaces behind rate-limited links, compute is timed sleeps, communication is
-real MPI over TCP. :func:`~joulecast.testbed.results.read_results` reads what was measured and
-needs no root; :func:`~joulecast.testbed.measure.measure` measures it anew and does.
-"""
