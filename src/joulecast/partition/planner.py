@@ -6,8 +6,8 @@
 
 First a few linear orders of the nodes are cut, which is quick and nearly right. That answer's bottleneck says
 which ideals a better one could go through (:mod:`joulecast.partition.dynamic_programme`); those are
-searched, all of them, for bottlenecks near the lower bound first, which leave few. Where there are too many of them to list,
-what cannot be proven is a gap that is reported.
+searched, all of them, for bottlenecks near the lower bound first, which leave few.
+Where there are too many of them to list, what cannot be proven is a gap that is reported.
 
 Nodes that nothing orders (backward ones of device placement without a forward one) multiply the ideals.
 Where those are too many, the order that the source demands of them is kept

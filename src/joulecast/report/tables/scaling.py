@@ -209,7 +209,8 @@ def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.Dat
 
     Returns:
         the rows of :func:`fitted_forecast` and of
-        :func:`joulecast.report.tables.simulated_scaling.scaling_forecast`, as :func:`checked_forecast` has them.
+        :func:`joulecast.report.tables.simulated_scaling.scaling_forecast`, as
+        :func:`checked_forecast` has them.
     """
     graphs = [read_graph(path) for path in files.graphs]
     own = _own(files, config)
