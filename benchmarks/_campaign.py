@@ -2,8 +2,9 @@
 
 The runs are those of :func:`joulecast.campaign.runs.campaign_runs`, so that the job graph and what is
 made of the records are of one campaign. Times and energies come from MC2's own equations with noise: three
-networks on 1, 2, 4 and 8 nodes, nine runs in ten repeats of these settings, one in ten a batch size of its own at N = 1.
-Frames are small (two steps, 5 readings a node), so that what is timed is what a run costs whatever it holds.
+networks on 1, 2, 4 and 8 nodes, nine runs in ten repeats of these settings, one in ten a batch size of its
+own at N = 1. Frames are small (two steps, 5 readings a node), so that what is timed is what a run costs
+whatever it holds.
 """
 
 from pathlib import Path
