@@ -10,11 +10,13 @@ import urllib.error
 
 import pandas as pd
 import pytest
+import typer
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
+from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config
 from joulecast.campaign.external import bring_listed, listed_downloads, locate
-from joulecast.cli.errors import failed
+from joulecast.cli.errors import Commands
 from joulecast.errors import JoulecastError
 from joulecast.files.names import without_secrets
 from joulecast.files.writing import write_csv
@@ -371,6 +373,13 @@ def test_every_table_that_is_kept_is_written_in_one_place():
     assert writers - measured == {"src/joulecast/files/writing.py"}
 
 
-def test_an_error_moves_no_cursor_and_is_one_line(capsys):
-    failed(JoulecastError("a\x1b[2Jb\rc\nd\n  e\x9b"))
-    assert capsys.readouterr().err == "error: a [2Jb c d\n  e \n"
+def test_an_error_moves_no_cursor_and_is_one_line():
+    app = typer.Typer(cls=Commands)
+
+    @app.command()
+    def fails() -> None:
+        raise JoulecastError("a\x1b[2Jb\rc\nd\n  e\x9b")
+
+    app.callback()(lambda: None)
+    ended = CliRunner().invoke(app, ["fails"])
+    assert (ended.exit_code, ended.stderr) == (2, "error: a [2Jb c d\n  e \n")

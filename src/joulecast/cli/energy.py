@@ -1,14 +1,12 @@
 """The commands of the energy models: judge them on run records, forecast node counts from these."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from joulecast.cli.errors import failed
-from joulecast.errors import JoulecastError
+from joulecast.cli.options import RECORDS_HELP, AsJson, echo_json, whole_numbers
 from joulecast.quantities import (
     counted,
     digits,
@@ -45,11 +43,7 @@ class Scaling(StrEnum):
     STRONG = "strong"
 
 
-_RECORDS = typer.Option(
-    "--records",
-    help="Folder of run records, however deep they lie in it; or a recorded campaign.",
-)
-_JSON = typer.Option("--json", help="Print everything as JSON.")
+Records = Annotated[Path, typer.Option("--records", help=RECORDS_HELP)]
 
 
 def _print_table(rows: list[dict[str, str]]) -> None:
@@ -67,20 +61,17 @@ def _print_notes(result: dict[str, Any]) -> None:
 
 
 def evaluate(
-    records: Annotated[Path, _RECORDS],
+    records: Records,
     split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
     time: Annotated[Time, typer.Option(help="Time of the judged runs.")] = Time.GIVEN,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Judge MC2 and its rivals on run records, imported or measured."""
     from joulecast.api.forecasts import evaluate as evaluate_on
 
-    try:
-        verdict = evaluate_on(records, split=split.value, time=time.value)
-    except JoulecastError as error:
-        raise failed(error) from None
+    verdict = evaluate_on(records, split=split.value, time=time.value)
     if as_json:
-        typer.echo(json.dumps(verdict, indent=1, allow_nan=False))
+        echo_json(verdict)
         return
     rows = []
     for row in verdict["settings"]:
@@ -134,26 +125,19 @@ def _as_run(row: dict[str, Any]) -> str:
 
 
 def forecast(
-    records: Annotated[Path, _RECORDS],
+    records: Records,
     nodes: Annotated[str, typer.Option(help="Node counts, as 16,32,64.")],
     scaling: Annotated[
         Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
     ] = Scaling.RECORDED,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Forecast energy and time of node counts not yet run, with 90 % intervals."""
     from joulecast.api.forecasts import forecast as forecast_from
 
-    try:
-        counts = [int(count) for count in nodes.split(",")]
-    except ValueError:
-        raise failed(JoulecastError(f"--nodes {nodes}: give numbers, as 16,32,64")) from None
-    try:
-        result = forecast_from(records, counts, scaling=scaling.value)
-    except JoulecastError as error:
-        raise failed(error) from None
+    result = forecast_from(records, whole_numbers("--nodes", nodes), scaling=scaling.value)
     if as_json:
-        typer.echo(json.dumps(result, indent=1, allow_nan=False))
+        echo_json(result)
         return
     rows = []
     for row in result["forecasts"]:

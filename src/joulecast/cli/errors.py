@@ -1,21 +1,29 @@
-"""How commands end when something is wrong."""
+"""How commands end when something is wrong: one line on the terminal, and code 2."""
 
 import re
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from joulecast.errors import JoulecastError
 
-# Names from outside may hold anything; lines of our own go on with two spaces.
+# Names from outside may hold anything; a line of our own continues with two spaces.
 _BREAKS = re.compile(r"\n(?!  )|[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 def shown(error: JoulecastError) -> str:
-    """What is wrong, without characters that a terminal obeys."""
+    """Text of an error, without characters that a terminal obeys."""
     return _BREAKS.sub(" ", str(error))
 
 
-def failed(error: JoulecastError) -> typer.Exit:
-    """Say what is wrong; to be raised, it ends the command with code 2."""
-    typer.echo(f"error: {shown(error)}", err=True)
-    return typer.Exit(2)
+class Commands(TyperGroup):
+    """A group of commands; a :class:`JoulecastError` of one of them ends it with one line and code 2."""
+
+    def invoke(self, context: Any) -> Any:
+        """Result of the command that was called."""
+        try:
+            return super().invoke(context)
+        except JoulecastError as error:
+            typer.echo(f"error: {shown(error)}", err=True)
+            raise typer.Exit(2) from None

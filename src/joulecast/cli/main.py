@@ -10,7 +10,8 @@ from joulecast.campaign import config as configuration
 from joulecast.campaign.check import dry_run, project_here, remarks, require_campaign, require_host
 from joulecast.campaign.external import locate
 from joulecast.cli.energy import evaluate, forecast
-from joulecast.cli.errors import failed
+from joulecast.cli.errors import Commands
+from joulecast.cli.options import Platforms
 from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
 from joulecast.cli.planning import advise
@@ -32,10 +33,14 @@ from joulecast.records.recorded import (
 from joulecast.report.tables.failed_runs import write_failed_runs
 from joulecast.training.recorder import record_campaign
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-config_app = typer.Typer(no_args_is_help=True, help="The configuration, generated from its model.")
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, help=__doc__)
+config_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="The configuration, generated from its model."
+)
 app.add_typer(config_app, name="config")
-import_app = typer.Typer(no_args_is_help=True, help="Make run records of what others measured.")
+import_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
+)
 app.add_typer(import_app, name="import")
 app.command()(simulate)
 app.command()(search)
@@ -93,7 +98,7 @@ def config_check(file: Path) -> None:
         jobs = None if project is None else dry_run(project, file)
     except JoulecastError as error:
         named = str(error) if str(file) in str(error) else f"{file}: {error}"
-        raise failed(JoulecastError(named)) from None
+        raise JoulecastError(named) from None
     try:
         require_host(config, runs)
         typer.echo(f"{file}: all right")
@@ -149,11 +154,8 @@ def external(
     ] = None,
 ) -> None:
     """Print where a piece of external data lies, fetching and checking it if need be."""
-    try:
-        asked = configuration.Config() if file is None else configuration.read_config(file)
-        typer.echo(locate(asked, name))
-    except JoulecastError as error:
-        raise failed(error) from None
+    asked = configuration.Config() if file is None else configuration.read_config(file)
+    typer.echo(locate(asked, name))
 
 
 @app.command()
@@ -169,22 +171,19 @@ def record(
     note: Annotated[str, typer.Option(help="What a reader of the figures should know.")] = "",
     max_mb: Annotated[float, typer.Option(help="What the recorded campaign may weigh.")] = MAX_BYTES
     / 1e6,
-    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
+    platforms: Platforms = PLATFORMS,
 ) -> None:
     """Measure all runs of a campaign and keep them as data; once more: only what is missing."""
-    try:
-        campaign = record_campaign(
-            [configuration.read_config(file) for file in configurations],
-            platforms,
-            out,
-            work=work or out.with_name(f"{out.name}.work"),
-            launcher=launcher,
-            note=note,
-            max_bytes=int(max_mb * 1e6),
-            tell=typer.echo,
-        )
-    except JoulecastError as error:
-        raise failed(error) from None
+    campaign = record_campaign(
+        [configuration.read_config(file) for file in configurations],
+        platforms,
+        out,
+        work=work or out.with_name(f"{out.name}.work"),
+        launcher=launcher,
+        note=note,
+        max_bytes=int(max_mb * 1e6),
+        tell=typer.echo,
+    )
     size = sum(file.bytes for file in campaign.files.values())
     marked = f"{len(campaign.left_out)} of them disturbed or polluted"
     typer.echo(f"{out}: {campaign.runs} runs, {marked}, {size / 1e6:.2f} MB")
@@ -198,13 +197,10 @@ def replay(
     out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
 ) -> None:
     """Unpack a recorded campaign into run records; what was measured there is called recorded."""
-    try:
-        folder = campaign_folder(recorded)
-        typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
-        if note := plain_note(read_campaign(folder).info.note):
-            typer.echo(f"note: {note}")
-    except JoulecastError as error:
-        raise failed(error) from None
+    folder = campaign_folder(recorded)
+    typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
+    if note := plain_note(read_campaign(folder).info.note):
+        typer.echo(f"note: {note}")
 
 
 @app.command("failed-runs")
@@ -214,10 +210,7 @@ def failed_runs(
     ),
 ) -> None:
     """Write the table of failed runs anew (tables/failed_runs), and print it; all records are read."""
-    try:
-        table = write_failed_runs(results, check_records=True)
-    except JoulecastError as error:
-        raise failed(error) from None
+    table = write_failed_runs(results, check_records=True)
     for row in table.itertuples():
         typer.echo(f"{row.run} ({row.now}): {row.reason}")
     typer.echo(f"{len(table)} failed attempts: {results / 'tables/failed_runs.md'}")
@@ -240,10 +233,7 @@ def import_mlperf(
     """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
     from joulecast.importers.mlperf import import_mlperf as run_import
 
-    try:
-        typer.echo(run_import(source, out, revision, workers).text())
-    except JoulecastError as error:
-        raise failed(error) from None
+    typer.echo(run_import(source, out, revision, workers).text())
 
 
 if __name__ == "__main__":

@@ -5,9 +5,6 @@ from typing import Annotated
 
 import typer
 
-from joulecast.cli.errors import failed
-from joulecast.errors import JoulecastError
-
 
 def overview(
     results: Annotated[Path, typer.Argument(help="Folder of a campaign's results.")],
@@ -22,8 +19,5 @@ def overview(
     from joulecast.report.pages.overview import write_overview
 
     page = out or results / "index.html"
-    try:
-        write_overview(results, page, None if configfile is None else str(configfile))
-    except JoulecastError as error:
-        raise failed(error) from None
+    write_overview(results, page, None if configfile is None else str(configfile))
     typer.echo(f"{page}: open it in a browser; it needs no network")

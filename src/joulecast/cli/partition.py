@@ -1,13 +1,12 @@
 """The commands of the partitioner: cut a graph into stages, measure a graph that can be cut."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulecast.cli.errors import failed
+from joulecast.cli.options import AsJson, echo_json
 from joulecast.errors import JoulecastError
 
 
@@ -56,7 +55,7 @@ def partition(
         int | None,
         typer.Option(min=1, help="Ideals to list at most, before giving up the certificate."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
     """Cut a network into pipeline stages so that the slowest is fast, and say what of it is proven."""
@@ -65,25 +64,22 @@ def partition(
     from joulecast.partition.problem import CostModel
 
     model: CostModel | None = cost.value if cost else None
-    try:
-        if as_json and explain:
-            raise JoulecastError("--json and --explain: give one of them")
-        report = partition_into(
-            graph,
-            devices,
-            cost=model,
-            bandwidth_bytes_per_s=bandwidth,
-            replicate=replicate,
-            memory_bytes=memory,
-            mode=mode.value,
-            ideals=ideals,
-        )
-    except JoulecastError as error:
-        raise failed(error) from None
-    if explain:
-        typer.echo(explained(report))
+    if as_json and explain:
+        raise JoulecastError("--json and --explain: give one of them")
+    report = partition_into(
+        graph,
+        devices,
+        cost=model,
+        bandwidth_bytes_per_s=bandwidth,
+        replicate=replicate,
+        memory_bytes=memory,
+        mode=mode.value,
+        ideals=ideals,
+    )
+    if as_json:
+        echo_json(report)
     else:
-        typer.echo(json.dumps(report, indent=1) if as_json else summary(report))
+        typer.echo(explained(report) if explain else summary(report))
 
 
 def profile(
@@ -99,9 +95,6 @@ def profile(
     """Measure every task of a network on one core: a graph that can be partitioned."""
     from joulecast.graphs.measure_tasks import measure_tasks
 
-    try:
-        measured = measure_tasks(network, batch, image_size, classes, passes)
-        measured.write(out)
-    except JoulecastError as error:
-        raise failed(error) from None
+    measured = measure_tasks(network, batch, image_size, classes, passes)
+    measured.write(out)
     typer.echo(f"{out}: {len(measured.tasks)} tasks, {measured.work_us / 1e6:.3f} s a step")

@@ -1,33 +1,27 @@
 """The command of planning: which setting to train a network in."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulecast.cli.errors import failed
+from joulecast.cli.options import (
+    RECORDS_HELP,
+    AsJson,
+    Platforms,
+    echo_json,
+    whole_numbers,
+)
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.quantities import duration_s
-
-
-def _numbers(option: str, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise JoulecastError(f"{option} {text}: give numbers, as 1,2,4") from None
 
 
 def advise(
     network: Annotated[str, typer.Option(help="As the records name it.")],
     records: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder of run records, however deep they lie in it; or a recorded campaign."
-        ),
+        typer.Option(help=RECORDS_HELP),
     ] = None,
     platform: Annotated[
         str | None,
@@ -48,38 +42,38 @@ def advise(
     history: Annotated[
         Path | None, typer.Option(help="Of `tune --history`, for the power limit.")
     ] = None,
-    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
+    platforms: Platforms = PLATFORMS,
     fits: Annotated[
         Path | None,
         typer.Option(help="Fits of a campaign on a simulated platform, for its joules."),
     ] = None,
     precision: Annotated[str, typer.Option(help="Peak rate of a simulated platform.")] = "fp32",
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Choose node count, batch size and strategy of a training within a limit, with what that rests on."""
     from joulecast.api.forecasts import advise as advise_on
     from joulecast.planning.text import advice_text
 
-    try:
-        if records is None and platform is None:
-            raise JoulecastError(
-                "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
-            )
-        advice = advise_on(
-            network,
-            records=() if records is None else records,
-            platform=platform,
-            deadline_s=None if deadline is None else duration_s(deadline),
-            energy_budget_j=energy_budget,
-            energy_weight=energy_weight,
-            samples=samples,
-            nodes=_numbers("--nodes", nodes),
-            batch=_numbers("--batch", batch),
-            history=history,
-            platforms=platforms,
-            fits=fits,
-            precision=precision,
+    if records is None and platform is None:
+        raise JoulecastError(
+            "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
         )
-    except JoulecastError as error:
-        raise failed(error) from None
-    typer.echo(json.dumps(advice, indent=1, allow_nan=False) if as_json else advice_text(advice))
+    advice = advise_on(
+        network,
+        records=() if records is None else records,
+        platform=platform,
+        deadline_s=None if deadline is None else duration_s(deadline),
+        energy_budget_j=energy_budget,
+        energy_weight=energy_weight,
+        samples=samples,
+        nodes=None if nodes is None else whole_numbers("--nodes", nodes),
+        batch=None if batch is None else whole_numbers("--batch", batch),
+        history=history,
+        platforms=platforms,
+        fits=fits,
+        precision=precision,
+    )
+    if as_json:
+        echo_json(advice)
+    else:
+        typer.echo(advice_text(advice))

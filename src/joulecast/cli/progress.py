@@ -20,8 +20,7 @@ from joulecast.campaign.progress import (
     progress_text,
     remove_disturbed,
 )
-from joulecast.cli.errors import failed
-from joulecast.errors import JoulecastError
+from joulecast.cli.options import AsJson, Platforms
 from joulecast.files.shipped import PLATFORMS
 from joulecast.quantities import counted
 from joulecast.records.spec import RunSpec
@@ -51,25 +50,22 @@ def status(
         ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
-    platforms: Annotated[Path, typer.Option(help="Folder of your platform files.")] = PLATFORMS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    platforms: Platforms = PLATFORMS,
+    as_json: AsJson = False,
 ) -> None:
     """Say how far a campaign is: runs done, running, failed, waiting, and the time left.
 
     Reads the records and the journal of attempts, and writes nothing. Ends with 0 when all is done, else 1.
     """
-    try:
-        folder, specs = _asked(results, configuration, platforms)
-        seen: Seen = {}
+    folder, specs = _asked(results, configuration, platforms)
+    seen: Seen = {}
 
-        def look() -> Progress:
-            return progress_of(folder, specs, seen)
+    def look() -> Progress:
+        return progress_of(folder, specs, seen)
 
-        progress = look()
-        if watch:
-            progress = _watch(look, progress, interval, as_json, ends=specs is not None)
-    except JoulecastError as error:
-        raise failed(error) from None
+    progress = look()
+    if watch:
+        progress = _watch(look, progress, interval, as_json, ends=specs is not None)
     if not watch:
         told = json.dumps(progress.as_json(), indent=1) if as_json else progress_text(progress)
         typer.echo(told)
@@ -84,11 +80,8 @@ def remeasure(
 
     The next start of the campaign measures these runs, and no others.
     """
-    try:
-        folder, _ = _asked(results, configuration, PLATFORMS, runs=False)
-        removed = remove_disturbed(folder)
-    except JoulecastError as error:
-        raise failed(error) from None
+    folder, _ = _asked(results, configuration, PLATFORMS, runs=False)
+    removed = remove_disturbed(folder)
     if not removed:
         typer.echo(f"{folder}: no run was disturbed; nothing is to be measured again")
         return

@@ -1,13 +1,12 @@
 """The commands of the simulator: simulate a strategy, search for the best one."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulecast.cli.errors import failed
+from joulecast.cli.options import AsJson, echo_json
 from joulecast.errors import JoulecastError
 
 Network = Annotated[str, typer.Option(help="Shipped op graph by name, or a JSON file of one.")]
@@ -23,7 +22,6 @@ Calibration = Annotated[
 DatabaseFile = Annotated[
     Path | None, typer.Option("--database", help="Op database measured on this platform.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
@@ -81,28 +79,25 @@ def simulate(
     """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy."""
     from joulecast.api.plans import simulate as simulate_on
 
-    try:
-        result = simulate_on(
-            network,
-            platform,
-            strategy,
-            batch=batch,
-            devices=devices,
-            precision=precision,
-            mode=mode,  # type: ignore[arg-type]
-            stragglers=_stragglers(straggler),
-            gamma=gamma,
-            links=_pairs(link, "--link"),
-            calibration=calibration,
-            database=database,
-            fits=fits,
-            trace=trace,
-            explain=explain and not as_json,
-        )
-    except JoulecastError as error:
-        raise failed(error) from None
+    result = simulate_on(
+        network,
+        platform,
+        strategy,
+        batch=batch,
+        devices=devices,
+        precision=precision,
+        mode=mode,  # type: ignore[arg-type]
+        stragglers=_stragglers(straggler),
+        gamma=gamma,
+        links=_pairs(link, "--link"),
+        calibration=calibration,
+        database=database,
+        fits=fits,
+        trace=trace,
+        explain=explain and not as_json,
+    )
     if as_json:
-        typer.echo(json.dumps(result, indent=1))
+        echo_json(result)
     elif explain:
         typer.echo(result["explanation"])
     else:
@@ -136,21 +131,18 @@ def search(
     """Rank all parallel strategies of some devices that fit in memory, by the time of a step."""
     from joulecast.api.plans import search as search_on
 
-    try:
-        result = search_on(
-            network,
-            platform,
-            devices,
-            global_batch=global_batch,
-            precision=precision,
-            links=_pairs(link, "--link"),
-            calibration=calibration,
-            database=database,
-        )
-    except JoulecastError as error:
-        raise failed(error) from None
+    result = search_on(
+        network,
+        platform,
+        devices,
+        global_batch=global_batch,
+        precision=precision,
+        links=_pairs(link, "--link"),
+        calibration=calibration,
+        database=database,
+    )
     if as_json:
-        typer.echo(json.dumps(result, indent=1))
+        echo_json(result)
         return
     rows = result["feasible"]
     if not rows:

@@ -1,14 +1,12 @@
 """The commands of tuning: let a policy choose batch sizes and power limits, and ask what to use next."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from joulecast.cli.errors import failed
-from joulecast.errors import JoulecastError
+from joulecast.cli.options import AsJson, echo_json
 
 
 class Criterion(StrEnum):
@@ -71,52 +69,48 @@ def tune(
         bool,
         typer.Option("--allow-power-limit", help="A live loop may set the GPU's power limit."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tune batch size and power limit over recurrences of a training, replayed or live."""
     from joulecast.api.plans import tune as tune_on
     from joulecast.tuning.policy_report import live_report_text, report_text
 
-    try:
-        report = tune_on(
-            live=live,
-            traces=traces,
-            workload=workload,
-            gpu=gpu,
-            policy=policy,
-            recurrences=recurrences,
-            seeds=seeds,
-            target=target,
-            eta=eta,
-            beta=beta,
-            window=window,
-            criterion=criterion.value,
-            max_slowdown=max_slowdown,
-            history=history,
-            target_accuracy=target_accuracy,
-            device=None if device is None else device.value,
-            allow_power_limit=allow_power_limit,
-            tell=lambda note: typer.echo(f"note: {note}", err=True),
-        )
-    except JoulecastError as error:
-        raise failed(error) from None
+    report = tune_on(
+        live=live,
+        traces=traces,
+        workload=workload,
+        gpu=gpu,
+        policy=policy,
+        recurrences=recurrences,
+        seeds=seeds,
+        target=target,
+        eta=eta,
+        beta=beta,
+        window=window,
+        criterion=criterion.value,
+        max_slowdown=max_slowdown,
+        history=history,
+        target_accuracy=target_accuracy,
+        device=None if device is None else device.value,
+        allow_power_limit=allow_power_limit,
+        tell=lambda note: typer.echo(f"note: {note}", err=True),
+    )
     in_words = live_report_text if live else report_text
-    typer.echo(_json(report) if as_json else in_words(report))
+    if as_json:
+        echo_json(report)
+    else:
+        typer.echo(in_words(report))
 
 
 def advise_recurring(
     history: Annotated[Path, typer.Argument(help="File that `tune --history` wrote.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which batch size and power limit to use next, what that saves, and whether looking paid."""
     from joulecast.tuning.next_run import advice_text, advise_on_file
 
-    try:
-        advice = advise_on_file(history)
-    except JoulecastError as error:
-        raise failed(error) from None
-    typer.echo(_json(advice) if as_json else advice_text(advice))
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=1, allow_nan=False)
+    advice = advise_on_file(history)
+    if as_json:
+        echo_json(advice)
+    else:
+        typer.echo(advice_text(advice))
