@@ -22,7 +22,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise JoulecastError(f"{option} {text}: give whole numbers, as 1,2,4") from None
+        raise JoulecastError(f"{option} {text}: give numbers, as 1,2,4") from None
 
 
 def echo_json(content: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.models import TIME, EnergyModel, Evidence, ablations, mc2_for, rivals
+from joulecast.energy.observations import is_training
 from joulecast.energy.proportional_models import TIME_MODELS, Watts
 from joulecast.quantities import steady
 
@@ -176,7 +177,7 @@ def campaigns(
 ) -> Iterator[tuple[Evidence, bool]]:
     """What is fitted together, and whether it was imported: staged runs by platform, and all imported
     ones that have energy (their times alone are not what they are there for)."""
-    trained = observations["kind"].isin(("training", "imported"))
+    trained = is_training(observations)
     of = observations["platform"].where(observations["kind"] != "imported", "imported")
     for name, of_campaign in observations.groupby(of, sort=False):
         imported = name == "imported"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import evaluate, is_sweep
 from joulecast.energy.models import EnergyModel, Phased, Staged
-from joulecast.energy.observations import allreduce_points, observe_all
+from joulecast.energy.observations import allreduce_points, is_training, observe_all
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
@@ -115,8 +115,8 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     used = observations[(observations["polluted"] == "") & (observations["disturbed"] != "")]
     if used.empty:
         return []
-    trained = observations["kind"].isin(("training", "imported")) & (observations["polluted"] == "")
-    is_training = used["kind"].isin(("training", "imported"))
+    trained = is_training(observations) & (observations["polluted"] == "")
+    trainings = is_training(used)
     first = used.iloc[0]
     folder = Path(first["folder"])
     results = folder.parent.parent
@@ -127,8 +127,8 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
             "measures them again."
         )
     return [
-        f"Disturbed: other programs were at work during {int(is_training.sum())} of "
-        f"{int(trained.sum())} training runs and during {int((~is_training).sum())} calibrations that these "
+        f"Disturbed: other programs were at work during {int(trainings.sum())} of "
+        f"{int(trained.sum())} training runs and during {int((~trainings).sum())} calibrations that these "
         f"figures rest on: {listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was "
         "measured then took more time and energy than on a quiet machine, and what was fitted to it, too. "
         f"{again}"
@@ -137,7 +137,7 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
 
 def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
     """Add to ``polluted`` what makes a run useless for a fit though its record is whole."""
-    trained = observations["kind"].isin(("training", "imported"))
+    trained = is_training(observations)
     idle = trained & ~(observations["samples"] > 0)
     # Records from outside are there for their energy; ours fit times without any.
     dark = (observations["kind"] == "imported") & ~(observations["energy_j"] > 0)
@@ -168,7 +168,7 @@ def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFr
         raise JoulecastError("there are no records to fit")
     observations = _without_disturbed(_with_reasons(observations))
     clean = observations[observations["polluted"] == ""]
-    if not clean["kind"].isin(("training", "imported")).any():
+    if not is_training(clean).any():
         listed = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(observations))
         raise JoulecastError(f"no training run is left to fit ({listed or 'there are no records'})")
     return observations, clean
@@ -226,7 +226,7 @@ class KnownRuns:
     @property
     def trained(self) -> pd.DataFrame:
         """The trainings among them."""
-        return self.clean[self.clean["kind"].isin(("training", "imported"))]
+        return self.clean[is_training(self.clean)]
 
     @property
     def left_out(self) -> list[dict[str, str]]:

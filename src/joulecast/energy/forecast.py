@@ -4,6 +4,7 @@ MC2 is fitted to all records of a few small node counts and asked for larger one
 the same work, with the batch that the records themselves keep (of all nodes, or of one).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ import pandas as pd
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, mc2_for
-from joulecast.energy.observations import metered_units
+from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
 from joulecast.errors import JoulecastError
 from joulecast.records.record import read_info
@@ -55,8 +56,8 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
 def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[str, Any]:
     """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
     largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
-    batches = largest["batch"].mode()
-    usual = largest[largest["batch"] == batches.iloc[0]] if len(batches) else largest
+    batch = most_frequent(largest["batch"])
+    usual = largest if math.isnan(batch) else largest[largest["batch"] == batch]
     example: dict[str, Any] = usual.iloc[0].to_dict()
     growth = nodes / float(example["nodes"])
     weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"

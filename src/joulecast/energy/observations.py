@@ -37,6 +37,23 @@ TIMED = STAGES[:-1]
 """The stages that are timed; ``other`` is the rest."""
 
 
+def is_training(runs: pd.DataFrame) -> pd.Series:
+    """Whether each run is a training, ours or imported, and not a calibration."""
+    return runs["kind"].isin(("training", "imported"))
+
+
+def most_frequent(values: pd.Series) -> float:
+    """The most frequent number, of several the smallest; NaN where there is none."""
+    modes = values.mode()
+    return float(modes.iloc[0]) if len(modes) else float("nan")
+
+
+def of_usual_batch(training: pd.DataFrame) -> pd.DataFrame:
+    """The runs of each workload with its most frequent batch of a rank: a sweep over batches is left out."""
+    usual = training.groupby("workload")["batch_per_rank"].transform(most_frequent)
+    return training[(training["batch_per_rank"] == usual) | usual.isna()]
+
+
 def platform_family(system: str) -> str:
     """Name of a node type: a system's name without its node count (``8xSMC-H100`` and ``smc_n8_v2`` are
     ``SMC-H100`` and ``smc_v2``)."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from joulecast.energy.calibrated import idle_floors
-from joulecast.energy.observations import UTILISATIONS
+from joulecast.energy.observations import UTILISATIONS, of_usual_batch
 
 Floats = NDArray[np.float64]
 
@@ -163,15 +163,10 @@ def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.
 def _of_smallest(context: Context, quantity: pd.Series) -> pd.Series:
     training = context.training
     smallest = training.groupby("workload")["nodes"].transform("min") == training["nodes"]
-    # At the batch that most of these runs have: the sweep over batches is for MC2's slopes.
-    usual = training.groupby("workload")["batch_per_rank"].transform(_most_frequent)
-    chosen = smallest & ((training["batch_per_rank"] == usual) | usual.isna())
-    return quantity[chosen].groupby(training.loc[chosen, "workload"]).mean()
-
-
-def _most_frequent(values: pd.Series) -> float:
-    modes = values.mode()
-    return float(modes.iloc[0]) if len(modes) else float("nan")
+    # The sweep over batches is for MC2's slopes.
+    usual = of_usual_batch(training)
+    chosen = usual[smallest[usual.index]]
+    return quantity[chosen.index].groupby(chosen["workload"]).mean()
 
 
 MODELS: dict[str, Rival] = {

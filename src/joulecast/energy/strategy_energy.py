@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.observations import metered_units
+from joulecast.energy.observations import is_training, metered_units
 from joulecast.simulator.simulate import Simulation
 
 
@@ -72,7 +72,7 @@ def step_energy(
     if not power:
         return StepEnergy(None, None, f"the runs on {platform} carry no energy")
     powers: dict[str, float] = power["values"]
-    trained = of_platform[of_platform["kind"].isin(("training", "imported"))]
+    trained = of_platform[is_training(of_platform)]
     example = trained.sort_values("nodes", kind="stable").iloc[-1].to_dict()
     joules = powers.get("P0", 0.0) * times.step_s * metered_units(example, nodes, hosts)
     for stage in ("materials", "computing", "communicating_wait", "communicating_copy", "update"):

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import MEASURED, SETTING, settings
+from joulecast.energy.observations import is_training, of_usual_batch
 from joulecast.planning.from_records import PER_WORK
 from joulecast.quantities import (
     NONE,
@@ -121,10 +121,7 @@ def why_no_energy(results: Results) -> str:
 def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
     """The runs of each workload with the batch of a rank that most of them have."""
     having(training, ("workload", "batch_per_rank"), "fits/observations.parquet", "fits")
-    usual = training.groupby("workload")["batch_per_rank"].transform(
-        lambda b: b.mode().iloc[-1] if b.notna().any() else np.nan
-    )
-    return training[(training["batch_per_rank"] == usual) | usual.isna()]
+    return of_usual_batch(training)
 
 
 def _units(results: Results) -> dict[str, str]:
@@ -285,7 +282,7 @@ def cost_sentences(results: Results) -> list[str]:
         )
         parts = [_cost_sentence(end, time, energy) for end, time, energy in taken]
         said.append(f"{workload}, {work}: {'; '.join(parts)}.")
-    trained = results.observations["kind"].isin(("training", "imported")).sum()
+    trained = is_training(results.observations).sum()
     without = int(trained) - len(results.clean)
     if without:
         said.append(
@@ -309,7 +306,7 @@ def source_sentences(results: Results) -> list[str]:
     if runs.empty or "energy_source" not in runs:
         return ["There is no run with an energy."]
     having(runs, ("kind",), "fits/observations.parquet", "fits")
-    trained = runs[runs["kind"].isin(("training", "imported"))]
+    trained = runs[is_training(runs)]
     counts = trained["energy_source"].value_counts()
     said = [
         f"{_MEANINGS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
-from joulecast.energy.observations import observe_all
+from joulecast.energy.observations import is_training, observe_all
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import read_csv, read_frame
 from joulecast.files.reading import read_json_object
@@ -56,7 +56,7 @@ class Results:
         """
         needed = ("run", "kind", "polluted", "network", "nodes")
         observations = having(self.observations, needed, "fits/observations.parquet", "fits")
-        trained = observations["kind"].isin(("training", "imported"))
+        trained = is_training(observations)
         kept = observations[trained & (observations["polluted"].astype(object).fillna("") == "")]
         if kept.empty:
             why = "no training run is left" if trained.any() else "no training run was measured"

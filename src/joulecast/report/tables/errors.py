@@ -17,7 +17,7 @@ from joulecast.energy.evaluation import (
     summarise,
 )
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
-from joulecast.energy.observations import TIMED
+from joulecast.energy.observations import TIMED, is_training
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import PublishedErrors
 
@@ -49,7 +49,7 @@ def _judges(source: Any) -> str:
 
 def _trained(observations: pd.DataFrame) -> pd.DataFrame:
     clean = observations[observations["polluted"] == ""]
-    return clean[clean["kind"].isin(("training", "imported"))]
+    return clean[is_training(clean)]
 
 
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
