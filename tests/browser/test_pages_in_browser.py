@@ -36,7 +36,7 @@ def pages(tmp_path_factory):
     write_campaign(above / "whole")
     write_record(above / "one-run/records/only", make_record(make_spec("only")))
     (above / "failed/tables").mkdir()
-    table = "run,now,reason\nvgg16-n4-b8-r1,missing," + "out of memory " * 20 + "/a" * 200 + "\n"
+    table = "run,now,reason\nvgg16-n4-b8-r1,failed," + "out of memory " * 20 + "/a" * 200 + "\n"
     (above / "failed/tables/failed_runs.csv").write_text(table)
     for name in PAGES:
         write_overview(above / name)

@@ -151,18 +151,18 @@ def test_a_campaign_survives_what_befalls_its_runs(afflicted):
 def test_a_run_that_exceeds_its_time_limit_is_told_so(afflicted):
     (row,) = afflicted.failed().query("run == @LIMITED").itertuples()
     assert "killed by its time limit" in row.reason and "TIMEOUT" in row.reason
-    assert row.now == "missing" and not (afflicted.results / f"records/{LIMITED}").exists()
+    assert row.now == "failed" and not (afflicted.results / f"records/{LIMITED}").exists()
 
 
 def test_a_rank_that_is_killed_ends_its_run(afflicted):
     (row,) = afflicted.failed().query("run == @KILLED").itertuples()
-    assert re.search("ended with exit code 1(37|43)", row.reason) and row.now == "missing"
+    assert re.search("ended with exit code 1(37|43)", row.reason) and row.now == "failed"
     assert "Killed" in (afflicted.results / f"logs/{KILLED}.log").read_text()
 
 
 def test_a_run_whose_node_goes_down_is_started_again(afflicted):
     (row,) = afflicted.failed().query("run == @DOWN").itertuples()
-    assert "SLURM has started its job" in row.reason and row.now == "measured"
+    assert "SLURM has started its job" in row.reason and row.now == "done"
     assert len(afflicted.info(DOWN)["scheduler_node_of_rank"]) == 3
 
 

@@ -141,7 +141,7 @@ def test_a_broken_record_is_named_and_measured_again(campaign, tmp_path):
     shutil.rmtree(results / "fits")
     done = snakemake(tmp_path, *MINIMAL, "--", "results/minimal/fits")
     assert done.returncode != 0 and f"delete {broken.relative_to(tmp_path)}" in done.stderr
-    (row,) = pd.read_csv(results / "tables/failed_runs.csv").query("now == 'broken'").itertuples()
+    (row,) = pd.read_csv(results / "tables/failed_runs.csv").query("now == 'damaged'").itertuples()
     assert row.run == "vit_ti-n2-b8-r1" and "stages.parquet" in row.reason
     shutil.rmtree(broken)
     again = snakemake(tmp_path, "-n", *MINIMAL, "--", "measure")

@@ -341,7 +341,7 @@ def test_columns_that_are_missing(campaign, tmp_path):
 def test_failed_runs_only(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables/failed_runs.csv").write_text(
-        "run,now,reason\nvgg16-n4-b8-r1,missing,</script><b>out of memory</b>\n"
+        "run,now,reason\nvgg16-n4-b8-r1,failed,</script><b>out of memory</b>\n"
     )
     html = rendered(page_context(tmp_path))
     assert "&lt;/script&gt;&lt;b&gt;out of memory" in html and "<b>out" not in html

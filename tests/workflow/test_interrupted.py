@@ -65,7 +65,7 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
     assert set(after) == set(RUNS)
     assert before.items() <= after.items(), "a finished run was repeated"
     (row,) = pd.read_csv(tmp_path / "results/minimal/tables/failed_runs.csv").itertuples()
-    assert (row.run, row.now, row.reason) == ("sleeping_rank-n2", "measured", "interrupted")
+    assert (row.run, row.now, row.reason) == ("sleeping_rank-n2", "done", "interrupted")
 
 
 REPLAY = ("--configfile", "config/replay-two-core-vm.yaml")
@@ -148,6 +148,6 @@ def test_a_full_disk_loses_nothing(tmp_path):
         measure(spec, record, tmp_path / "log", launcher=None, attempts=attempts)
         assert read_record(record).info.spec == spec
         (row,) = failed_runs(tmp_path).itertuples()
-        assert "the disk is full" in row.reason and row.now == "measured"
+        assert "the disk is full" in row.reason and row.now == "done"
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)

@@ -280,7 +280,7 @@ def tell_failed_runs(check_records=False):
     except JoulecastError as error:
         logger.error(f"no table of failed runs: {error}")
         return
-    unmeasured = failed[failed["now"].isin(("missing", "broken"))]
+    unmeasured = failed[failed["now"].isin(("failed", "waiting", "damaged"))]
     for row in unmeasured.drop_duplicates("run", keep="last").itertuples():
         logger.error(f"{row.run}: {row.now}: {row.reason}")
     if len(unmeasured):

@@ -46,7 +46,8 @@ _SLURM_REASONS = {
     "DEADLINE": "its job ran into its deadline",
     "BOOT_FAIL": "a node of its job did not boot",
 }
-_WITHOUT_A_WORD = "ended without a word: killed, or its machine went down"
+UNEXPLAINED_END = "ended without a word: killed, or its machine went down"
+"""Reason of an attempt that left no reason."""
 
 
 def _checked_moment(text: str) -> str:
@@ -200,17 +201,17 @@ def goes_on(attempt: Attempt) -> bool:
 
 def _why_it_ended(attempt: Attempt) -> str:
     if attempt.slurm_job is None:
-        return _WITHOUT_A_WORD
+        return UNEXPLAINED_END
     number = attempt.slurm_job
     job = _ended_slurm_job(number)
     if job is None:
-        return f"{_WITHOUT_A_WORD} (SLURM job {number}: SLURM cannot be asked)"
+        return f"{UNEXPLAINED_END} (SLURM job {number}: SLURM cannot be asked)"
     if number == os.environ.get("SLURM_JOB_ID") and job.restarts:
-        return f"{_WITHOUT_A_WORD}; SLURM has started its job {number} again"
+        return f"{UNEXPLAINED_END}; SLURM has started its job {number} again"
     if job.state in _SLURM_REASONS:
         return f"{_SLURM_REASONS[job.state]} (SLURM job {number}: {job.state})"
     said = "has forgotten it" if job.state is None else f"says {job.state}"
-    return f"{_WITHOUT_A_WORD} (SLURM job {number}: SLURM {said})"
+    return f"{UNEXPLAINED_END} (SLURM job {number}: SLURM {said})"
 
 
 def settle(folder: Path, run: str) -> list[Attempt]:

@@ -43,7 +43,7 @@ def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
     attempts = pd.DataFrame(columns=list(_ATTEMPTS))
     if failed.is_file():
         attempts = read_csv(failed, "table of failed runs", _ATTEMPTS)
-    unmeasured = attempts.loc[attempts["now"] != "measured", "run"].nunique()
+    unmeasured = attempts.loc[attempts["now"] != "done", "run"].nunique()
     if unmeasured:
         parts.append(f"failed: {counted(unmeasured, 'run')} ({failed.with_suffix('.md')})")
     parts += [left] if (left := _left_out(results)) else []

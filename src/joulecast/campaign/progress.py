@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from joulecast.campaign.attempts import Attempt, attempts_at, forget_record, goes_on
+from joulecast.campaign.attempts import (
+    UNEXPLAINED_END,
+    Attempt,
+    attempts_at,
+    forget_record,
+    goes_on,
+)
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.quantities import counted, lasting
@@ -21,8 +27,6 @@ from joulecast.records.spec import RunSpec
 
 State = Literal["done", "running", "failed", "damaged", "waiting"]
 STATES: tuple[State, ...] = ("done", "running", "failed", "damaged", "waiting")
-
-_KILLED = "ended without a word: killed, or its machine went down"
 
 
 @dataclass(frozen=True)
@@ -121,13 +125,23 @@ def _of_attempts(attempts: Sequence[Attempt], now: datetime) -> dict[str, Any]:
         return {"state": "waiting"}
     last = attempts[-1]
     if last.ended_utc is None:
-        return {"state": "failed", "why": _KILLED}
+        return {"state": "failed", "why": UNEXPLAINED_END}
     if last.reason is not None:
         return {"state": "failed", "why": last.reason}
     return {"state": "waiting", "why": "it ended well, and its record was removed"}
 
 
-def _state(results: Path, run: str, spec: RunSpec | None, seen: Seen, now: datetime) -> RunState:
+def run_state(
+    results: Path, run: str, spec: RunSpec | None = None, seen: Seen | None = None
+) -> RunState:
+    """State of one run, by its record and its attempts.
+
+    Args:
+        results: the folder of the campaign's results.
+        spec: of the run, if it is known; a record that answers another one does not count.
+        seen: kept between calls, it spares reading again what did not change.
+    """
+    seen, now = {} if seen is None else seen, datetime.now(UTC)
     attempts = attempts_at(results / "attempts", run)
     record = results / "records" / run
     facts: dict[str, Any] = {}
@@ -146,10 +160,10 @@ def _state(results: Path, run: str, spec: RunSpec | None, seen: Seen, now: datet
             else:
                 facts = {"state": "waiting", "why": "its record answers another specification"}
     if facts.get("state") != "done":
-        told = _of_attempts(attempts, now)
-        # What went wrong before a record came does not matter, but what goes on now does.
-        if not facts or told["state"] == "running":
-            facts = told
+        by_attempts = _of_attempts(attempts, now)
+        # An earlier failure does not matter once there is a record; an attempt in flight does.
+        if not facts or by_attempts["state"] == "running":
+            facts = by_attempts
     setting: dict[str, Any] = {}
     if spec is not None:
         network = None if spec.workload is None else spec.workload.network
@@ -212,12 +226,12 @@ def progress_of(
         raise JoulecastError(
             f"{results}: no such folder; give the folder of a campaign's results, or --config FILE"
         )
-    cache, now = {} if seen is None else seen, datetime.now(UTC)
+    cache: Seen = {} if seen is None else seen
     found = _found(results)
     asked = None if specs is None else {spec.run: spec for spec in specs}
     names = found if asked is None else asked
     runs = [
-        _state(results, run, None if asked is None else asked[run], cache, now)
+        run_state(results, run, None if asked is None else asked[run], cache)
         for run in sorted(names)
     ]
     left, why = _time_left(runs, asked is not None)

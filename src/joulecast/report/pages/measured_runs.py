@@ -167,7 +167,12 @@ def failed_table(results: Results) -> Table | None:
     having(failed, ("run", "now", "reason"), "tables/failed_runs.csv")
     if failed.empty:
         return None
-    now = {"measured": "measured later", "missing": "no record", "broken": "record cannot be read"}
+    now = {
+        "done": "measured later",
+        "failed": "no record",
+        "waiting": "no record",
+        "damaged": "record cannot be read",
+    }
     rows = [
         (str(row.run), now.get(str(row.now), str(row.now)), str(row.reason))
         for row in failed.itertuples()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.campaign.attempts import settle
+from joulecast.campaign.progress import run_state
 from joulecast.errors import JoulecastError
 from joulecast.records.record import read_record
 from joulecast.report.tables.output import write_table
@@ -16,8 +17,7 @@ from joulecast.report.tables.output import write_table
 class FailedRun:
     """An attempt that failed, or a record that cannot be read.
 
-    ``now`` says what has become of the run: ``measured`` by a later attempt, ``running`` in one,
-    ``missing``, or ``broken``.
+    ``now`` is the run's :data:`~joulecast.campaign.progress.State`: ``done`` by a later attempt, for example.
     """
 
     run: str
@@ -37,20 +37,18 @@ def _failed_attempts(results: Path) -> Iterator[FailedRun]:
     for journal in sorted(folder.glob("*.jsonl")):
         run = journal.stem
         attempts = settle(folder, run)
-        measured = (results / "records" / run / "run.json").is_file()
-        running = any(attempt.ended_utc is None for attempt in attempts)
-        now = "measured" if measured else "running" if running else "missing"
-        for attempt in attempts:
-            if attempt.reason is not None:
-                yield FailedRun(
-                    run,
-                    now,
-                    attempt.reason,
-                    attempt.started_utc,
-                    attempt.ended_utc,
-                    attempt.host.split(":")[0],
-                    attempt.slurm_job,
-                )
+        failed = [attempt for attempt in attempts if attempt.reason is not None]
+        now = run_state(results, run).state if failed else None
+        for attempt in failed:
+            yield FailedRun(
+                run,
+                str(now),
+                str(attempt.reason),
+                attempt.started_utc,
+                attempt.ended_utc,
+                attempt.host.split(":")[0],
+                attempt.slurm_job,
+            )
 
 
 def _broken_records(results: Path) -> Iterator[FailedRun]:
@@ -58,7 +56,7 @@ def _broken_records(results: Path) -> Iterator[FailedRun]:
         try:
             read_record(folder)
         except JoulecastError as error:
-            yield FailedRun(folder.name, "broken", str(error))
+            yield FailedRun(folder.name, "damaged", str(error))
 
 
 def failed_runs(results: Path, check_records: bool = False) -> pd.DataFrame:
@@ -77,7 +75,7 @@ def failed_runs(results: Path, check_records: bool = False) -> pd.DataFrame:
 def write_failed_runs(results: Path, check_records: bool = False) -> pd.DataFrame:
     """Write ``tables/failed_runs.csv``, ``.md`` and ``.html`` below ``results``; returns the table."""
     table = failed_runs(results, check_records)
-    unmeasured = table.loc[table["now"] != "measured", "run"].nunique()
+    unmeasured = table.loc[table["now"] != "done", "run"].nunique()
     notes = [
         f"{unmeasured} runs have no record now. Their logs are in `logs/`, all attempts in `attempts/`. "
         "Starting the campaign again repeats them and nothing else."
