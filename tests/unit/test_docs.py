@@ -19,8 +19,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
-from joulecast.power import meters
-from joulecast.power.meters import METER_NAMES
+from joulecast.power.registry import METERS
 from joulecast.records.frames import FRAMES, PHASES, STAGES
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo
@@ -108,11 +107,8 @@ def test_adding_a_meter(folder, monkeypatch):
     page = "add-a-meter.md"
     acpi = add_module(page, "joulecast.power.acpi", monkeypatch)
     try_it(page)
-    (name,) = row_of(page, "a row of openers()", acpi=acpi)
-    assert set(eval(the(page, "METER_NAMES").split("=")[1])) == {*METER_NAMES, name}
-    known = meters.openers()
-    row = row_of(page, "a row of openers()", acpi=acpi)
-    monkeypatch.setattr("joulecast.cli.main.openers", lambda: {**known, **row})
+    for name, opener in row_of(page, "a row of METERS", acpi=acpi).items():
+        monkeypatch.setitem(METERS, name, opener)
     said = CliRunner().invoke(app, ["meters"])
     assert re.search(r"^acpi +(missing +acpi:|measured)", said.output, re.M), said.output
 

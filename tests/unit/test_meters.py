@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe
-from joulecast.power import meters as meters_module
 from joulecast.power import nvml, rapl
 from joulecast.power.counters import EnergyCounter
 from joulecast.power.meters import (
@@ -147,7 +146,7 @@ class FlakyMeter:
 
 def run_sampler(monkeypatch, meter, period, reads):
     """Sample until the meter has been read so often, however long a busy machine takes for it."""
-    monkeypatch.setattr("joulecast.power.sampler.openers", lambda: {"flaky": lambda nodes: [meter]})
+    monkeypatch.setattr("joulecast.power.sampler.METERS", {"flaky": lambda nodes: [meter]})
     meter.enough = reads
     return sample(SamplerOrder(("flaky",), period, HERE), meter.stop)
 
@@ -229,7 +228,7 @@ def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
         raise OSError("no bus")
 
     kinds = {"flaky": lambda nodes: [Broken(), good], "rapl": raises}
-    monkeypatch.setattr("joulecast.power.sampler.openers", lambda: kinds)
+    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
     answer = sample(SamplerOrder(("flaky", "rapl"), 0.02, HERE), good.stop)
     broken, flaky = answer["meters"]
     assert broken["fault"] == "its reading failed (ZeroDivisionError: in the driver)"
@@ -358,7 +357,7 @@ def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times(
             return Reading(1.0, None)
 
     kinds = {"flaky": lambda nodes: [Feeder()], "rapl": rapl.open_meters}
-    monkeypatch.setattr("joulecast.power.sampler.openers", lambda: kinds)
+    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
     answer = sample(SamplerOrder(("flaky", "rapl"), 0.05, HERE), stop)
     faults = {meter["meter"]: meter["fault"] for meter in answer["meters"]}
     assert faults["rapl:package-0"] is None and "restarted" in faults["rapl:package-1"]
@@ -394,7 +393,3 @@ def test_nvml_counter_that_falls_fails_and_watts_that_cannot_be_are_missing():
     power_only._nvml.nvmlDeviceGetPowerUsage = lambda device: 2**32 - 1
     with pytest.raises(ReadFailed, match="no GPU draws"):
         power_only.read()
-
-
-def test_every_configured_meter_name_can_be_opened():
-    assert set(meters_module.METER_NAMES) == set(meters_module.openers())

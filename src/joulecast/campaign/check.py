@@ -11,7 +11,8 @@ from joulecast.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, shipped_folder
 from joulecast.platforms import find_platform, recorded_for
-from joulecast.power.meters import MeteredNodes, MeterUnavailable, openers
+from joulecast.power.meters import MeteredNodes, MeterUnavailable
+from joulecast.power.registry import METERS
 from joulecast.records.provenance import usable_cores
 from joulecast.records.spec import RunSpec, check_cores
 
@@ -104,7 +105,7 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
     nodes = MeteredNodes("this host", {}, 1.0, facts.idle_w, facts.full_w)
     for name in config.power.meters:
         try:
-            openers()[name](nodes)
+            METERS[name](nodes)
         except MeterUnavailable as missing:
             lines.append(
                 f"meter {name}: not on this host: {missing.reason}; to get it: {missing.remedy}"

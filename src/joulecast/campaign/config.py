@@ -23,9 +23,9 @@ from joulecast.campaign.sections import (
 )
 from joulecast.errors import JoulecastError
 from joulecast.files.names import NAME, plain_path, relative_name, simple_name, without_secrets
-from joulecast.files.reading import read_yaml, require_few_values
+from joulecast.files.reading import key_and_message, read_yaml, require_few_values
 from joulecast.files.shipped import is_path
-from joulecast.power.meters import METER_NAMES
+from joulecast.power.registry import METERS
 from joulecast.records.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
 
@@ -141,8 +141,8 @@ class PowerSection(Section):
     @classmethod
     def _known(cls, meters: list[str]) -> list[str]:
         for name in meters:
-            if name not in METER_NAMES:
-                raise ValueError(f"unknown meter `{name}` (known: {', '.join(METER_NAMES)})")
+            if name not in METERS:
+                raise ValueError(f"unknown meter `{name}` (known: {', '.join(METERS)})")
         return meters
 
 
@@ -305,20 +305,17 @@ def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         location = problem["loc"]
-        key = ".".join(str(part) for part in location) or "the configuration"
+        key, message = key_and_message(problem)
         if problem["type"] == "extra_forbidden":
             known = _known_keys(location)
             near = get_close_matches(str(location[-1]), known, n=1)
             hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known)}"
             lines.append(f"{key}: unknown key; {hint}")
+        elif not key:
+            lines.append(message)
         else:
-            message = problem["msg"].removeprefix("Value error, ")
             if problem["type"] == "list_type":
                 message = "give a list, as [1, 2]"
-            if not location:
-                # Of several keys together: the message names them.
-                lines.append(message)
-                continue
             given = without_secrets(repr(problem["input"]))
             lines.append(f"{key}: {message} (given: {given:.80})")
     return "; ".join(lines)

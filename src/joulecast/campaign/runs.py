@@ -8,11 +8,11 @@ import random
 from pathlib import Path
 
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
 from joulecast.campaign.config import Config
 from joulecast.errors import JoulecastError
-from joulecast.files.reading import first_mistake
+from joulecast.files.reading import validated
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform, recorded_for
 from joulecast.records.recorded import recorded_infos
@@ -30,6 +30,9 @@ def _steps(config: Config, network: str, batch: int) -> int:
     return steps[network] if isinstance(steps, dict) else steps
 
 
+_SPEC = TypeAdapter(RunSpec)
+
+
 def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunSpec:
     scale = config.scale
     common: dict[str, object] = {
@@ -42,12 +45,7 @@ def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunS
         "meters": tuple(config.power.meters),
         "sample_period_s": config.power.sample_period_s,
     }
-    try:
-        return RunSpec.model_validate(common | parts)
-    except ValidationError as error:
-        raise JoulecastError(
-            f"run {run}: {first_mistake(error)} (configuration keys `scale`)"
-        ) from None
+    return validated(_SPEC, common | parts, f"run {run} (configuration keys `scale`)")
 
 
 def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:

@@ -21,7 +21,8 @@ from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import find_platform
-from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed, openers
+from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed
+from joulecast.power.registry import METERS
 from joulecast.records.provenance import physical_host, usable_cores
 from joulecast.records.recorded import (
     MAX_BYTES,
@@ -129,7 +130,7 @@ def meters(
     host = physical_host().split(":")[0]
     typer.echo(f"host {host}, {usable_cores()} usable cores")
     nodes = MeteredNodes(host, {}, float(usable_cores()), idle_w, full_w)
-    for name, opener in openers().items():
+    for name, opener in METERS.items():
         try:
             opened = opener(nodes)
         except MeterUnavailable as missing:

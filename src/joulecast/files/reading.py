@@ -11,7 +11,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
@@ -97,8 +97,8 @@ def read_text(path: Path, what: str, max_bytes: int = MAX_BYTES) -> str:
         ) from None
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+def _no_constant(_: str) -> float:
+    raise ValueError("a number is not finite")
 
 
 def _finite(text: str) -> float:
@@ -252,15 +252,13 @@ def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
     try:
         return kind.validate_python(content)
     except ValidationError as error:
-        raise JoulecastError(f"{origin}: {first_mistake(error)}") from None
+        key, message = key_and_message(error.errors(include_url=False, include_context=False)[0])
+        raise JoulecastError(": ".join(filter(None, (origin, key, message)))) from None
     except RecursionError:
         raise JoulecastError(f"{origin}: is nested too deeply") from None
 
 
-def first_mistake(error: ValidationError) -> str:
-    """The first wrong key and what is wrong with it."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    # Of several keys together: the message names them.
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}" if key else message
+def key_and_message(problem: Mapping[str, Any]) -> tuple[str, str]:
+    """The wrong key of one error of pydantic, empty if it is of several keys together, and its message."""
+    key = ".".join(str(part) for part in problem["loc"])
+    return key, problem["msg"].removeprefix("Value error, ")

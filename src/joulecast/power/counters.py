@@ -12,11 +12,13 @@ from typing import Literal
 from joulecast.errors import JoulecastError
 from joulecast.power import nvml, rapl
 from joulecast.power.meters import Meter, MeteredNodes, MeterFailed, MeterUnavailable, ReadFailed
+from joulecast.power.registry import METERS
 
 # Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
 # as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
 # which takes its time too.
 RENEWED_EVERY_S = {"cuda": nvml.RENEWED_EVERY_S, "cpu": rapl.RENEWED_EVERY_S}
+_METER = {"cuda": "nvml", "cpu": "rapl"}
 LEAST_S = {"cuda": 20 * nvml.RENEWED_EVERY_S, "cpu": 100 * rapl.RENEWED_EVERY_S}
 
 
@@ -99,9 +101,8 @@ class EnergyCounter:
 
 def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyCounter:
     """The counter of what is trained on: RAPL for a CPU, NVML's for a GPU."""
-    opened = nvml.open_meters if device == "cuda" else rapl.open_meters
     try:
-        meters = opened(MeteredNodes("here"))
+        meters = METERS[_METER[device]](MeteredNodes("here"))
     except MeterUnavailable as error:
         return EnergyCounter([], str(error))
     if device == "cuda":

@@ -74,13 +74,4 @@ class MeteredNodes:
 
 
 Opener = Callable[[MeteredNodes], list[Meter]]
-
-
-def openers() -> dict[str, Opener]:
-    """Every kind of meter by the name that the configuration uses."""
-    from joulecast.power import estimated, nvml, rapl
-
-    return {"nvml": nvml.open_meters, "rapl": rapl.open_meters, "estimated": estimated.open_meters}
-
-
-METER_NAMES = ("nvml", "rapl", "estimated")
+"""Opens the meters of one kind for a host's nodes."""

@@ -29,8 +29,8 @@ from joulecast.power.meters import (
     MeterFailed,
     MeterUnavailable,
     ReadFailed,
-    openers,
 )
+from joulecast.power.registry import METERS
 
 _WORK_PERIOD_S = 0.5
 _KEPT_EVERY_S = 1.0
@@ -133,7 +133,7 @@ def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
     absent = []
     for name in order.meters:
         try:
-            opened += openers()[name](order.nodes)
+            opened += METERS[name](order.nodes)
         except MeterUnavailable as missing:
             absent.append({"meter": name, "reason": missing.reason, "remedy": missing.remedy})
         except Exception as error:

@@ -7,9 +7,10 @@ import time
 import traceback
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
 from joulecast.errors import JoulecastError
+from joulecast.files.reading import read_json, validated
 from joulecast.power.foreign_load import Load
 from joulecast.records.spec import RunSpec
 from joulecast.training.ranks import say_reason
@@ -18,14 +19,7 @@ _LET_RANK_0_SPEAK_S = 0.5
 
 
 def _read_spec(path: Path) -> RunSpec:
-    try:
-        return RunSpec.model_validate_json(path.read_text())
-    except FileNotFoundError:
-        raise JoulecastError(f"{path}: no such specification") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the specification"
-        raise JoulecastError(f"{path}: {key}: {first['msg']}") from None
+    return validated(TypeAdapter(RunSpec), read_json(path, "specification of a run"), str(path))
 
 
 def _load(text: str) -> Load:

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
+from joulecast.files.reading import validated
 from joulecast.files.writing import explained_disk_errors, written_aside
 from joulecast.graphs.schedules import Schedule, timeline
 from joulecast.power.foreign_load import LoadWatch, disturbances, load_before
@@ -136,23 +137,21 @@ def measure_pipeline(
             f"pipeline of {network}: {len(stages)} stages need a core each, and there are {cores}; stages "
             "that share cores say nothing of speed (oversubscribe=True measures them, and the record says so)"
         )
-    try:
-        job = PipelineJob(
-            network=network,
-            image_size=image_size,
-            patch_size=patch_size,
-            classes=classes,
-            global_batch=global_batch,
-            micro_batches=micro_batches,
-            schedule=schedule,
-            stages=tuple(map(tuple, stages)),
-            iterations=iterations,
-            rounds=rounds,
-            warm_up=warm_up,
-            oversubscribed=len(stages) > cores,
-        )
-    except ValidationError as error:
-        raise JoulecastError(f"pipeline of {network}: {error}") from None
+    asked = {
+        "network": network,
+        "image_size": image_size,
+        "patch_size": patch_size,
+        "classes": classes,
+        "global_batch": global_batch,
+        "micro_batches": micro_batches,
+        "schedule": schedule,
+        "stages": stages,
+        "iterations": iterations,
+        "rounds": rounds,
+        "warm_up": warm_up,
+        "oversubscribed": len(stages) > cores,
+    }
+    job = validated(TypeAdapter(PipelineJob), asked, f"pipeline of {network}")
     check_size(network, image_size, patch_size)
     if global_batch % micro_batches:
         raise JoulecastError(
