@@ -19,25 +19,31 @@ Work = tuple[Phase, int]
 """What a stage does next, and the micro-batch it does it for (0-based)."""
 
 
-def stage_order(schedule: Schedule, stages: int, stage: int, micro_batches: int) -> list[Work]:
-    """Order of a stage's work, as ``joulecast.simulator.strategy.phases`` has it.
+def work_order(micro_batches: int, most_in_flight: int | None = None) -> list[Work]:
+    """Order of a stage's work: a forward while it may do one, else a backward.
 
-    GPipe: all forwards, then all backwards in the opposite order. 1F1B: stage s of p may have p - s
-    micro-batches under way; it goes forward while it may, else backward.
+    Args:
+        most_in_flight: micro-batches whose forward is done and whose backward is not; ``None``: all forwards
+            come first, then all backwards in the opposite order (GPipe).
     """
-    if schedule == "gpipe":
+    if most_in_flight is None:
         forwards: list[Work] = [("forward", batch) for batch in range(micro_batches)]
         return forwards + [("backward", batch) for batch in reversed(range(micro_batches))]
     order: list[Work] = []
     forward = backward = 0
     while backward < micro_batches:
-        if forward < micro_batches and forward - backward < stages - stage:
+        if forward < micro_batches and forward - backward < most_in_flight:
             order.append(("forward", forward))
             forward += 1
         else:
             order.append(("backward", backward))
             backward += 1
     return order
+
+
+def stage_order(schedule: Schedule, stages: int, stage: int, micro_batches: int) -> list[Work]:
+    """Order of a stage's work: with 1F1B stage s of p has at most p - s micro-batches in flight."""
+    return work_order(micro_batches, None if schedule == "gpipe" else stages - stage)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ follows the tensors that it reads (Duan et al. 2024, section 4; placements by me
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
+from joulecast.graphs.schedules import Work, work_order
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
@@ -123,25 +123,10 @@ class Strategy(BaseModel):
         return self
 
 
-def phases(strategy: Strategy, stage: int) -> Iterator[tuple[Literal["forward", "backward"], int]]:
-    """Order of a stage's micro-batches: forward while it may, else a backward.
-
-    With 1F1B stage s of p warms up with p - s forwards and then alternates (Narayanan et al. 2019); with
-    GPipe all forwards come before all backwards, which run in the opposite order (Huang et al. 2019).
-    """
-    if strategy.schedule == "gpipe":
-        yield from (("forward", batch) for batch in range(strategy.micro_batches))
-        yield from (("backward", batch) for batch in reversed(range(strategy.micro_batches)))
-        return
-    limit = strategy.under_way(stage)
-    forward = backward = 0
-    while backward < strategy.micro_batches:
-        if forward < strategy.micro_batches and forward - backward < limit:
-            yield "forward", forward
-            forward += 1
-        else:
-            yield "backward", backward
-            backward += 1
+def phases(strategy: Strategy, stage: int) -> list[Work]:
+    """Order of a stage's work in a step."""
+    most = None if strategy.schedule == "gpipe" else strategy.under_way(stage)
+    return work_order(strategy.micro_batches, most)
 
 
 def _schedule(text: str, value: str) -> str | list[int]:
