@@ -107,22 +107,13 @@ class ReadAfterChange(nn.Module):
 
 
 def check_sound(captured: Captured) -> None:
-    """What is read comes before, every node that matters goes with a task, and the tasks' names are nodes."""
+    """What a task reads comes before it, and the tasks' names are nodes."""
     nodes = {node.name: node for node in captured.traced.graph.nodes}
     done: set[str] = set()
     for task in captured.tasks:
         assert set(task.reads) <= done
         done.add(task.name)
         assert nodes[task.name].op in ("call_module", "call_function", "call_method")
-    # A stage of one task has, of its own or from what it reads, everything that the task's nodes take.
-    after = {task.name: task.after for task in captured.tasks}
-    for task in captured.tasks:
-        there = {node.name for node in nodes.values() if node.op == "placeholder"}
-        there |= {task.name, *task.before, *task.after}
-        for name in task.reads:
-            there |= {name, *after[name]}
-        for name in (*task.before, task.name, *task.after):
-            assert {each.name for each in nodes[name].all_input_nodes} <= there, (task, name)
 
 
 def parameter_bytes(module: nn.Module) -> int:
@@ -158,18 +149,15 @@ def test_flops_are_those_of_torchs_counter_and_sizes_those_of_the_tensors() -> N
     assert tasks["add_2"].reads == ("layer2_0_bn2", "layer2_0_downsample_1")
 
 
-def test_nodes_without_a_tensor_go_with_the_task_that_needs_them() -> None:
+def test_nodes_without_a_tensor_are_no_tasks() -> None:
     network = build_network("vit_s", 8, 8, 4)
     captured = capture_tasks(network, torch.randn(2, 3, 8, 8))
     tasks = {task.name: task for task in captured.tasks}
     # The class token is expanded to as many samples as the patches have: to know, it reads them.
     assert tasks["expand"].reads == ("permute",)
-    assert tasks["expand"].before == ("class_token", "getattr_2", "getitem_4")
     assert tasks["expand"].parameter_bytes == 4 * 384
     assert tasks["reshape"].reads == ("conv_proj",)
-    assert "floordiv" in tasks["reshape"].before
     attention = tasks["encoder_layers_encoder_layer_0_self_attention"]
-    assert attention.after == ("getitem_5", "getitem_6")
     assert attention.activation_bytes == 4 * 2 * 2 * 384
     assert tasks["encoder_layers_encoder_layer_0_dropout"].reads == (attention.name,)
     gone = {"getitem_5", "dim", "eq", "_assert", "getattr_1", "class_token"}
@@ -206,14 +194,11 @@ def test_tasks_one_by_one_are_the_training_step() -> None:
     tasks = {task.name: task for task in captured.tasks}
     assert sum(task.parameter_bytes for task in captured.tasks) == parameter_bytes(module)
     assert tasks["tied"].parameter_bytes == 8 * 20 and tasks["tied_1"].parameter_bytes == 0
-    assert tasks["chunk"].after == ("getitem",)
     assert tasks["chunk"].activation_bytes == 8 * 2 * 8 * 36
     assert tasks["tied"].reads == ("chunk",)
 
 
-def test_what_symbolic_tracing_refuses_is_exported_and_counters_stay_with_their_batch_norm() -> (
-    None
-):
+def test_what_symbolic_tracing_refuses_is_exported_and_counters_are_no_tasks() -> None:
     torch.manual_seed(0)
     module = OnlyExported().double()
     captured, whole, by_task = gradients_of_both(module, torch.randn(2, 3, 8, 8).double())
@@ -223,11 +208,6 @@ def test_what_symbolic_tracing_refuses_is_exported_and_counters_stay_with_their_
         torch.testing.assert_close(of_tasks, of_whole, rtol=1e-12, atol=1e-12)
     assert sum(task.parameter_bytes for task in captured.tasks) == parameter_bytes(module)
     tasks = {task.name: task for task in captured.tasks}
-    norms = [task for name, task in tasks.items() if name.startswith("batch_norm")]
-    assert [task.after for task in norms] == [
-        ("norm_num_batches_tracked", "add_"),
-        ("second_num_batches_tracked", "add__1"),
-    ]
     assert not [name for name in tasks if name.startswith("add_")]
     # The step counted the batch once, as the module's own did before its state was put back.
     assert module.norm.num_batches_tracked == module.second.num_batches_tracked == 1

@@ -2,8 +2,8 @@
 
 import json
 import random
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import inf, log
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from joulecast.tuning.limit_choice import selector
 from joulecast.tuning.outward import OutwardWalk
 from joulecast.tuning.policies import Policy, PowerLimitOnly
 from joulecast.tuning.policy_experiment import Setting, paper_recurrences, replay, replayed
-from joulecast.tuning.recurrences import recur, recur_overlapping
+from joulecast.tuning.recurrences import recur
 from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
 from joulecast.tuning.traces import MAX_POWER_W, Trace, read_trace
@@ -143,6 +143,38 @@ def watched(
 
 def last(trace: Trace, policy: Policy, recurrences: int, seed: int = 0, **more: Any) -> list[Any]:
     return replay(Setting(trace, trace), policy, recurrences, seed, **more)
+
+
+@dataclass
+class Drifting:
+    """A replay in which every epoch takes so many times the time and energy, by recurrence."""
+
+    replay: Replay
+    factor: Callable[[int], float]
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        times = self.factor(recurrence)
+        cheaper = replace(proposal, cost_bound=proposal.cost_bound / times)
+        trial = self.replay.run(cheaper, recurrence)
+        return replace(
+            trial,
+            proposal=proposal,
+            time_s=times * trial.time_s,
+            energy_j=times * trial.energy_j,
+            cost=times * trial.cost,
+            limits={
+                watts: EpochAtLimit(times * epoch.time_s, times * epoch.energy_j)
+                for watts, epoch in trial.limits.items()
+            },
+        )
+
+
+def drifting(
+    trace: Trace, policy: Policy, recurrences: int, seed: int, factor: Callable[[int], float]
+) -> list[Any]:
+    workload, gpu = Setting(trace, trace).name
+    environment = Drifting(Replay(trace, random.Random(f"{workload} {gpu} {seed}")), factor)
+    return list(recur(environment, policy, recurrences, random.Random(seed)))
 
 
 # --- the reference's numbers -------------------------------------------------------------------------------
@@ -419,7 +451,7 @@ def test_costs_that_drift_threefold_are_followed(which: str, factor: float) -> N
     ended = []
     for seed in range(10):
         policy = make_policy(name, trace.space(), **options)
-        done = last(trace, policy, 120, seed, drift=lambda n: factor if n >= 60 else 1.0)
+        done = drifting(trace, policy, 120, seed, lambda n: factor if n >= 60 else 1.0)
         assert all(recurrence.reached for recurrence in done)
         ended += done[-20:]
     assert sum(recurrence.tries == 1 for recurrence in ended) >= 0.98 * len(ended)
@@ -431,7 +463,7 @@ def test_zeus_without_a_window_still_reaches_after_a_drift() -> None:
     # Its bound is for ever that of the cheap days; the try after one that it stopped has none.
     trace = unimodal(256, 32, epochs=12)
     for seed in range(10):
-        done = last(trace, Zeus(trace.space()), 90, seed, drift=lambda n: 3.0 if n >= 45 else 1.0)
+        done = drifting(trace, Zeus(trace.space()), 90, seed, lambda n: 3.0 if n >= 45 else 1.0)
         assert all(recurrence.reached and recurrence.tries <= 2 for recurrence in done[46:])
 
 
@@ -481,15 +513,6 @@ def test_zeus_finds_a_size_that_works_when_the_default_and_what_is_above_never_d
     trace = a_trace({32: (5,), 64: (5, 6), 128: (None,)}, 128)
     done = last(trace, Zeus(trace.space()), 5, 0)
     assert all(recurrence.reached for recurrence in done) and done[0].tries == 2
-
-
-def test_a_profile_of_drifted_epochs_is_drifted() -> None:
-    trace = unimodal(64, 32)
-    trial = Replay(trace, random.Random(0), drift=lambda n: 3.0).run(
-        Proposal(64, trace.space().limits(64)), 0
-    )
-    for watts, epoch in trial.limits.items():
-        assert epoch.time_s == pytest.approx(3 * trace.at_limit[64][watts].time_s)
 
 
 def test_what_the_trace_does_not_have_is_refused() -> None:
@@ -620,50 +643,6 @@ def test_a_history_of_another_workload_is_refused(tmp_path: Path) -> None:
         read_history_file(file)
     with pytest.raises(JoulecastError, match="no such history"):
         read_history_file(tmp_path / "absent.jsonl")
-
-
-# --- overlapping submissions --------------------------------------------------------------------------------
-
-
-def test_a_job_submitted_while_another_prunes_uses_the_best_known_size() -> None:
-    trace = unimodal(64, 32)
-    policy = Zeus(trace.space())
-    history = History()
-    history.experiments = 1
-    assert policy.propose(history, random.Random(0)).batch_size == 64
-    ended = watched("zeus", trace, 2).history.trials
-    assert [trial.proposal.batch_size for trial in ended] == [64, 32]
-    history = History(ended)
-    history.experiments = 1
-    overlapping = policy.propose(history, random.Random(0))
-    assert (overlapping.batch_size, overlapping.phase) == (32, "best")
-    history.experiments = 0
-    assert policy.propose(history, random.Random(0)).batch_size == 16
-
-
-@pytest.mark.parametrize("name", ["zeus", "curve", "outward-walk", "default"])
-def test_overlapping_recurrences_all_end(name: str) -> None:
-    trace = unimodal(64, 32)
-    policy = make_policy(name, trace.space())
-    # About two run at a time.
-    environment = Replay(trace, random.Random(0))
-    submit_every_s = expected_default(trace).time_s / 2
-    done = recur_overlapping(
-        environment, policy, 40, random.Random(0), submit_every_s=submit_every_s
-    )
-    assert [recurrence.number for recurrence in done] == list(range(40))
-    assert all(recurrence.reached for recurrence in done)
-    assert done[1].batch_size == 64
-
-
-def test_pruning_goes_on_while_the_best_known_size_runs_beside_it() -> None:
-    trace = unimodal(64, 32)
-    environment = Replay(trace, random.Random(0))
-    submit_every_s = expected_default(trace).time_s / 2
-    done = recur_overlapping(
-        environment, Zeus(trace.space()), 100, random.Random(0), submit_every_s=submit_every_s
-    )
-    assert {recurrence.batch_size for recurrence in done[-10:]} == {32}
 
 
 @pytest.mark.parametrize("criterion", ["cost", "energy", "time"])

@@ -18,13 +18,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
-from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.aten import OPERATORS, cross_entropy
 from joulecast.graphs.builder import Builder, Call
-from joulecast.graphs.costs import work_of
-from joulecast.graphs.opgraph import KINDS, OpGraph, checked
+from joulecast.graphs.opgraph import OpGraph, checked
 from joulecast.graphs.views import View, units
 from joulecast.workloads.gpt import GPTSize, build_gpt
 from joulecast.workloads.networks import build_empty
@@ -44,19 +42,6 @@ SHIPPED_IMAGES: dict[str, int] = {
 """Networks whose graphs are shipped, and the pixels of their images (ImageNet, 1000 classes)."""
 SHIPPED_LENGTH = 1024
 """Tokens a sample in the shipped ``gpt2``."""
-
-
-def graph_flops(graph: OpGraph) -> int:
-    """FLOPs of the forward pass as torch's ``FlopCounterMode`` counts them: the matmul family alone."""
-    products = [op for op in graph.ops if KINDS[op.kind] == "matmul"]
-    return sum(int(work_of(graph, op, {}, "forward").flops) for op in products)
-
-
-def counted_flops(module: nn.Module, inputs: Sequence[torch.Tensor]) -> int:
-    """FLOPs of the module's forward pass in its present mode by torch's own counter."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(*inputs)
-    return int(counter.get_total_flops())
 
 
 def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgram:

@@ -4,17 +4,16 @@
 
 The trace is that of ``torch.fx.symbolic_trace`` in training mode, or where that cannot follow the forward
 that of ``torch.export`` (which also knows what reads a tensor after it was changed in place). Every node
-that calls something and gives a tensor (or several) is a task of the node's name. The others go along:
+that calls something and gives a tensor (or several) is a task of the node's name. The others are none:
 
-* Nodes without a tensor (sizes, attributes, arithmetic on them) and ``get_attr`` nodes are in the
-  ``before`` of every task that needs them: a stage has its own copy. The tasks whose tensors they look at
-  count among what the task reads, so that a stage that gets what its tasks read can run them.
-* Nodes that pick one of the outputs of a task that gives several (``getitem`` of a tuple, say) are in that
-  task's ``after``: they run with it, so that what crosses a cut is tensors and no tuples.
-* A node that changes a buffer in place and that nobody reads (the batch counter of a batch norm, which the
-  export leaves free-floating) is in the ``after`` of the first task that uses a parameter or buffer of the
-  same module.
-* Nodes without a tensor that no task needs (assertions on sizes) belong to nobody; a stage leaves them out.
+* Nodes without a tensor (sizes, attributes, arithmetic on them) and ``get_attr`` nodes: every stage that
+  needs them has its own copy. The tasks whose tensors they look at count among what the task reads, so that
+  a stage that gets what its tasks read can run them.
+* Nodes that pick one of the outputs of a task that gives several (``getitem`` of a tuple, say): they run
+  with that task, so that what crosses a cut is tensors and no tuples.
+* A node that changes a buffer in place and that no node reads (the batch counter of a batch norm, which the
+  export leaves free-floating).
+* Nodes without a tensor that no task needs (assertions on sizes); a stage leaves them out.
 
 The network's input is no task. A stage other than the first can need it too (a vision transformer's
 ``reshape`` looks at its size).
@@ -24,7 +23,7 @@ import functools
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,17 +40,11 @@ _PICKS = (operator.getitem, getattr)
 
 @dataclass(frozen=True)
 class CapturedTask:
-    """A task of a trace, unmeasured.
-
-    ``before`` and ``after`` are the names of the other nodes of the trace that go where the task goes, as
-    the module's documentation has it; the rest is as in :class:`~joulecast.graphs.taskgraph.Task`.
-    """
+    """A task of a trace, unmeasured; fields as in :class:`~joulecast.graphs.taskgraph.Task`."""
 
     name: str
     description: str
     reads: tuple[str, ...]
-    before: tuple[str, ...]
-    after: tuple[str, ...]
     activation_bytes: int
     parameter_bytes: int
     flops: int
@@ -205,62 +198,45 @@ def _tasks(traced: fx.GraphModule, walk: _Walk) -> tuple[CapturedTask, ...]:
     sorts = _sorts(traced, walk)
     sources: dict[fx.Node, list[str]] = {}
     """The tasks whose tensors a node has, or was computed from."""
-    before: dict[fx.Node, list[fx.Node]] = {}
+    folded: dict[fx.Node, list[fx.Node]] = {}
     """The folded nodes that a node needs; for a folded one, with itself."""
-    after: dict[str, list[str]] = {}
     seen: set[int] = set()
     found: list[CapturedTask] = []
-    counters: list[fx.Node] = []
-    first_of: dict[str, str] = {}
     for node in traced.graph.nodes:
         inputs = node.all_input_nodes
         reads = [*dict.fromkeys(name for each in inputs for name in sources[each])]
-        needs = [*dict.fromkeys(other for each in inputs for other in before[each])]
-        sources[node], before[node] = reads, []
+        needs = [*dict.fromkeys(other for each in inputs for other in folded[each])]
+        sources[node], folded[node] = reads, []
         sort = sorts.get(node)
         if sort == "folded":
-            before[node] = [*needs, node]
-        elif sort == "pick":
-            after[reads[0]].append(node.name)
-        elif sort == "counter":
-            counters.append(node)
+            folded[node] = [*needs, node]
         elif sort == "task":
-            parameters, owners = _parameters(node, needs, traced)
-            for owner in owners:
-                first_of.setdefault(owner, node.name)
+            parameters = _parameters(node, needs, traced)
             own = {id(each): each.nbytes for each in parameters if id(each) not in seen}
             seen |= own.keys()
-            sources[node], after[node.name] = [node.name], []
+            sources[node] = [node.name]
             found.append(
                 CapturedTask(
                     name=node.name,
                     description=_described(node, traced),
                     reads=tuple(reads),
-                    before=tuple(each.name for each in needs),
-                    after=(),
                     activation_bytes=walk.bytes[node],
                     parameter_bytes=sum(own.values()),
                     flops=walk.flops[node],
                 )
             )
-    for node in counters:
-        attributes = node.all_input_nodes
-        after[first_of[_owner(attributes[0])]] += [*(each.name for each in attributes), node.name]
-    return tuple(replace(task, after=tuple(after[task.name])) for task in found)
+    return tuple(found)
 
 
 def _parameters(
     node: fx.Node, needs: Sequence[fx.Node], traced: fx.GraphModule
-) -> tuple[list[nn.Parameter], list[str]]:
-    """A task's parameters, and the paths of the modules of which it uses any parameter or buffer."""
-    attributes = [each for each in needs if each.op == "get_attr"]
-    values = [_attribute(traced, each) for each in attributes]
+) -> list[nn.Parameter]:
+    """A task's parameters."""
+    values = [_attribute(traced, each) for each in needs if each.op == "get_attr"]
     parameters = [value for value in values if isinstance(value, nn.Parameter)]
-    owners = [_owner(each) for each in attributes]
     if node.op == "call_module":
         parameters += traced.get_submodule(str(node.target)).parameters()
-        owners.append(str(node.target))
-    return parameters, owners
+    return parameters
 
 
 def _captured(traced: fx.GraphModule, tracer: str, example: Tensor) -> Captured:

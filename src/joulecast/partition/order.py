@@ -93,25 +93,9 @@ class PartialOrder:
                 up |= self.up[later]
             self.up[node] = up
 
-    def is_ideal(self, bits: int) -> bool:
-        """Whether all ancestors of its nodes are in the set."""
-        return all(self.before[node] & ~bits == 0 for node in nodes_of(bits))
-
     def antichain(self, ideal: int) -> list[int]:
         """The maximal nodes of an ideal."""
         return [node for node in nodes_of(ideal) if not self.after[node] & ideal]
-
-    def augmented_antichain(self, ideal: int) -> list[int]:
-        """The antichain, and the nodes behind it that something outside of the ideal reads.
-
-        Their outputs are what has to cross a cut there; PipeDream counts the whole antichain, read by
-        somebody outside or not.
-        """
-        return [
-            node
-            for node in nodes_of(ideal)
-            if not self.after[node] & ideal or self.after[node] & ~ideal
-        ]
 
     def crossing(self, ideal: int) -> list[int]:
         """The nodes of an ideal that something outside of it reads."""

@@ -273,7 +273,7 @@ class Sampler:
 
     def __init__(self, order: SamplerOrder) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
-        self._order, self._begin_s = order, time.monotonic()
+        self._order = order
         self._kept = os.memfd_create("joulecast-sampler")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "joulecast.power.sampler", str(self._kept)],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
-from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph
+from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
 from joulecast.simulator.cutting import cut_stages, unit_of
 from joulecast.simulator.strategy import Node, Strategy
 
@@ -313,9 +313,3 @@ def place(
     _check_parts(graph, placed, strategy.mesh)
     _check_stages(graph, placed, strategy.stages)
     return placed
-
-
-def axis_of_shard(access: Access, placement: Placement, axis: str) -> int | None:
-    """The tensor axis that is sharded along a mesh axis; ``None`` if it is not."""
-    dim = placement.get(axis)
-    return access.axes.index(dim) if dim is not None and dim in access.axes else None

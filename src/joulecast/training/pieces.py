@@ -250,7 +250,7 @@ def split_tasks(network: nn.Module, stage_of: Mapping[str, int]) -> list[Piece]:
     Args:
         network: can be traced by ``torch.fx`` and takes one input, as all of torchvision's classifiers; in
             the mode, training or not, in which it is to run.
-        stage_of: stage of every task (of :func:`~joulecast.training.pipeline_tasks.tasks_of`); no task reads
+        stage_of: stage of every task; no task reads
             one of a later stage.
 
     Raises:

@@ -1,4 +1,4 @@
-"""All stages of a pipeline in one process, one after the other: for timing a stage alone, and for tests.
+"""All stages of a pipeline in one process, one after the other, for timing a stage alone.
 
 The stages are those that run over MPI; only what carries their messages is another thing.
 """
@@ -8,10 +8,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from joulecast.errors import JoulecastError
-from joulecast.graphs.schedules import Schedule, timeline
+from joulecast.graphs.schedules import Schedule
 from joulecast.training.pieces import Piece
 from joulecast.training.pipeline import Stage
 
@@ -74,10 +72,6 @@ class LocalRank:
         """Receive an object that was sent before."""
         return pickle.loads(self._boxes[source, self.rank, _OBJECTS].popleft())
 
-    def unread(self) -> list[tuple[int, int, int]]:
-        """Sender, receiver and tag of what all ranks sent and nobody took."""
-        return [way for way, box in self._boxes.items() if box]
-
 
 def local_ranks(size: int) -> list[LocalRank]:
     """Ranks of one process, between which messages go at once."""
@@ -98,18 +92,3 @@ def local_stages(
         Stage(piece, rank, schedule, micro_batches, samples, image_shape)
         for piece, rank in zip(pieces, ranks, strict=True)
     ]
-
-
-def local_step(
-    stages: Sequence[Stage], schedule: Schedule, micro_batches: int, images: Tensor, labels: Tensor
-) -> float:
-    """A step of all stages, in the order in which stages of equal times would work; the batch's loss sum."""
-    for stage in stages:
-        stage.begin()
-    equal = [1.0] * len(stages)
-    for event in timeline(equal, equal, schedule, micro_batches).events:
-        if event.phase == "forward":
-            stages[event.stage].forward(event.micro_batch, images, labels)
-        else:
-            stages[event.stage].backward(event.micro_batch)
-    return sum(stage.finish() for stage in stages)

@@ -115,7 +115,7 @@ def measure_pipeline(
         network: of :mod:`joulecast.workloads.networks`.
         image_size: height and width of the synthetic images.
         global_batch: samples of a step; so many for each micro-batch, evenly.
-        stages: names of the tasks of every stage (of :func:`joulecast.training.pipeline_tasks.tasks_of`);
+        stages: names of the tasks of every stage, as the network's task graph has them;
             those without a tensor may be left out.
         log_file: gets what the ranks print.
         iterations: steps kept of each of the ``rounds``; ``warm_up`` more before them are not.

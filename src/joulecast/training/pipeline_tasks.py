@@ -1,6 +1,5 @@
 """The tasks of a network, and partitions of them.
 
-their names, and what each reads     tasks_of(network)
 the stage of each                    numbered([["conv1", "bn1"], ["relu", ...]])
 with those that a profile omits      completed(network, stage_of, images)
 """
@@ -48,15 +47,6 @@ def traced(network: nn.Module) -> fx.Graph:
             f"{name} takes {len(inputs)} inputs; a pipeline gives it one, the images"
         )
     return graph
-
-
-def tasks_of(network: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The tasks of a network in the order of the trace, and the tasks that each one reads."""
-    return {
-        node.name: tuple(read.name for read in node.all_input_nodes if read.op in TASK_OPS)
-        for node in traced(network).nodes
-        if node.op in TASK_OPS
-    }
 
 
 def numbered(stages: Sequence[Sequence[str]]) -> dict[str, int]:

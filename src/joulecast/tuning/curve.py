@@ -122,8 +122,6 @@ class Curve:
             bound = inf if drifted else _KNOWN_TO_WORK * self._beta * costs[best]
             return self._proposal(history, best, bound, "best")
         bound = self._beta * costs[best]
-        if history.experiments:
-            return self._proposal(history, best, _KNOWN_TO_WORK * bound, "best")
         variance = pooled_variance(
             [[log(epochs) for epochs in size.epochs] for size in worked.values()],
             FIRST_SD,

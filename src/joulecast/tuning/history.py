@@ -52,14 +52,12 @@ class History:
     Attributes:
         trials: all of them.
         arms: by batch size.
-        experiments: tries that are to tell of a batch size, were submitted, and have not ended.
         totals: cost of every recurrence that reached its target with known cost, in order of their end.
     """
 
     def __init__(self, trials: Iterable[Trial] = ()) -> None:
         self.trials: list[Trial] = []
         self.arms: dict[int, Arm] = {}
-        self.experiments = 0
         self.totals: list[float] = []
         self._open: dict[int, float | None] = {}
         for trial in trials:

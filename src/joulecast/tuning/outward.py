@@ -48,11 +48,9 @@ class OutwardWalk:
             if bound_of(history, self._beta) == inf:
                 bound = inf
             return self._proposal(history, best, bound, "best")
-        following = None if history.experiments else self._next_step(history.trials)
+        following = self._next_step(history.trials)
         if following is not None:
             return self._proposal(history, following, bound, "walk")
-        if history.experiments:
-            return self._proposal(history, best, inf, "best")
         return self._proposal(history, self._sampled(history, rng), inf, "sample")
 
     def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:

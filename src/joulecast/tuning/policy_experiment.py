@@ -19,7 +19,7 @@ from joulecast.tuning.history import History
 from joulecast.tuning.policies import Fixed, Policy
 from joulecast.tuning.recurrences import Recurrence, recur
 from joulecast.tuning.registry import POLICIES, make_policy
-from joulecast.tuning.replay import Drift, Replay
+from joulecast.tuning.replay import Replay
 from joulecast.tuning.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
 from joulecast.tuning.trial import PLAIN, Goal, Proposal, SearchSpace
 
@@ -103,12 +103,11 @@ def replay(
     seed: int,
     *,
     goal: Goal = PLAIN,
-    drift: Drift | None = None,
 ) -> list[Recurrence]:
     """Replay one policy, which was made for the same goal, in one setting."""
     workload, gpu = setting.name
     drawn = random.Random(f"{workload} {gpu} {seed}")
-    environment = Replay(setting.trace, drawn, goal=goal, drift=drift)
+    environment = Replay(setting.trace, drawn, goal=goal)
     return list(recur(environment, policy, recurrences, random.Random(seed)))
 
 

@@ -1,6 +1,5 @@
 """The loop of recurrences: propose, try, and try again where the target was not reached."""
 
-import heapq
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,8 +9,6 @@ from joulecast.tuning.policies import Policy
 from joulecast.tuning.trial import Environment, Trial
 
 TRIES = 20
-# What is tried to learn of a batch size; other tries use what is known.
-_EXPERIMENTS = ("prune", "walk", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +90,3 @@ def recur(
                 ended(trial)
         yield Recurrence.of(recurrence, trials)
         trials = []
-
-
-def recur_overlapping(
-    environment: Environment,
-    policy: Policy,
-    recurrences: int,
-    rng: random.Random,
-    *,
-    submit_every_s: float,
-    tries: int = TRIES,
-) -> list[Recurrence]:
-    """Run recurrences that are submitted at fixed times, whether or not earlier ones have ended.
-
-    A policy knows only what has ended when it is asked, and whether an experiment is still running.
-    """
-    history = History()
-    of_recurrence: dict[int, list[Trial]] = {number: [] for number in range(recurrences)}
-    # What happens next: (time, tie-break, recurrence, the trial that ends, or none: a submission).
-    events: list[tuple[float, int, int, Trial | None]] = [
-        (number * submit_every_s, number, number, None) for number in range(recurrences)
-    ]
-    heapq.heapify(events)
-    ticket = recurrences
-    while events:
-        now_s, _, number, trial = heapq.heappop(events)
-        if trial is not None:
-            history.experiments -= trial.proposal.phase in _EXPERIMENTS
-            history.append(trial)
-            of_recurrence[number].append(trial)
-            if trial.reached or len(of_recurrence[number]) >= tries:
-                continue
-        following = environment.run(policy.propose(history, rng), number)
-        history.experiments += following.proposal.phase in _EXPERIMENTS
-        heapq.heappush(events, (now_s + following.time_s, ticket, number, following))
-        ticket += 1
-    return [Recurrence.of(number, trials) for number, trials in of_recurrence.items()]

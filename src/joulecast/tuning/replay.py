@@ -1,15 +1,12 @@
 """Replay of traces: what a recurrence would have cost, with the number of epochs drawn from recorded runs."""
 
 import random
-from collections.abc import Callable
 from math import floor, inf
 
 from joulecast.errors import JoulecastError
 from joulecast.tuning.limit_choice import selector_of
 from joulecast.tuning.traces import Trace
 from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal, Proposal, Trial
-
-Drift = Callable[[int], float]
 
 
 class Replay:
@@ -22,7 +19,6 @@ class Replay:
         trace: of one workload on one GPU.
         rng: draws the run that is replayed.
         goal: what is to be small, and how a power limit is chosen among those tried.
-        drift: by recurrence, a factor on the time and energy of every epoch.
     """
 
     def __init__(
@@ -31,13 +27,11 @@ class Replay:
         rng: random.Random,
         *,
         goal: Goal = PLAIN,
-        drift: Drift | None = None,
     ) -> None:
         self.trace = trace
         self.space = trace.space(goal)
         self._rng = rng
         self._select = selector_of(self.space)
-        self._drift = drift
         # By batch size and proposed limits: first epoch, later epochs, limit kept.
         self._epochs: dict[tuple[int, tuple[int, ...]], tuple[EpochAtLimit, EpochAtLimit, int]] = {}
 
@@ -62,30 +56,27 @@ class Replay:
             found = self._epochs[key] = first, tried[kept], kept
         return found
 
-    def _profile(self, proposal: Proposal, factor: float) -> dict[int, EpochAtLimit]:
+    def _profile(self, proposal: Proposal) -> dict[int, EpochAtLimit]:
         at_limit = self.trace.at_limit[proposal.batch_size]
         return {
-            watts: EpochAtLimit(
-                factor * at_limit[watts].time_s, factor * (at_limit[watts].energy_j or 0.0)
-            )
+            watts: EpochAtLimit(at_limit[watts].time_s, at_limit[watts].energy_j or 0.0)
             for watts in proposal.power_limits_w
         }
 
     def run(self, proposal: Proposal, recurrence: int) -> Trial:
         batch = proposal.batch_size
         first, later, kept = self.epochs_of(proposal)
-        factor = 1.0 if self._drift is None else self._drift(recurrence)
         cost = self.space.cost
         runs = self.trace.epochs[batch]
         to_target = runs[int(self._rng.random() * len(runs))]
-        allowed = affordable_epochs(cost, first, later, proposal.cost_bound / factor)
+        allowed = affordable_epochs(cost, first, later, proposal.cost_bound)
         last = min(self.trace.max_epochs, allowed)
         reached = to_target is not None and to_target <= last
         epochs = to_target if reached and to_target is not None else last
         time_s = energy_j = 0.0
         if epochs:
-            time_s = factor * (first.time_s + (epochs - 1) * later.time_s)
-            energy_j = factor * ((first.energy_j or 0.0) + (epochs - 1) * (later.energy_j or 0.0))
+            time_s = first.time_s + (epochs - 1) * later.time_s
+            energy_j = (first.energy_j or 0.0) + (epochs - 1) * (later.energy_j or 0.0)
         several = len(proposal.power_limits_w) > 1 and epochs > 0
         return Trial(
             recurrence,
@@ -104,7 +95,7 @@ class Replay:
             "recorded",
             cost.of(time_s, energy_j),
             kept,
-            self._profile(proposal, factor) if several else {},
+            self._profile(proposal) if several else {},
         )
 
 

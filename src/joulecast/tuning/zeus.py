@@ -109,9 +109,7 @@ class Zeus:
         bound = bound_of(history, self._beta, self._window)
         pruned = prune(space, history.trials)
         if pruned.next_size is not None:
-            if not history.experiments:
-                return self._proposal(history, pruned.next_size, bound, "prune")
-            return self._proposal(history, known_to_work, bound, "best")
+            return self._proposal(history, pruned.next_size, bound, "prune")
         survivors = [size for size in pruned.survivors if history.arms[size].costs]
         if survivors:
             sampled = self._sampled(history, survivors, rng)
