@@ -81,7 +81,7 @@ class Cluster(BaseModel):
     devices_per_node: int = Field(1, ge=1, le=_MANY)
     device: Device
     links: tuple[Link, ...] = Field((), description="From the device outwards.")
-    collective_algorithm: Literal["ring", "recursive_doubling", "halving_doubling"] = Field(
+    collective_algorithm: Literal["ring", "recursive_doubling", "rabenseifner"] = Field(
         "ring", description="Of all-reduces; the rule that calibrates a network chooses it."
     )
     collective_launch_s: float = Field(

@@ -106,7 +106,7 @@ def test_scaling_forecast_says_what_it_lacks() -> None:
     assert by.loc[("two-core-vm", 1), "basis"] == "no cluster"
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "halving_doubling"])
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "rabenseifner"])
 def test_calibration_finds_the_algorithm_and_its_rates(algorithm: str) -> None:
     rows = []
     for ranks in (2, 4, 8):

@@ -13,20 +13,25 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from joulecast.quantities import steady
+from joulecast.simulator.collectives import Algorithm, allreduce_share, allreduce_steps
 
 Floats = NDArray[np.float64]
+Form = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 def _log2(ranks: Floats) -> Floats:
-    doublings: Floats = np.ceil(np.log2(np.maximum(ranks, 1)))
-    return doublings
+    return allreduce_steps("recursive_doubling", ranks)
 
 
-FORMS: dict[str, Callable[[Floats, Floats], tuple[Floats, Floats]]] = {
-    "ring": lambda n, g: (2 * (n - 1), 2 * (n - 1) / n * g),
+def _messages(algorithm: Algorithm) -> Form:
+    return lambda n, g: (allreduce_steps(algorithm, n), allreduce_share(algorithm, n) * g)
+
+
+FORMS: dict[str, Form] = {
+    "ring": _messages("ring"),
     "tree": lambda n, g: (2 * _log2(n), 2 * _log2(n) * g),
-    "recursive_doubling": lambda n, g: (_log2(n), _log2(n) * g),
-    "rabenseifner": lambda n, g: (2 * _log2(n), 2 * (n - 1) / n * g),
+    "recursive_doubling": _messages("recursive_doubling"),
+    "rabenseifner": _messages("rabenseifner"),
     # Slices of a shared window: every rank reads and writes G bytes in all; while each has a core of
     # its own they do so side by side, and once memory is saturated one after the other.
     "shared_parallel": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * g),

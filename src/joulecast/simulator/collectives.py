@@ -6,7 +6,7 @@ Duan et al. 2024 for the communication model of ``mode: proteus``.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +15,41 @@ from joulecast.platforms import Ring
 from joulecast.simulator.topology import Hops
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
-Algorithm = Literal["ring", "recursive_doubling", "halving_doubling"]
+Algorithm = Literal["ring", "recursive_doubling", "rabenseifner"]
 Ints = NDArray[np.int64]
+
+
+Count = TypeVar("Count", float, NDArray[np.float64])
+"""A number of ranks, or an array of such."""
+
+
+def allreduce_steps(algorithm: Algorithm, ranks: Count) -> Count:
+    """Messages that one rank sends in an all-reduce, one after the other."""
+    if algorithm == "ring":
+        return 2 * (ranks - 1)
+    doublings: Count = np.ceil(np.log2(np.maximum(ranks, 1)))
+    return 2 * doublings if algorithm == "rabenseifner" else doublings
+
+
+def allreduce_share(algorithm: Algorithm, ranks: Count) -> Count:
+    """Bytes that a rank sends in an all-reduce, over the bytes of the buffer."""
+    if algorithm == "recursive_doubling":
+        return allreduce_steps(algorithm, ranks)
+    return 2 * (ranks - 1) / ranks
 
 
 def steps_of(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
     """Messages that one rank sends, one after the other."""
-    if kind == "send":
-        return 1
-    if kind == "all_reduce" and algorithm == "recursive_doubling":
-        return int(np.ceil(np.log2(ranks)))
-    if kind == "all_reduce" and algorithm == "halving_doubling":
-        return 2 * int(np.ceil(np.log2(ranks)))
-    return 2 * (ranks - 1) if kind == "all_reduce" else ranks - 1
+    if kind == "all_reduce":
+        return float(allreduce_steps(algorithm, float(ranks)))
+    return 1.0 if kind == "send" else ranks - 1.0
 
 
 def sent_share(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
     """Bytes that a rank sends in all, over the bytes of the collective."""
-    if kind == "send":
-        return 1.0
-    if kind == "all_reduce" and algorithm == "recursive_doubling":
-        return float(np.ceil(np.log2(ranks)))
-    return (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
+    if kind == "all_reduce":
+        return float(allreduce_share(algorithm, float(ranks)))
+    return 1.0 if kind == "send" else (ranks - 1) / ranks
 
 
 def _exchanges(groups: Ints, flow: Ints, shares: list[tuple[int, float]]) -> Hops:
@@ -71,7 +84,7 @@ def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
     doublings = int(np.ceil(np.log2(ranks)))
     if kind == "all_reduce" and algorithm == "recursive_doubling":
         return _exchanges(groups, flow, [(1 << k, 1 / doublings) for k in range(doublings)])
-    if kind == "all_reduce" and algorithm == "halving_doubling":
+    if kind == "all_reduce" and algorithm == "rabenseifner":
         halves = [0.5 ** (k + 1) for k in range(doublings)]
         return _exchanges(
             groups, flow, [(1 << k, half / sum(halves)) for k, half in enumerate(halves)]
