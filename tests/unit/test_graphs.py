@@ -73,6 +73,7 @@ class TestFormat:
                 (replace(a_linear("fc"), attributes={"groups": "1"}),),
                 r"`fc`: attributes: groups: Input should be a valid integer",
             ),
+            ((replace(a_linear("idle"), writes=()),), "`idle` writes no tensor"),
             ((a_linear("fc", "nothing"),), "`fc` names the unknown tensor `nothing`"),
             (
                 (replace(a_linear("flat"), writes=(Access("y", ("batch",)),)),),

@@ -247,6 +247,8 @@ def _check_op(name: str, op: Op, tensors: dict[str, Tensor]) -> None:
             f"graph {name}: op `{op.name}` is of the unknown kind `{op.kind}` "
             f"(known: {', '.join(sorted(KINDS))})"
         )
+    if not op.writes:
+        raise JoulecastError(f"graph {name}: op `{op.name}` writes no tensor")
     validated(_ATTRIBUTES, op.attributes, f"graph {name}: op `{op.name}`: attributes")
     if math.prod(dim.size for dim in op.dims) > _MAX_POINTS:
         raise JoulecastError(f"graph {name}: op `{op.name}` has more than {_MAX_POINTS:g} points")
