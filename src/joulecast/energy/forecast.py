@@ -53,6 +53,29 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     return bool(sizes.iloc[-1] > sizes.iloc[0])
 
 
+def as_setting(
+    example: Mapping[str, Any], nodes: int, batch: float, samples: float
+) -> dict[str, Any]:
+    """A setting as a row of observations, by the example of a run with another one.
+
+    Args:
+        example: observations of the run.
+        batch: of all nodes; NaN where the log of an imported run has none.
+        samples: the work, in the run's unit.
+    """
+    ranks = example["ranks"] * nodes / float(example["nodes"])
+    hosts = read_info(Path(example["folder"])).spec.platform.hosts
+    return {
+        **example,
+        "nodes": nodes,
+        "ranks": ranks,
+        "batch": batch,
+        "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
+        "samples": samples,
+        "metered_units": metered_units(example, nodes, hosts),
+    }
+
+
 def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[str, Any]:
     """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
     largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
@@ -61,20 +84,10 @@ def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[st
     example: dict[str, Any] = usual.iloc[0].to_dict()
     growth = nodes / float(example["nodes"])
     weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"
-    setting = example | {
-        "nodes": nodes,
-        "ranks": example["ranks"] * growth,
-        "batch": example["batch"] * (growth if weak else 1.0),
-        "batch_per_rank": example["batch_per_rank"] * (1.0 if weak else 1 / growth),
-        "metered_units": metered_units(
-            example, nodes, read_info(Path(example["folder"])).spec.platform.hosts
-        ),
-    }
-    work = float(usual["samples"].mean())
     # Steps are as many on every node count, and do more there; a run from outside has its work to do.
-    if example["kind"] == "training" and weak:
-        work *= growth
-    return setting | {"samples": work}
+    more_work = growth if example["kind"] == "training" and weak else 1.0
+    batch = example["batch"] * (growth if weak else 1.0)
+    return as_setting(example, nodes, batch, more_work * float(usual["samples"].mean()))
 
 
 def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:

@@ -15,8 +15,8 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.forecast import as_setting
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
-from joulecast.energy.observations import metered_units
 from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
@@ -147,19 +147,10 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
     near = runs[runs["nodes"] == nodes]
     near = near if len(near) else runs[runs["nodes"] == runs["nodes"].max()]
     example: dict[str, Any] = near.iloc[-1].to_dict()
-    ranks = example["ranks"] * nodes / example["nodes"]
-    steps = 0 if campaign.imported else math.ceil(work / batch)
-    return example | {
-        "nodes": nodes,
-        "ranks": ranks,
-        "batch": batch,
-        "batch_per_rank": np.nan if campaign.imported else batch / ranks,
-        "steps": steps,
-        "samples": work if campaign.imported else steps * batch,
-        "metered_units": metered_units(
-            example, nodes, read_info(Path(example["folder"])).spec.platform.hosts
-        ),
-    }
+    if campaign.imported:
+        return as_setting(example, nodes, batch, work) | {"steps": 0}
+    steps = math.ceil(work / batch)
+    return as_setting(example, nodes, batch, steps * batch) | {"steps": steps}
 
 
 def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
@@ -208,6 +199,16 @@ def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
     return f"{row['nodes']} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
 
 
+def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a candidate that say which setting it is."""
+    return {
+        "nodes": int(row["nodes"]),
+        "batch_size": None if pd.isna(row["batch"]) else int(row["batch"]),
+        "batch_per_rank": plain(row["batch_per_rank"]),
+        "strategy": _strategy(campaign, row),
+    }
+
+
 Sides = tuple[float, float]
 """Half widths of a logarithm, downwards and upwards."""
 
@@ -253,10 +254,7 @@ def _measured(
     time_low, time_high = _bounds(float(means["time_s"]), time_sides)
     energy_low, energy_high = _bounds(joules, energy_sides)
     return Candidate(
-        nodes=int(row["nodes"]),
-        batch_size=None if pd.isna(row["batch"]) else int(row["batch"]),
-        batch_per_rank=plain(row["batch_per_rank"]),
-        strategy=_strategy(campaign, row),
+        **_identity(campaign, row),
         rests_on="measured",
         time_s=float(means["time_s"]),
         time_low_s=time_low,
@@ -281,10 +279,7 @@ def _fitted(campaign: Campaign, row: dict[str, Any], told: Any) -> Candidate | N
     time_low, time_high = _bounds(seconds, _sides(told, "s", drift))
     energy_low, energy_high = _bounds(joules, _sides(told, "j", drift))
     return Candidate(
-        nodes=int(row["nodes"]),
-        batch_size=None if pd.isna(row["batch"]) else int(row["batch"]),
-        batch_per_rank=plain(row["batch_per_rank"]),
-        strategy=_strategy(campaign, row),
+        **_identity(campaign, row),
         rests_on="fitted",
         time_s=seconds,
         time_low_s=time_low,
