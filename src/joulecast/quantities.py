@@ -5,7 +5,7 @@ Quantities that stand in one sentence are given together, and get one unit.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -18,6 +18,8 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _LONG = 120.0
 """Seconds from which a duration is given in minutes, hours or days."""
 _COUNTED = 1e15
+MOST_NODES = 10**7
+MOST_SAMPLES = 10**18
 _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*")
 _TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -158,3 +160,19 @@ def listed(names: Sequence[Any], most: int = 6) -> str:
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most} more"
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def check_counts(name: str, values: Iterable[int | None], most: int) -> None:
+    """Refuse a count that is below 1, or that nothing has."""
+    for value in values:
+        if value is not None and not 1 <= value <= most:
+            raise JoulecastError(
+                f"{name} {str(value)[:20]}: must be at least 1 and at most {most:g}"
+            )
+
+
+def check_amounts(name: str, values: Iterable[float | None]) -> None:
+    """Refuse an amount that is negative, infinite or no number."""
+    for value in values:
+        if value is not None and not 0 <= value <= 1e30:
+            raise JoulecastError(f"{name} {value:g}: give a finite number of at least 0")

@@ -362,7 +362,7 @@ def test_wrong_questions_are_answered_with_what_there_is(campaign, tmp_path):
         advise(campaign, "vgg")
     with pytest.raises(JoulecastError, match="there are no records"):
         advise([], "vit_ti")
-    with pytest.raises(JoulecastError, match="--nodes: give numbers of at least 1"):
+    with pytest.raises(JoulecastError, match="nodes 0: must be at least 1"):
         advise(campaign, "vit_ti", nodes=[0])
     with pytest.raises(JoulecastError, match="--samples -1: give a number above 0"):
         advise(campaign, "vit_ti", samples=-1)

@@ -10,17 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulecast.api.given import (
-    MOST_NODES,
-    MOST_SAMPLES,
-    AnyPath,
-    Records,
-    check,
-    check_counts,
-    naming,
-    path,
-    paths,
-)
+from joulecast.api.given import AnyPath, Records, check, naming, path, paths
 
 if TYPE_CHECKING:
     from joulecast.energy.fitting import CampaignFit
@@ -166,10 +156,8 @@ def forecast(
     from joulecast.records.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
-    nodes = list(nodes)
-    check_counts("nodes", nodes, MOST_NODES)
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, nodes, scaling)
+        return forecast_records(folders, list(nodes), scaling)
 
 
 def advise(
@@ -216,8 +204,6 @@ def advise(
     from joulecast.records.recorded import run_records
 
     counts, batches = (None if given is None else list(given) for given in (nodes, batch))
-    check_counts("nodes", counts or (), MOST_NODES)
-    check_counts("batch", batches or (), MOST_SAMPLES)
     named = naming(*paths(records), platform, history)
     with named, run_records(paths(records)) as folders:
         return advise_on(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -34,26 +34,6 @@ def naming(*given: AnyPath | None) -> Iterator[None]:
         if not files or any(file in str(error) for file in files):
             raise
         raise JoulecastError(f"{error} (from {', '.join(files)})") from None
-
-
-MOST_NODES = 10**7
-MOST_SAMPLES = 10**18
-
-
-def check_counts(name: str, values: Iterable[int | None], most: int) -> None:
-    """Refuse a count that is below 1, or that nothing has."""
-    for value in values:
-        if value is not None and not 1 <= value <= most:
-            raise JoulecastError(
-                f"{name} {str(value)[:20]}: must be at least 1 and at most {most:g}"
-            )
-
-
-def check_amounts(name: str, values: Iterable[float | None]) -> None:
-    """Refuse an amount that is negative, infinite or no number."""
-    for value in values:
-        if value is not None and not 0 <= value <= 1e30:
-            raise JoulecastError(f"{name} {value:g}: give a finite number of at least 0")
 
 
 def check(name: str, value: str | None, known: Collection[str]) -> None:

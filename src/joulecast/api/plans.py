@@ -11,17 +11,9 @@ from typing import Any, Literal
 
 # Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
 import joulecast.partition  # noqa: F401
-from joulecast.api.given import (
-    MOST_NODES,
-    MOST_SAMPLES,
-    AnyPath,
-    check,
-    check_amounts,
-    check_counts,
-    naming,
-    path,
-)
+from joulecast.api.given import AnyPath, check, naming, path
 from joulecast.errors import JoulecastError
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_amounts, check_counts
 
 _BATCH_PER_DEVICE = 32
 """Default samples of a device's step."""
@@ -81,7 +73,6 @@ def simulate(
     check_counts("batch", [batch], MOST_SAMPLES)
     check_amounts("gamma", [gamma])
     check_amounts("stragglers", (stragglers or {}).values())
-    check_amounts("links", (links or {}).values())
     with naming(network, platform, strategy, calibration, database):
         on, costs = platform_and_costs(
             str(platform),
@@ -136,7 +127,6 @@ def search(
 
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
-    check_amounts("links", (links or {}).values())
     with naming(network, platform, calibration, database):
         on, costs = platform_and_costs(
             str(platform),

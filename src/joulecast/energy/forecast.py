@@ -16,7 +16,7 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, mc2_for
 from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
-from joulecast.errors import JoulecastError
+from joulecast.quantities import MOST_NODES, check_counts
 from joulecast.records.record import read_info
 
 Scaling = Literal["recorded", "weak", "strong"]
@@ -111,8 +111,7 @@ def forecast_table(
     Raises:
         JoulecastError: a node count is below 1.
     """
-    if any(count < 1 for count in nodes):
-        raise JoulecastError(f"node counts {', '.join(map(str, nodes))}: each must be at least 1")
+    check_counts("nodes", nodes, MOST_NODES)
     parts = []
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)

@@ -17,6 +17,7 @@ from joulecast.planning.limits import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
 from joulecast.platforms import Platform, find_platform
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 from joulecast.records.record import RunInfo, read_info
 
 _LONG = 10.0
@@ -86,9 +87,8 @@ def advise(
             history of another network.
     """
     asked = limit or Limit()
-    for option, values in (("--nodes", nodes), ("--batch", batches)):
-        if values is not None and (not values or min(values) < 1):
-            raise JoulecastError(f"{option}: give numbers of at least 1, as 1,2,4")
+    check_counts("nodes", nodes or (), MOST_NODES)
+    check_counts("batch", batches or (), MOST_SAMPLES)
     if samples is not None and not (math.isfinite(samples) and samples > 0):
         raise JoulecastError(f"--samples {samples:g}: give a number above 0")
     facts, called = None, platform

@@ -1,4 +1,4 @@
-"""What strategies are simulated on: a platform by name or file, and the costs of ops on it."""
+"""Inputs of a simulation: a platform by name or file, and the costs of ops on it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.platforms import Platform, find_platform
+from joulecast.quantities import check_amounts
 from joulecast.simulator.network_calibration import calibrated, read_calibration
 from joulecast.simulator.proteus import proteus_costs
 from joulecast.simulator.topology import with_links
@@ -33,6 +34,7 @@ def platform_and_costs(
     Raises:
         JoulecastError: no such platform or link, a file that is not sound, or a rate that is not known.
     """
+    check_amounts("links", (links or {}).values())
     found = find_platform(platform)
     if calibration is not None:
         found = calibrated(found, read_calibration(calibration))
