@@ -11,7 +11,7 @@ import tempfile
 import textwrap
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -25,20 +25,25 @@ from joulecast.records.spec import Workload
 from joulecast.tuning.history import History, begun_of, read_history_file
 from joulecast.tuning.limit_choice import selector
 from joulecast.tuning.limit_measurement import LimitProfile, Window
-from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
+from joulecast.tuning.live import LiveJob, LiveTraining, live_job, tune_live
 from joulecast.tuning.live_record import live_record
 from joulecast.tuning.policies import Default, PowerLimitOnly
 from joulecast.tuning.trial import CostModel, Proposal
 from joulecast.tuning.zeus import Zeus
 
 DIGITS = Workload(network="lenet5", image_size=8)
-EASY = LiveJob(
-    DIGITS,
-    (32, 64, 128),
-    64,
+EASY = live_job(
+    batch_sizes=(32, 64, 128),
+    default_batch_size=64,
     target_accuracy=0.6,
     max_epochs=30,
 )
+
+
+def replace(job: LiveJob, **keys) -> LiveJob:
+    return live_job(**job.model_dump() | keys)
+
+
 NO_COUNTER = EnergyCounter([], "nothing counts here")
 
 
@@ -108,9 +113,8 @@ def test_accuracy_is_of_the_images_that_there_are():
 
 def test_torch_is_loaded_only_to_train():
     code = (
-        "import sys; from joulecast.records.spec import Workload\n"
-        "from joulecast.tuning.live import LiveJob, LiveTraining\n"
-        "LiveTraining(LiveJob(Workload(network='lenet5')))\n"
+        "import sys; from joulecast.tuning.live import LiveTraining, live_job\n"
+        "LiveTraining(live_job(image_size=64))\n"
         "assert not {'torch', 'mpi4py', 'pynvml'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -141,10 +145,9 @@ class Bench:
 def test_a_job_of_the_scheduler_s_can_train():
     """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
     train = (
-        "from joulecast.records.spec import Workload;"
-        "from joulecast.tuning.live import LiveJob, LiveTraining;"
+        "from joulecast.tuning.live import LiveTraining, live_job;"
         "from joulecast.tuning.trial import Proposal;"
-        "job = LiveJob(Workload(network='lenet5', image_size=8), (64,), 64, 0.01, max_epochs=1);"
+        "job = live_job(batch_sizes=(64,), default_batch_size=64, target_accuracy=0.01, max_epochs=1);"
         "print(LiveTraining(job).run(Proposal(64), 1).epochs)"
     )
     step = {**os.environ, "PMI_FD": "11", "PMI_RANK": "0", "PMI_SIZE": "1"}
@@ -572,16 +575,18 @@ def test_a_gpu_that_is_not_there_is_named(bench):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"target_accuracy": 7}, "target_accuracy is 7; it has to be above 0, at most 1"),
-        ({"target_accuracy": math.nan}, "target_accuracy is nan"),
-        ({"max_epochs": 0}, "max_epochs is 0"),
+        (
+            {"target_accuracy": 7},
+            "live tuning: target_accuracy: Input should be less than or equal to 1",
+        ),
+        ({"target_accuracy": math.nan}, "target_accuracy: Input should be a finite number"),
+        ({"max_epochs": 0}, "max_epochs: Input should be greater than or equal to 1"),
         ({"batch_sizes": ()}, "batch_sizes"),
-        ({"batch_sizes": (64, 32)}, "ascending"),
-        ({"batch_sizes": (0, 64)}, "from 1 on"),
+        ({"batch_sizes": (0, 64)}, "batch size 0 is below 1"),
         ({"default_batch_size": 65}, "default_batch_size 65 is none of"),
-        ({"eta": 1.5}, "eta is 1.5; it has to be between 0 and 1"),
-        ({"learning_rate": 0}, "learning_rate is 0"),
-        ({"gpu": -1}, "gpu is -1"),
+        ({"eta": 1.5}, "eta: Input should be less than or equal to 1"),
+        ({"learning_rate": 0}, "learning_rate: Input should be greater than 0"),
+        ({"gpu": -1}, "gpu: Input should be greater than or equal to 0"),
     ],
 )
 def test_values_that_make_no_sense_are_named(value, said):
@@ -678,14 +683,15 @@ from dataclasses import replace
 from pathlib import Path
 from joulecast.records.spec import Workload
 from joulecast.tuning.limit_measurement import Window
-from joulecast.tuning.live import LiveJob, LiveTraining, _open_training, tune_live
+from joulecast.tuning.live import LiveTraining, _open_training, live_job, tune_live
 from joulecast.tuning.policies import PowerLimitOnly
 
-job = LiveJob(
-    Workload(network="lenet5", image_size=8), (64,), 64, target_accuracy=0.7, device="cuda", gpu=0,
+job = live_job(
+    batch_sizes=(64,), default_batch_size=64, target_accuracy=0.7, device="cuda", gpu=0,
     allow_power_limit=True, limit_step_w=100, window=Window(2, 5, 0.0),
 )
-environment = LiveTraining(job, open_training=lambda job: _open_training(replace(job, device="cpu")))
+on_cpu = job.model_copy(update={"device": "cpu"})
+environment = LiveTraining(job, open_training=lambda _: _open_training(on_cpu))
 tune_live(
     environment, PowerLimitOnly(environment.space), int(sys.argv[2]), seed=1,
     history_file=Path(sys.argv[1]), ended=lambda trial: print("ended", trial.recurrence, flush=True),

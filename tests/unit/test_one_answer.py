@@ -1,5 +1,6 @@
 """One question has one answer: tables, page and commands ask the same functions."""
 
+import inspect
 import json
 from dataclasses import replace
 
@@ -8,7 +9,10 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 from typer.testing import CliRunner
 
+import joulecast
+from joulecast.campaign.sections import LiveTuningSection
 from joulecast.cli.main import app
+from joulecast.cli.tuning import tune as command
 from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.observations import metered_units
 from joulecast.graphs.shipped_graphs import load
@@ -166,3 +170,11 @@ def test_a_batch_smaller_than_the_devices_is_not_simulated():
     rows = scaling_forecast([load("resnet50")], [setting], [1, 4], {}).set_index("nodes")
     assert rows.loc[1, "step_s"] > 0 and pd.isna(rows.loc[4, "step_s"])
     assert rows.loc[4, "basis"] == "batch 16 is smaller than the 32 devices"
+
+
+def test_tuning_has_the_same_defaults_as_a_function_a_command_and_in_a_configuration():
+    fields = LiveTuningSection.model_fields
+    for function in (joulecast.tune, command):
+        parameters = inspect.signature(function).parameters
+        for name in ("policy", "recurrences", "eta", "criterion", "max_slowdown"):
+            assert parameters[name].default == fields[name].default, (function, name)

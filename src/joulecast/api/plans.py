@@ -231,8 +231,9 @@ def tune(
         JoulecastError: an option that is for the other kind, or missing, or wrong; no GPU where one is
             asked for.
     """
+    from joulecast.tuning.live_job import live_job
     from joulecast.tuning.policy_report import Asked
-    from joulecast.tuning.session import tuned_here, tuned_on_traces
+    from joulecast.tuning.session import reported_here, tuned_on_traces
     from joulecast.tuning.trial import Goal
 
     check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
@@ -243,10 +244,14 @@ def tune(
         replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
         _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
         given = {"device": device, "target_accuracy": target_accuracy}
-        job: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        job |= {"eta": eta, "allow_power_limit": allow_power_limit}
-        job |= {"criterion": criterion, "max_slowdown": max_slowdown}
-        return tuned_here(job, policy, options, recurrences, path(history), tell)
+        job = live_job(
+            eta=eta,
+            allow_power_limit=allow_power_limit,
+            criterion=criterion,
+            max_slowdown=max_slowdown,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        return reported_here(job, policy, options, recurrences, path(history), tell)
     lived = {
         "--target-accuracy": target_accuracy,
         "--device": device,

@@ -193,8 +193,15 @@ class PartitionSection(Section):
         return sorted(set(counts))
 
 
-class LiveTuningSection(Section):
-    """A training that recurs on this machine, to be tuned as it goes."""
+DEFAULT_POLICY: Literal["curve"] = "curve"
+"""Policy of a tuning, live or replayed, when none is named."""
+Criterion = Literal["cost", "energy", "time", "max-slowdown"]
+"""What of the measured power limits is chosen: the one of least cost, energy or time, or the lowest that is
+not slower than ``max_slowdown`` times the highest."""
+
+
+class RecurringTraining(Section):
+    """A training that recurs on this machine, and what may be chosen for it."""
 
     network: str = Field("lenet5", description="What is trained, on scikit-learn's digits.")
     image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
@@ -210,10 +217,6 @@ class LiveTuningSection(Section):
     max_learning_rate: float | None = Field(
         None, gt=0, description="The scaled learning rate is held to this; null: it is not."
     )
-    policy: Literal[
-        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
-    ] = Field("zeus", description="Who proposes batch sizes and power limits.")
-    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
     seed: int = Field(1, description="Of the policy, the weights and the order of batches.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
     gpu: int | None = Field(
@@ -229,6 +232,12 @@ class LiveTuningSection(Section):
         False,
         description="Let the tuner set the GPU's power limit; it is put back after every training.",
     )
+    criterion: Criterion = Field(
+        "cost", description="How a power limit is chosen among those that were measured."
+    )
+    max_slowdown: float = Field(
+        1.1, ge=1, description="With that criterion: times the time under the highest limit."
+    )
 
     @field_validator("batch_sizes")
     @classmethod
@@ -238,7 +247,7 @@ class LiveTuningSection(Section):
         return sorted(set(sizes))
 
     @model_validator(mode="after")
-    def _fits(self) -> "LiveTuningSection":
+    def _fits(self) -> "RecurringTraining":
         try:
             check_size(self.network, self.image_size, 16)
         except JoulecastError as error:
@@ -249,6 +258,15 @@ class LiveTuningSection(Section):
                 f"{', '.join(map(str, self.batch_sizes))}"
             )
         return self
+
+
+class LiveTuningSection(RecurringTraining):
+    """A training that recurs on this machine, to be tuned as it goes."""
+
+    policy: Literal[
+        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
+    ] = Field(DEFAULT_POLICY, description="Proposes batch sizes and power limits.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
 
 
 class TuningSection(Section):

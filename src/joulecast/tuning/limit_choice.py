@@ -9,9 +9,10 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
+from joulecast.campaign.sections import Criterion
 from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
-from joulecast.tuning.trial import CostModel, Criterion, EpochAtLimit, SearchSpace
+from joulecast.tuning.trial import CostModel, EpochAtLimit, SearchSpace
 
 
 class Selector(Protocol):

@@ -1,6 +1,6 @@
 """Live tuning: every trial is a training of a real network to its target, here and now.
 
-    environment = LiveTraining(LiveJob(Workload(network="lenet5", image_size=8)))
+    environment = LiveTraining(live_job(target_accuracy=0.9))
     tune_live(environment, Zeus(environment.space), 50, seed=1, history_file=Path("history.jsonl"))
 
 On a CPU the batch size is all there is to choose and the cost is seconds; thread counts and CPU quotas do
@@ -31,13 +31,13 @@ from joulecast.training.ranks import leave_mpi_job
 from joulecast.tuning.history import History, add_to_history_file, begin_history_file
 from joulecast.tuning.limit_choice import selector_of
 from joulecast.tuning.limit_measurement import LimitProfile
-from joulecast.tuning.live_job import DEFAULT_ETA, LiveJob, Training, live_provenance, stopped_by
+from joulecast.tuning.live_job import LiveJob, Training, live_job, live_provenance, stopped_by
 from joulecast.tuning.policies import Policy, SeededByTrial
 from joulecast.tuning.recurrences import TRIES, Recurrence, recur
 from joulecast.tuning.training_monitor import Watch
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
-__all__ = ["LiveJob", "LiveTraining", "tune_live"]
+__all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
 
 
 def _open_training(job: LiveJob) -> Training:
@@ -107,7 +107,7 @@ class LiveTraining:
         else:
             self._say_what_a_cpu_has_not()
         self.space = SearchSpace(
-            job.batch_sizes,
+            tuple(job.batch_sizes),
             job.default_batch_size,
             {size: limits_w for size in job.batch_sizes} if limits_w else {},
             cost,
@@ -122,7 +122,7 @@ class LiveTraining:
         without = "without a power limit there is no Pmax"
         if self._counter.why_not is None:
             self.notes.append(f"energy is measured and reported, the cost is time alone: {without}")
-        if job.eta != DEFAULT_ETA:
+        if job.eta != LiveJob.model_fields["eta"].default:
             self.notes.append(
                 f"eta {job.eta:g} has no effect on a CPU: the cost is seconds, {without}"
             )
@@ -155,11 +155,10 @@ class LiveTraining:
 
     def whose(self) -> dict[str, Any]:
         """What trials of this environment are trials of, for a history file."""
-        job = asdict(self.job) | {"workload": self.job.workload.model_dump(mode="json")}
         return {
             "environment": "live",
             "machine": self._machine,
-            "job": job,
+            "job": self.job.as_trained(),
             "power_limits_w": list(self.space.limits(self.job.default_batch_size)),
             "cost": asdict(self.space.cost),
         }

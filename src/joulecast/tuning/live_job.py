@@ -1,85 +1,55 @@
-"""What a live loop trains, what it asks of a training, and where its trials come from."""
+"""The job of a live tuning: what is trained, what is asked of a training, and where its trials come from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import inf
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from joulecast.errors import JoulecastError
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from joulecast.campaign.sections import RecurringTraining
+from joulecast.files.reading import validated
 from joulecast.records.provenance import host_fingerprint, source_state, versions
 from joulecast.records.spec import Workload
 from joulecast.tuning.limit_measurement import Window
-from joulecast.tuning.trial import Criterion, StoppedBy
-
-DEFAULT_ETA = 0.5
+from joulecast.tuning.trial import StoppedBy
 
 
-@dataclass(frozen=True)
-class LiveJob:
-    """What is trained, and what may be chosen.
-
-    Raises:
-        JoulecastError: a value that makes no sense; names it.
+class LiveJob(RecurringTraining):
+    """What a live tuning trains, and what may be chosen: the configuration's keys, and what it leaves open.
 
     Attributes:
-        batch_sizes: ascending.
-        target_accuracy, max_epochs: a training ends at the one, or has failed at the other.
-        learning_rate: at the default batch size; in proportion to the batch size, up to
-            ``max_learning_rate``.
+        momentum: of the optimizer.
         threads: of torch.
-        eta: weight of energy in the cost; on a CPU the cost is seconds, whatever it says.
-        gpu: number of the GPU, as nvidia-smi has it; ``None``: the first that CUDA_VISIBLE_DEVICES shows.
-        allow_power_limit: whether power limits may be set.
+        prefetch_batches: made ready ahead of the training.
         limit_step_w: between the power limits that are tried.
-        seed: of weights and batches.
+        window: how long a power limit is measured.
     """
 
-    workload: Workload
-    batch_sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512)
-    default_batch_size: int = 256
-    target_accuracy: float = 0.9
-    max_epochs: int = 100
-    learning_rate: float = 0.05
-    max_learning_rate: float | None = None
-    momentum: float = 0.9
-    device: Literal["cpu", "cuda"] = "cpu"
-    threads: int = 1
-    prefetch_batches: int = 0
-    eta: float = DEFAULT_ETA
-    gpu: int | None = None
-    allow_power_limit: bool = False
-    limit_step_w: int = 25
-    criterion: Criterion = "cost"
-    max_slowdown: float = 1.1
-    window: Window = field(default_factory=Window)
-    seed: int = 1
+    model_config = ConfigDict(frozen=True)
 
-    def __post_init__(self) -> None:
-        sizes = self.batch_sizes
-        if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
-            raise JoulecastError(
-                f"batch_sizes {list(sizes)} are to be whole numbers from 1 on, ascending, at least one"
-            )
-        if self.default_batch_size not in sizes:
-            raise JoulecastError(
-                f"default_batch_size {self.default_batch_size} is none of batch_sizes {list(sizes)}"
-            )
-        # Written so that nan is refused too.
-        for name, fits, needed in (
-            ("target_accuracy", 0 < self.target_accuracy <= 1, "above 0, at most 1"),
-            ("max_epochs", self.max_epochs >= 1, "at least 1"),
-            ("learning_rate", 0 < self.learning_rate < inf, "above 0"),
-            ("max_learning_rate", 0 < (self.max_learning_rate or 1.0) < inf, "above 0"),
-            ("momentum", 0 <= self.momentum < 1, "at least 0, below 1"),
-            ("threads", self.threads >= 1, "at least 1"),
-            ("prefetch_batches", self.prefetch_batches >= 0, "at least 0"),
-            ("eta", 0 <= self.eta <= 1, "between 0 and 1"),
-            ("gpu", (self.gpu or 0) >= 0, "at least 0"),
-            ("limit_step_w", self.limit_step_w >= 1, "at least 1"),
-            ("max_slowdown", self.max_slowdown >= 1, "at least 1"),
-        ):
-            if not fits:
-                raise JoulecastError(f"{name} is {getattr(self, name)}; it has to be {needed}")
+    momentum: float = Field(0.9, ge=0, lt=1)
+    threads: int = Field(1, ge=1)
+    prefetch_batches: int = Field(0, ge=0)
+    limit_step_w: int = Field(25, ge=1)
+    window: Window = Window()
+
+    @property
+    def workload(self) -> Workload:
+        """The network, and digits of its size."""
+        return Workload(network=self.network, image_size=self.image_size)
+
+    def as_trained(self) -> dict[str, Any]:
+        """Plain data that tells trials of one job from those of another."""
+        content = self.model_dump(mode="json", exclude={"network", "image_size"})
+        return content | {"workload": self.workload.model_dump(mode="json")}
+
+
+def live_job(**keys: Any) -> LiveJob:
+    """A job of these keys; the others have their defaults.
+
+    Raises:
+        JoulecastError: a key that there is not, or a value that it cannot have; names it.
+    """
+    return validated(TypeAdapter(LiveJob), keys, "live tuning")
 
 
 class Trained(Protocol):

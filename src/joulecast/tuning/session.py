@@ -1,11 +1,10 @@
-"""A tuning from beginning to end: a policy on the traces of others, or on trainings here and now."""
+"""A tuning from beginning to end: a policy on traces of other trainings, or on trainings of this machine."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.records.spec import Workload
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
 from joulecast.tuning.policy_report import (
     Asked,
@@ -14,6 +13,7 @@ from joulecast.tuning.policy_report import (
     replay_report,
     write_replayed_history,
 )
+from joulecast.tuning.recurrences import Recurrence
 from joulecast.tuning.registry import make_policy
 from joulecast.tuning.trial import Trial
 
@@ -53,34 +53,54 @@ def tuned_on_traces(
 
 
 def tuned_here(
-    job: dict[str, Any],
+    job: LiveJob,
+    policy: str,
+    options: dict[str, Any],
+    recurrences: int,
+    history: Path | None,
+    say: Callable[[str], None],
+    *,
+    quiet_wait_s: float = 0.0,
+) -> tuple[LiveTraining, list[Recurrence], list[Trial]]:
+    """Tune a training on this machine.
+
+    Args:
+        policy, options: what proposes, by name, and its options.
+        recurrences: how many there are to be in all, those of the history included.
+        history: file of the trials; the tuning continues after the last one in it.
+        say: gets notes while the tuning runs.
+        quiet_wait_s: longest wait for other programs to end before the first trial.
+
+    Returns:
+        the environment; all recurrences, those of the history included; the trials of now.
+
+    Raises:
+        JoulecastError: a wrong option, or no GPU where one is asked for.
+    """
+    environment = LiveTraining(job)
+    trials: list[Trial] = []
+    done = tune_live(
+        environment,
+        make_policy(policy, environment.space, **options),
+        recurrences,
+        seed=job.seed,
+        history_file=history,
+        whose={"policy": policy, **options},
+        ended=trials.append,
+        say=say,
+        quiet_wait_s=quiet_wait_s,
+    )
+    return environment, done, trials
+
+
+def reported_here(
+    job: LiveJob,
     policy: str,
     options: dict[str, Any],
     recurrences: int,
     history: Path | None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The report of a live tuning of LeNet-5 on digits: what it did, and what to use next.
-
-    Args:
-        job: fields of :class:`~joulecast.tuning.live.LiveJob`.
-        options: of the policy.
-        history: file of the trials; the tuning continues after the last one in it.
-        say: gets notes while the tuning runs.
-
-    Raises:
-        JoulecastError: a wrong option, or no GPU where one is asked for.
-    """
-    environment = LiveTraining(LiveJob(Workload(network="lenet5", image_size=8), **job))
-    trials: list[Trial] = []
-    done = tune_live(
-        environment,
-        make_policy(policy, environment.space, **options),
-        recurrences,
-        seed=1,
-        history_file=history,
-        whose={"policy": policy, **options},
-        ended=trials.append,
-        say=say,
-    )
+    """Report of :func:`tuned_here`: what the policy did, and what to use next."""
+    environment, done, trials = tuned_here(job, policy, options, recurrences, history, say)
     return live_report(environment.space, policy, done, trials, environment.notes, history)

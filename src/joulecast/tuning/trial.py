@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field, Strict
 
+from joulecast.campaign.sections import Criterion
 from joulecast.errors import JoulecastError
 
 Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
-Criterion = Literal["cost", "energy", "time", "max-slowdown"]
 StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
 
 
