@@ -142,7 +142,7 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     count = simulation.fleet.classes.count
     computing, talking = [0.0] * count, [0.0] * count
     capacity = simulation.capacity
-    for task in simulation.tasks.tasks:
+    for task in simulation.activities.activities:
         if task.usage is None:
             computing[task.devices[0]] += task.work
             continue
