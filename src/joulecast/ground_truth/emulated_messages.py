@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.ground_truth.configurations import Algorithm
+from joulecast.ground_truth.emulated_step import Algorithm
 from joulecast.training.mpi import MPI
 
 Numbers = NDArray[np.float32]
