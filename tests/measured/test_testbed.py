@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -265,7 +266,8 @@ def test_a_step_is_measured(tmp_path, monkeypatch):
     launcher_or_skip()
     skip_if_measuring()
     name = "dp2-even-whole-after"
-    monkeypatch.setattr(emulated_network, "ATTEMPTS", 1)
+    once = replace(emulated_network.PROGRAM, attempts=1)
+    monkeypatch.setattr(emulated_network, "PROGRAM", once)
     told = []
     out = tmp_path / "out"
     try:
@@ -288,7 +290,7 @@ def test_a_step_is_measured(tmp_path, monkeypatch):
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
     names, launched = ["dp2-even-512k", "dp2-even-2048k"], []
 
-    def launch(session, job):
+    def launch(program, job, *of_session, **placing):
         launched.append(job.name)
         if len(launched) == 2:
             raise KeyboardInterrupt
@@ -305,7 +307,7 @@ def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
         yield 0
 
     launcher_or_skip()
-    monkeypatch.setattr(emulated_network, "_launched", launch)
+    monkeypatch.setattr(session, "launch_ranks", launch)
     monkeypatch.setattr(session, "machine_lock", nothing)
     for held in ("nodes", "awake_cores"):
         monkeypatch.setattr(emulated_network, held, nothing)

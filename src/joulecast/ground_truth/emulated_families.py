@@ -83,18 +83,9 @@ def _step(
     overlap: bool = True,
     **facts: Any,
 ) -> Configuration:
-    """A configuration that is named after its groups of ranks.
+    """A configuration whose name has its groups of ranks, with words ``before`` and ``after`` them.
 
-    Args:
-        family: that it belongs to.
-        layers: of all stages.
-        data: replicas.
-        tensor: shards of a layer.
-        pipeline: stages, their schedule and micro-batches.
-        before: begins the name.
-        after: ends the name.
-        overlap: whether gradients are sent during backward; the name says if not.
-        facts: other fields of a configuration.
+    ``pipeline`` is stages, their schedule, and micro-batches; of ``layers`` it has equal shares.
     """
     stages, schedule, micro_batches = pipeline
     groups = {f"dp{data}": data, f"tp{tensor}": tensor, f"pp{stages}-{schedule}": stages}

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,15 @@ from joulecast.ground_truth.emulated_step import Configuration, EmulatedJob
 from joulecast.ground_truth.jobs import Answer
 from joulecast.ground_truth.results import Measured, write_results
 from joulecast.ground_truth.session import (
+    Program,
     Session,
     Tell,
     begun_session,
     facts_of_now,
     kept_until_written,
 )
-from joulecast.training.ranks import command_line, find_launcher, launch_ranks
+from joulecast.training.ranks import command_line, find_launcher
 
-UNDISTURBED_ITERATIONS = 5
-ATTEMPTS = 3
-_TIMEOUT_S = 180.0
-_WORKER = "joulecast.ground_truth.emulated_worker"
 _MPI_SETTINGS = {
     # Ranks of one machine would otherwise share memory behind the network's back.
     "MPIR_CVAR_NOLOCAL": "1",
@@ -44,6 +40,14 @@ _MPI_SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+PROGRAM = Program(
+    module="joulecast.ground_truth.emulated_worker",
+    tables=EMULATED.tables,
+    timeout_s=180.0,
+    settings=_MPI_SETTINGS,
+    attempts=3,
+    enough=5,
+)
 _WHAT = (
     "Steps of training and stand-alone collectives, measured on an emulated network: a node is a "
     "network namespace behind a link limited by tbf in either direction; computations are timed "
@@ -79,21 +83,6 @@ def _in_nodes(job: EmulatedJob) -> list[list[str]]:
     return [["ip", "netns", "exec", host] for host in hosts]
 
 
-def _launched(session: Session, job: EmulatedJob) -> Answer:
-    answer: Answer = launch_ranks(
-        _WORKER,
-        job,
-        job.name,
-        job.ranks,
-        session.log,
-        session.lock,
-        _TIMEOUT_S,
-        inside=_in_nodes(job),
-        settings=_MPI_SETTINGS,
-    )
-    return answer
-
-
 def all_jobs(only: Sequence[str] | None = None) -> list[EmulatedJob]:
     """What a session measures, in order; ``only`` chooses by name (A/A repeats come along).
 
@@ -114,7 +103,9 @@ def all_jobs(only: Sequence[str] | None = None) -> list[EmulatedJob]:
 
 def _facts(mpiexec: list[str], link: Link) -> dict[str, Any]:
     example = calibration_jobs()[0]
-    words = command_line(_WORKER, example.ranks, Path("JOB"), Path("OUT"), _in_nodes(example))
+    words = command_line(
+        PROGRAM.module, example.ranks, Path("JOB"), Path("OUT"), _in_nodes(example)
+    )
     return {
         **facts_of_now(_WHAT),
         "kernel": os.uname().release,
@@ -133,10 +124,7 @@ def _answers(session: Session, jobs: Sequence[EmulatedJob], link: Link, tell: Te
         count = max(job.ranks // job.ranks_per_node for job in todo)
         with nodes(count, link), awake_cores():
             for number, job in enumerate(todo, 1):
-                launch = partial(_launched, session, job)
-                _, said = session.answer(
-                    job, launch, EMULATED.tables, ATTEMPTS, UNDISTURBED_ITERATIONS
-                )
+                _, said = session.answer(job, PROGRAM, _in_nodes(job))
                 tell(f"{number}/{len(todo)} {job.name}: {said}")
     return [answer for job in jobs if (answer := session.kept(job)) is not None]
 

@@ -4,36 +4,19 @@ from pathlib import Path
 from statistics import median
 
 from joulecast.ground_truth.emulated_step import Configuration
-from joulecast.ground_truth.results import (
-    BYTES,
-    COUNT,
-    SECONDS,
-    SHARE,
-    TEXT,
-    Experiment,
-    Results,
-    Table,
-    read_folder,
-)
+from joulecast.ground_truth.results import Experiment, Results, Table, read_folder
 
-_OUTCOME = {"iteration": COUNT, "seconds": SECONDS, "foreign_cores": SHARE, "late_s": SECONDS}
-_STEP = {"configuration": TEXT, "repeat": COUNT}
-_COLLECTIVE = {
-    "kind": TEXT,
-    "algorithm": TEXT,
-    "ranks": COUNT,
-    "ranks_per_node": COUNT,
-    "bytes": BYTES,
-}
-_RANK = {"iteration": COUNT, "rank": COUNT, "began_s": SECONDS, "ended_s": SECONDS}
+_STEP = ("configuration", "repeat")
+_COLLECTIVE = ("kind", "algorithm", "ranks", "ranks_per_node", "bytes")
+_OUTCOME = ("seconds", "foreign_cores", "late_s")
 
 EMULATED = Experiment(
     configuration=Configuration,
     tables={
-        "steps": Table(tuple(_STEP), {**_STEP, **_OUTCOME}),
+        "steps": Table(_STEP, _OUTCOME),
         # Seconds after the common start at which each rank began and had finished everything.
-        "ranks": Table((*_STEP, "rank"), {**_STEP, **_RANK}),
-        "collectives": Table(tuple(_COLLECTIVE), {**_COLLECTIVE, **_OUTCOME}),
+        "ranks": Table((*_STEP, "rank"), ("began_s", "ended_s")),
+        "collectives": Table(_COLLECTIVE, _OUTCOME),
     },
     typical=median,
     # The first has one session, whose facts are the provenance, and no column for it.

@@ -28,23 +28,19 @@ ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
 """What is left out of the model, and whether gradients overlap as the configuration says."""
 
 
-def calibrations(
-    results: Results[Configuration], algorithm: str = "ring"
-) -> dict[str, NetworkCalibration]:
-    """Calibration of the link between nodes and of the memory inside one, for one all-reduce algorithm."""
+def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibration]:
+    """Calibration of the link between nodes and of the memory inside one, with ring all-reduces."""
     points = results.collectives
-    points = points[(points.kind == "send") | (points.algorithm == algorithm)]
+    points = points[(points.kind == "send") | (points.algorithm == "ring")]
     return {
         "nic": calibrated(points[points.ranks_per_node == 1]),
         "node": calibrated(points[points.ranks_per_node == 2]),
     }
 
 
-def emulated_platform(
-    results: Results[Configuration], ranks_per_node: int, algorithm: str = "ring"
-) -> Platform:
+def emulated_platform(results: Results[Configuration], ranks_per_node: int) -> Platform:
     """The emulated network as a platform, with the rates of its calibration."""
-    found = calibrations(results, algorithm)
+    found = calibrations(results)
     links: dict[tuple[str, int | None], NetworkCalibration] = {("nic", None): found["nic"]}
     if ranks_per_node > 1:
         links = {("node", ranks_per_node): found["node"], **links}

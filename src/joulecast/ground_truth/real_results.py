@@ -17,41 +17,22 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.files.columns import Column
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.quiet import quiet_mean
 from joulecast.ground_truth.real_step import TrainingConfiguration
-from joulecast.ground_truth.results import (
-    BYTES,
-    COUNT,
-    SECONDS,
-    SHARE,
-    TEXT,
-    Experiment,
-    Results,
-    Table,
-    read_folder,
-)
+from joulecast.ground_truth.results import STAGES, Experiment, Results, Table, read_folder
 
-_OUTCOME = {"iteration": COUNT, "seconds": SECONDS, "waited_share": SHARE, "foreign_cores": SHARE}
-_STEP = {"configuration": TEXT, "repeat": COUNT}
-_COLLECTIVE = {"kind": TEXT, "network": TEXT, "bytes": BYTES}
-_PART = {"part": TEXT, "network": TEXT, "rank": COUNT, "bytes": BYTES}
-# Of rank 0; a pipeline has none of them.
-_STAGES = dict.fromkeys(
-    ("materials_s", "computing_s", "communicating_wait_s", "communicating_copy_s", "update_s"),
-    Column("number", 0, 1e9, optional=True),
-)
+_OUTCOME = ("seconds", "waited_share", "foreign_cores")
 
 REAL = Experiment(
     configuration=TrainingConfiguration,
     tables={
-        "steps": Table(tuple(_STEP), {**_STEP, **_OUTCOME, "buckets": COUNT, **_STAGES}),
-        "collectives": Table(tuple(_COLLECTIVE), {**_COLLECTIVE, **_OUTCOME}),
+        "steps": Table(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
+        "collectives": Table(("kind", "network", "bytes"), _OUTCOME),
         # Stand-alone pieces of a step that no operator is: copying gradients, adding them up, the
         # optimizer, the batch.
-        "parts": Table(tuple(_PART), {**_PART, **_OUTCOME}),
+        "parts": Table(("part", "network", "rank", "bytes"), _OUTCOME),
     },
     typical=quiet_mean,
     formats=(2,),

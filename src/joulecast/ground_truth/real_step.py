@@ -1,7 +1,7 @@
 """A step of real training on two ranks, and the steps that are measured."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -83,6 +83,10 @@ class Workload(Frozen):
     learning_rate: float = 1e-4
     momentum: float = 0.9
 
+    def of_samples(self) -> dict[str, Any]:
+        """The fields that say what is learnt, without how."""
+        return self.model_dump(exclude={"learning_rate", "momentum"})
+
 
 class TrainingJob(Job):
     """Steps of a network's configurations in ``rounds``, or the parts of a step by themselves."""
@@ -96,14 +100,11 @@ class TrainingJob(Job):
     tries: int = Field(8, description="Iterations of a turn at most.")
 
 
-def _replicas(network: str, overlap: bool) -> list[TrainingConfiguration]:
+def _replicas(network: str, overlap: bool) -> Iterator[TrainingConfiguration]:
     sizes = BUCKETS_MB[network]
-    names = {
-        least: f"{network}-{'overlap' if overlap else 'after'}-{least:g}mb"
-        for least in (sizes if overlap else sizes[: 2 * WITHOUT_OVERLAP : 2])
-    }
-    return [
-        TrainingConfiguration(
+    for least in sizes if overlap else sizes[: 2 * WITHOUT_OVERLAP : 2]:
+        name = f"{network}-{'overlap' if overlap else 'after'}-{least:g}mb"
+        yield TrainingConfiguration(
             name=name,
             family="overlapped" if overlap else "data parallel",
             network=network,
@@ -112,13 +113,11 @@ def _replicas(network: str, overlap: bool) -> list[TrainingConfiguration]:
             overlap=overlap,
             fits_gamma=name in FITTING_GAMMA,
         )
-        for least, name in names.items()
-    ]
 
 
-def _pipelines(network: str) -> list[TrainingConfiguration]:
-    return [
-        TrainingConfiguration(
+def _pipelines(network: str) -> Iterator[TrainingConfiguration]:
+    for schedule, micro_batches in PIPELINES:
+        yield TrainingConfiguration(
             name=f"{network}-{schedule}-m{micro_batches}",
             family=schedule,
             network=network,
@@ -126,23 +125,16 @@ def _pipelines(network: str) -> list[TrainingConfiguration]:
             micro_batches=micro_batches,
             cut=CUTS[network],
         )
-        for schedule, micro_batches in PIPELINES
-    ]
 
 
 def all_configurations(
     networks: Sequence[str] = tuple(REPLICA_BATCHES),
 ) -> list[TrainingConfiguration]:
     """What is measured, in order."""
-    return [
-        configuration
-        for network in networks
-        for configuration in (
-            *_replicas(network, False),
-            *_replicas(network, True),
-            *_pipelines(network),
-        )
-    ]
+    found: list[TrainingConfiguration] = []
+    for network in networks:
+        found += [*_replicas(network, False), *_replicas(network, True), *_pipelines(network)]
+    return found
 
 
 def repeated(configurations: Sequence[TrainingConfiguration]) -> list[TrainingConfiguration]:

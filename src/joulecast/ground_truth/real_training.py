@@ -33,20 +33,19 @@ from joulecast.ground_truth.real_step import (
 )
 from joulecast.ground_truth.results import Measured, write_results
 from joulecast.ground_truth.session import (
-    Session,
+    Program,
     Tell,
     begun_session,
     facts_of_now,
     kept_until_written,
 )
-from joulecast.training.ranks import launch_ranks, one_thread_environment
+from joulecast.training.ranks import one_thread_environment
 
 ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
 SESSIONS, VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 2, 12
 """Many short turns, twice a quarter of an hour: what disturbs a machine then disturbs a turn, not a
 configuration."""
-_TIMEOUT_S = 300.0
-_WORKER = "joulecast.ground_truth.real_worker"
+PROGRAM = Program("joulecast.ground_truth.real_worker", REAL.tables, timeout_s=300.0)
 _WHAT = (
     "Steps of training on 2 ranks of one machine, one thread and one core each, fp32: replicas (the code of "
     "joulecast.training, gradients all-reduced in shared memory, a prepared batch fetched in the step) and "
@@ -125,13 +124,6 @@ def _facts(networks: Sequence[str], workload: Workload) -> dict[str, Any]:
     }
 
 
-def _launched(session: Session, job: TrainingJob) -> Answer:
-    answer: Answer = launch_ranks(
-        _WORKER, job, job.name, job.ranks, session.log, session.lock, _TIMEOUT_S
-    )
-    return answer
-
-
 def _measured_session(
     work: Path, networks: Sequence[str], workload: Workload, tell: Tell
 ) -> tuple[Measured, Databases]:
@@ -147,7 +139,7 @@ def _measured_session(
                 found, said = _database(file, job.network, ranks, workload)
                 databases.setdefault((job.network, ranks), []).append(found)
                 tell(f"database of {job.network}, {ranks} at work, before {job.name}: {said}")
-            answer, said = session.answer(job, partial(_launched, session, job), REAL.tables)
+            answer, said = session.answer(job, PROGRAM)
             tell(f"{job.name}: {said}")
             answers.append(answer)
     quietest = {key: quietest_database(measured) for key, measured in databases.items()}

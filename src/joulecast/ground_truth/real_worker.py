@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,6 @@ from joulecast.workloads.datasets import open_dataset
 _BYTES = 4
 
 
-@dataclass
-class Taken:
-    """What one rank saw of an iteration, on the clock that all ranks share."""
-
-    began: float
-    ended: float
-    waited_share: float
-    foreign_cores: float
-    """What other processes used; only rank 0 looks."""
-
-
 class Clocked:
     """Times what all ranks do together."""
 
@@ -55,8 +44,8 @@ class Clocked:
         self.comm, self.job = comm, job
         self._foreign = ForeignLoad(comm.allgather(os.getpid()))
 
-    def take(self, work: Callable[[], Any]) -> Taken:
-        """Do it once, starting with all other ranks."""
+    def take(self, work: Callable[[], object]) -> Row:
+        """One iteration of all ranks, from the first start to the last end."""
         is_first = self.comm.rank == 0
         if is_first:
             self._foreign.begin()
@@ -65,29 +54,31 @@ class Clocked:
         began, cpu = time.monotonic(), time.process_time()
         work()
         ended, used = time.monotonic(), time.process_time() - cpu
-        waited = max(0.0, 1 - used / max(ended - began, 1e-9))
         self.comm.Barrier()
-        return Taken(began, ended, waited, self._foreign.cores() if is_first else 0.0)
+        cores = self._foreign.cores() if is_first else 0.0
+        waited = max(0.0, 1 - used / max(ended - began, 1e-9))
+        of_ranks = self.comm.allgather((began, ended, waited, cores))
+        begins, ends, waits, loads = zip(*of_ranks, strict=True)
+        return {
+            "seconds": max(ends) - min(begins),
+            "waited_share": round(max(waits), 4),
+            "foreign_cores": max(loads),
+        }
 
-    def repeat(self, work: Callable[[int], Taken]) -> Iterator[Row]:
-        """Warm up, then take until enough iterations were undisturbed on all ranks; gives each of them."""
+    def repeat(self, work: Callable[[int], object]) -> Iterator[Row]:
+        """Iterations after a warm-up, until enough were undisturbed on all ranks.
+
+        Args:
+            work: gets the number of the iteration; below 0 in the warm-up.
+        """
         for number in range(-self.job.warm_up, 0):
-            work(number)
+            self.take(partial(work, number))
         clean = number = 0
         while clean < self.job.iterations and number < self.job.tries:
-            row = self.together(work(number))
+            row = self.take(partial(work, number))
             yield row
             clean += not is_polluted(row)
             number += 1
-
-    def together(self, mine: Taken) -> Row:
-        """An iteration of all ranks put together: from the first start to the last end."""
-        of_ranks = self.comm.allgather(mine)
-        return {
-            "seconds": max(t.ended for t in of_ranks) - min(t.began for t in of_ranks),
-            "waited_share": round(max(t.waited_share for t in of_ranks), 4),
-            "foreign_cores": of_ranks[0].foreign_cores,
-        }
 
 
 class Ranks:
@@ -104,13 +95,7 @@ class Ranks:
             campaign="validation",
             platform=Platform(name="this machine", hosts=1),
             nodes=comm.size,
-            workload=SpecWorkload(
-                network=job.network,
-                dataset=w.dataset,
-                image_size=w.image_size,
-                patch_size=w.patch_size,
-                classes=w.classes,
-            ),
+            workload=SpecWorkload(network=job.network, **w.of_samples()),
             training=Training(
                 global_batch_size=batch * comm.size,
                 learning_rate=w.learning_rate,
@@ -144,10 +129,6 @@ class Ranks:
         self._has_buckets = True
         broadcast_replica(trainer.network, trainer.buckets, self.comm)
 
-    def _replicas(self, configuration: TrainingConfiguration) -> Callable[[], Any]:
-        self._new_buckets(configuration)
-        return self.trainer.step
-
     def stage(self, configuration: TrainingConfiguration) -> Stage:
         """This rank's stage of a configuration."""
         self._free_buckets()
@@ -177,13 +158,17 @@ class Ranks:
 
     def turn(self, configuration: TrainingConfiguration) -> list[Row]:
         """Train one configuration for a while; its kept iterations."""
-        is_pipeline = configuration.is_pipeline
-        step = (self._pipeline if is_pipeline else self._replicas)(configuration)
+        step: Callable[[], Any]
+        if configuration.is_pipeline:
+            step = self._pipeline(configuration)
+        else:
+            self._new_buckets(configuration)
+            step = self.trainer.step
         gc.collect()
 
-        def work(number: int) -> Taken:
+        def work(number: int) -> None:
             self.clock.step = number
-            return self.clocked.take(step)
+            step()
 
         what: Row = {"configuration": configuration.name, "repeat": self.job.repeat}
         rows = [what | row for row in self.clocked.repeat(work)]
@@ -218,23 +203,22 @@ class Parts:
 
     def _collective(self, kind: str, size: int, work: Callable[[], Any]) -> None:
         what = {"kind": kind, "network": self.job.network, "bytes": size}
-        rows = self.clocked.repeat(lambda _: self.clocked.take(work))
+        rows = self.clocked.repeat(lambda _: work())
         self.collectives += [what | row for row in rows]
 
     def _part(self, name: str, size: int, work: Callable[[], object]) -> None:
         """Time a part on each rank, without the seconds of preparation that ``work`` may return."""
-        own_s: list[float] = []
+        own_s = [0.0]
 
-        def timed(_: int) -> Taken:
-            preparing_s: list[object] = []
-            seen = self.clocked.take(lambda: preparing_s.append(work()))
-            prepared_s = preparing_s[0] if isinstance(preparing_s[0], float) else 0.0
-            own_s.append(seen.ended - seen.began - prepared_s)
-            return seen
+        def timed(_: int) -> None:
+            begin = time.monotonic()
+            preparing_s = work()
+            own_s[0] = time.monotonic() - begin
+            own_s[0] -= preparing_s if isinstance(preparing_s, float) else 0.0
 
         what = {"part": name, "network": self.job.network}
         for row in self.clocked.repeat(timed):
-            for rank, (of_rank, seconds) in enumerate(self.comm.allgather((size, own_s[-1]))):
+            for rank, (of_rank, seconds) in enumerate(self.comm.allgather((size, own_s[0]))):
                 mine = {"rank": rank, "bytes": of_rank, "seconds": seconds}
                 self.parts.append({**what, **row, **mine})
 

@@ -28,16 +28,29 @@ from joulecast.files.names import relative_name
 from joulecast.files.reading import read_json, read_json_object, validated
 from joulecast.files.writing import directory_written_aside, sha256_of, write_csv
 from joulecast.ground_truth.disturbance import is_polluted
-from joulecast.ground_truth.jobs import Answer
+from joulecast.ground_truth.jobs import Answer, Row
 
 FORMAT = 2
 CONFIGURATIONS_FILE = "configurations.json"
 PROVENANCE_FILE = "provenance.json"
-TEXT = Column("text")
-COUNT = Column("whole", 0, 1e9)
-BYTES = Column("whole", 0, 1e15)
-SECONDS = Column("number", 0, 1e9)
-SHARE = Column("number", 0, 1e6)
+STAGES = (
+    "materials_s",
+    "computing_s",
+    "communicating_wait_s",
+    "communicating_copy_s",
+    "update_s",
+)
+"""Seconds of rank 0 in the stages of a step; only replicas have them."""
+_COLUMNS = {
+    **dict.fromkeys(("configuration", "kind", "algorithm", "network", "part"), Column("text")),
+    **dict.fromkeys(("repeat", "iteration", "rank", "ranks"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("ranks_per_node", "buckets"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("seconds", "began_s", "ended_s", "late_s"), Column("number", 0, 1e9)),
+    **dict.fromkeys(("waited_share", "foreign_cores"), Column("number", 0, 1e6)),
+    **dict.fromkeys(STAGES, Column("number", 0, 1e9, optional=True)),
+    "bytes": Column("whole", 0, 1e15),
+    "polluted": Column("text", choices=("True", "False")),
+}
 
 
 class _Step(Protocol):
@@ -56,22 +69,22 @@ class Table:
 
     Attributes:
         key: columns that say what was measured; iterations of the same key are numbered.
-        columns: all that a rank answers, in order, with ``iteration``, which comes when they are written.
+        values: columns of what was seen.
     """
 
     key: tuple[str, ...]
-    columns: Mapping[str, Column]
+    values: tuple[str, ...]
 
     @property
     def is_timed(self) -> bool:
         """Whether its rows have ``seconds``, and may be disturbed."""
-        return "seconds" in self.columns
+        return "seconds" in self.values
 
-    def frame(self, answers: Iterable[Answer], name: str) -> pd.DataFrame:
-        """The rows of a session's answers under a table's name, numbered and judged."""
-        rows = [row for answer in answers for row in answer.get(name, [])]
-        frame = pd.DataFrame(rows).reindex(columns=list(self.columns))
-        frame["iteration"] = frame.groupby(list(self.key), sort=False).cumcount()
+    def frame(self, rows: Iterable[Row]) -> pd.DataFrame:
+        """The rows of a session, numbered and judged."""
+        frame = pd.DataFrame(rows).reindex(columns=[*self.key, *self.values])
+        number = frame.groupby(list(self.key), sort=False).cumcount()
+        frame.insert(len(self.key), "iteration", number)
         if self.is_timed:
             frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
         return frame
@@ -82,12 +95,11 @@ class Table:
         Raises:
             JoulecastError: it is not such a table.
         """
-        what = "table of measurements"
-        if not self.is_timed:
-            return read_csv(path, what, self.columns)
-        judged = {"polluted": Column("text", choices=("True", "False"))}
-        table = read_csv(path, what, {**self.columns, **judged})
-        return table.assign(polluted=table["polluted"] == "True")
+        names = [*self.key, "iteration", *self.values]
+        names += ["polluted"] if self.is_timed else []
+        columns = {name: _COLUMNS[name] for name in names}
+        table = read_csv(path, "table of measurements", columns)
+        return table.assign(polluted=table["polluted"] == "True") if self.is_timed else table
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,10 @@ class Measured:
     answers: Sequence[Answer]
     facts: Mapping[str, Any]
 
+    def rows(self, table: str) -> list[Row]:
+        """The rows of all answers that are of a table."""
+        return [row for answer in self.answers for row in answer.get(table, [])]
+
 
 def write_results(
     out: Path,
@@ -180,7 +196,7 @@ def write_results(
         (folder / CONFIGURATIONS_FILE).write_text(json.dumps(listed, indent=1) + "\n")
         for name, table in experiment.tables.items():
             numbered = [
-                table.frame(session.answers, name).assign(session=number)
+                table.frame(session.rows(name)).assign(session=number)
                 for number, session in enumerate(sessions)
             ]
             frame = pd.concat(numbered, ignore_index=True)

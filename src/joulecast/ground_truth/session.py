@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,6 +25,7 @@ from joulecast.power.foreign_load import load_before
 from joulecast.records.provenance import host_fingerprint, source_state, versions
 from joulecast.training.launch import ended_by_signals
 from joulecast.training.machine import machine_lock
+from joulecast.training.ranks import launch_ranks
 
 Tell = Callable[[str], object]
 
@@ -47,6 +49,27 @@ def fewest_undisturbed(answer: Answer, tables: Mapping[str, Table]) -> int:
         for row in answer.get(name, []) if table.is_timed else []:
             clean[name, *(row[column] for column in table.key)] += not is_polluted(row)
     return min(clean.values())
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program that the ranks of an experiment's jobs run.
+
+    Attributes:
+        module: reads a job and leaves its answer.
+        tables: that the rows of its answers are in.
+        timeout_s: afterwards the ranks of a launch are ended.
+        settings: environment variables of the ranks.
+        attempts: launches of a job at most.
+        enough: undisturbed iterations of everything, after which a job is not launched again.
+    """
+
+    module: str
+    tables: Mapping[str, Table]
+    timeout_s: float
+    settings: Mapping[str, str] = field(default_factory=dict)
+    attempts: int = 1
+    enough: int = 0
 
 
 @contextmanager
@@ -88,38 +111,46 @@ class Session:
         return answer if kept["digest"] == job.digest() else None
 
     def answer(
-        self,
-        job: Job,
-        launch: Callable[[], Answer],
-        tables: Mapping[str, Table],
-        attempts: int = 1,
-        enough: int = 0,
+        self, job: Job, program: Program, inside: Sequence[Sequence[str]] = ()
     ) -> tuple[Answer, str]:
         """A job's answer, kept or new, and in words how it was got.
 
         Args:
             job: what is measured.
-            launch: runs the job once.
-            tables: of the experiment.
-            attempts: launches at most.
-            enough: undisturbed iterations of everything, after which there are no more launches.
+            program: of its ranks.
+            inside: as of :func:`joulecast.training.ranks.command_line`.
 
         Raises:
-            JoulecastError: of ``launch``.
+            JoulecastError: a launch failed.
         """
         if (kept := self.kept(job)) is not None:
             return kept, "measured before"
         begin = time.monotonic()
         answer: Answer = {}
-        for _ in range(attempts):
-            for table, rows in launch().items():
+        for _ in range(program.attempts):
+            for table, rows in self._launched(job, program, inside).items():
                 answer.setdefault(table, []).extend(rows)
-            if (clean := fewest_undisturbed(answer, tables)) >= enough:
+            if (clean := fewest_undisturbed(answer, program.tables)) >= program.enough:
                 break
         with written_aside(self._file(job)) as partial:
             partial.write_text(json.dumps({"digest": job.digest(), "answer": answer}))
         took = f"{time.monotonic() - begin:.0f} s"
         return answer, f"{took}, at least {clean} undisturbed iterations of each"
+
+    def _launched(self, job: Job, program: Program, inside: Sequence[Sequence[str]]) -> Answer:
+        """The answer of one launch."""
+        answer: Answer = launch_ranks(
+            program.module,
+            job,
+            job.name,
+            job.ranks,
+            self.log,
+            self.lock,
+            program.timeout_s,
+            inside=inside,
+            settings=program.settings,
+        )
+        return answer
 
 
 def _resumed(folder: Path, fresh: dict[str, Any], same: Sequence[str]) -> dict[str, Any]:
