@@ -1,4 +1,4 @@
-"""What the simulator is judged on: measured steps of training, and the judgement.
+"""Measured steps of training that the simulator is judged on, and the judgement.
 
 There are two experiments. On an emulated network nodes are network namespaces behind rate-limited links,
 compute is timed sleeps, communication is real MPI over TCP. The other is real training on two ranks of this
@@ -17,6 +17,6 @@ folder of results         ``emulated_results``               ``real_results``
 judgement                 ``judged_on_emulated``             ``judged_on_real``
 ========================  =================================  ==================================
 
-Common to both: ``jobs`` (a job and its answer), ``session`` (measuring, and going on after an interruption),
+Common to both: ``jobs`` (a job and its answer), ``session`` (measuring, and resuming it),
 ``disturbance`` (which iterations do not count), ``results`` (the format of the folder) and ``judging``.
 """

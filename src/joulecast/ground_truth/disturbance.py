@@ -38,17 +38,25 @@ def foreign_cpu_s(ours: Collection[int]) -> float:
 
 
 class ForeignLoad:
-    """Cores that other processes use during an iteration; one rank of a job looks."""
+    """Measures the cores that other processes use during an iteration.
 
-    def __init__(self, ours: Collection[int]) -> None:
-        self._ours = frozenset(ours)
+    Args:
+        ours: processes of the job.
+        looks: whether this rank does it; one is enough.
+    """
+
+    def __init__(self, ours: Collection[int], looks: bool) -> None:
+        self._ours, self._looks = frozenset(ours), looks
 
     def begin(self) -> None:
         """Begin an iteration."""
-        self._begun_s, self._used_s = time.monotonic(), foreign_cpu_s(self._ours)
+        self._begun_s = time.monotonic()
+        self._used_s = foreign_cpu_s(self._ours) if self._looks else 0.0
 
     def cores(self) -> float:
-        """Cores that others have used on average since the beginning."""
+        """Cores that others have used on average since the beginning; 0 where nothing was looked at."""
+        if not self._looks:
+            return 0.0
         used_s = foreign_cpu_s(self._ours) - self._used_s
         return round(max(0.0, used_s / (time.monotonic() - self._begun_s)), 3)
 

@@ -1,4 +1,4 @@
-"""What is measured on the emulated network: families of configurations at 2, 4 and 8 ranks, collectives.
+"""Jobs of the emulated network: families of configurations on 2, 4 and 8 ranks, and collectives.
 
 Computing and communicating take about as long as each other, and a message is hardly ever shorter
 than 128 KiB, so that overlap, pipelining and sharing decide how long a step lasts.

@@ -62,7 +62,7 @@ _WHAT = (
 
 
 def require_mpich() -> list[str]:
-    """What the launcher of MPI says of its version.
+    """The lines in which the launcher of MPI states its version.
 
     Raises:
         JoulecastError: there is none, or it is not MPICH's (the settings are MPICH's).
@@ -84,7 +84,7 @@ def _in_nodes(job: EmulatedJob) -> list[list[str]]:
 
 
 def all_jobs(only: Sequence[str] | None = None) -> list[EmulatedJob]:
-    """What a session measures, in order; ``only`` chooses by name (A/A repeats come along).
+    """The jobs of a session, in order; ``only`` chooses by name (A/A repeats come along).
 
     Raises:
         JoulecastError: a name that nothing has.

@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from joulecast.graphs.schedules import Schedule, Work, stage_order
-from joulecast.ground_truth.jobs import Frozen, Job
+from joulecast.ground_truth.jobs import Frozen, Job, StepConfiguration
 
 Algorithm = Literal["ring", "recursive_doubling", "rabenseifner"]
 
@@ -50,11 +50,10 @@ class Straggler(Frozen):
     factor: float = Field(gt=0)
 
 
-class Configuration(Frozen):
+class Configuration(StepConfiguration):
     """A step of training on ``ranks`` ranks; the module's text says what happens in it."""
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
-    family: str
     ranks: int = Field(ge=1)
     ranks_per_node: int = Field(1, ge=1)
     data_parallel: int = Field(1, ge=1)
@@ -109,7 +108,7 @@ class Configuration(Frozen):
         return (stage * self.data_parallel + replica) * self.tensor_parallel + shard
 
     def slowdown(self, rank: int) -> float:
-        """What a rank's computing times are multiplied by."""
+        """The factor of a rank's computing times."""
         straggler = self.straggler
         return straggler.factor if straggler is not None and straggler.rank == rank else 1.0
 
@@ -119,7 +118,7 @@ class Configuration(Frozen):
         return self.layers[stage * count : (stage + 1) * count]
 
     def stage_order(self, stage: int) -> list[Work]:
-        """What a stage does in a step, in order."""
+        """A stage's work in a step, in order."""
         return stage_order(self.schedule, self.pipeline, stage, self.micro_batches)
 
     def buckets(self, stage: int) -> list[tuple[int, int]]:

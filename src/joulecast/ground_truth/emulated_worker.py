@@ -35,7 +35,7 @@ _HEADSTART_S = 0.03
 _SET_TIMER_SLACK = 29
 
 Timed = tuple[Row, list[Row]]
-"""What came of an iteration, and when each rank began and ended."""
+"""The outcome of an iteration, and when each rank began and ended."""
 
 
 def _numbers(nbytes: int) -> Numbers:
@@ -142,11 +142,11 @@ def _collective(of: Collective, comm: MPI.Intracomm, rank: Rank) -> Callable[[],
 
 
 class Clock:
-    """Common starts, and what came of each iteration."""
+    """Gives ranks common starts, and times what they do."""
 
     def __init__(self, comm: MPI.Intracomm, rank: Rank) -> None:
         self._comm, self._rank = comm, rank
-        self._foreign = ForeignLoad(comm.allgather(os.getpid()))
+        self._foreign = ForeignLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
 
     def _gathered(self, values: list[float]) -> list[list[float]]:
         # Not MPI's blocking call, which would keep a core busy in every rank.
@@ -158,13 +158,11 @@ class Clock:
         return answer
 
     def time(self, run: Callable[[], None]) -> Timed:
-        """One iteration on rank 0: what came of it, and when each rank began and ended.
+        """The outcome of one iteration, and when each rank began and ended; complete on rank 0.
 
         Times are seconds after the common start.
         """
-        is_first = self._comm.rank == 0
-        if is_first:
-            self._foreign.begin()
+        self._foreign.begin()
         start = max(row[0] for row in self._gathered([now()])) + _HEADSTART_S
         self._rank.begin(start)
         began = now()
@@ -173,7 +171,7 @@ class Clock:
         rows = self._gathered([began - start, ended - start, self._rank.late_s])
         outcome = {
             "seconds": max(row[1] for row in rows),
-            "foreign_cores": self._foreign.cores() if is_first else 0.0,
+            "foreign_cores": self._foreign.cores(),
             "late_s": max(row[2] for row in rows),
         }
         of_ranks = [

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Row = dict[str, Any]
 """One iteration: what was measured, and its values by column."""
 Answer = dict[str, list[Row]]
-"""What a job has measured: the rows by table (:class:`joulecast.ground_truth.results.Table`)."""
+"""The rows that a job has measured, by table (:class:`joulecast.ground_truth.results.Table`)."""
 
 
 class Frozen(BaseModel):
@@ -22,6 +22,13 @@ class Frozen(BaseModel):
         return hashlib.sha256(
             json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
         ).hexdigest()
+
+
+class StepConfiguration(Frozen):
+    """A step of training; each experiment adds how it is done."""
+
+    name: str = Field(pattern=r"^[a-z0-9_-]+$")
+    family: str
 
 
 class Job(Frozen):

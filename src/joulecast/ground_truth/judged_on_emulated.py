@@ -25,7 +25,7 @@ ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
     "no overlap": (Assumptions(), False),
     "single queue": (Assumptions(single_queue=True), True),
 }
-"""What is left out of the model, and whether gradients overlap as the configuration says."""
+"""Models with a part left out, and whether gradients overlap as the configuration says."""
 
 
 def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibration]:

@@ -4,7 +4,7 @@ Operators, all-reduces, messages and the other parts of a step come from stand-a
 session (:mod:`joulecast.ground_truth.real_results`); the overlap slowdown, gamma, is fitted on two
 configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
 
-What a rank does beside its operators is simulated so:
+What a rank does apart from its operators is simulated so:
 
 * a replica fetches its batch first, and nothing overlaps that (one core): added to the simulated step;
 * a replica copies each gradient into its bucket when it is ready: part of its operator's backward;
@@ -44,7 +44,7 @@ class TrainingCosts:
     network: str
     ranks_at_work: int
     gradient_s_per_byte: float
-    """Beside the operator's own backward, for every byte of gradients that it gives."""
+    """Added to the operator's own backward for every byte of gradients that it gives."""
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
@@ -91,7 +91,7 @@ def _per_byte(results: TrainingResults, part: str, network: str) -> float:
 
 
 def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> TrainingCosts:
-    """What the operators of a configuration cost, with what is done to their gradients."""
+    """Costs of a configuration's operators, with what is done to their gradients."""
     network = configuration.network
     if not configuration.is_pipeline:
         return TrainingCosts(results, network, RANKS, _per_byte(results, "copy", network))
@@ -101,13 +101,13 @@ def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> 
 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
-    """What moves between the ranks: all-reduces in shared memory, and messages between stages."""
+    """Calibrations of what the ranks exchange: all-reduces in shared memory, messages between stages."""
     found = results.collectives.assign(ranks=RANKS)
     return {kind: calibrated(found[found.kind == kind]) for kind in ("all_reduce", "send")}
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
-    """Two ranks of this machine and what is between them."""
+    """The platform of two ranks of this machine and what is between them."""
     links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
     return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
 

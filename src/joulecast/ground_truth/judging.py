@@ -1,4 +1,4 @@
-"""What both judgements of the simulator share: calibrated platforms, the rows, and their errors."""
+"""Calibrated platforms, judged rows and their errors, for both judgements of the simulator."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ PREDICTIONS = ("predicted", "sum", "max")
 
 
 def calibrated(collectives: pd.DataFrame) -> NetworkCalibration:
-    """What the links are worth that undisturbed collectives and messages went over.
+    """The rates of links, from undisturbed collectives and messages over them.
 
     Args:
         collectives: ``kind``, ``ranks``, ``bytes``, ``seconds`` and ``clean``, how many were undisturbed.
@@ -67,7 +67,7 @@ def platform_of(
 def judged_row(
     configuration: Configuration | TrainingConfiguration, steps: pd.DataFrame, predicted_s: float
 ) -> dict[str, Any]:
-    """What is judged of a configuration.
+    """The row of a configuration that is judged.
 
     Args:
         configuration: that was predicted.

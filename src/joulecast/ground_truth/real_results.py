@@ -1,4 +1,4 @@
-"""The folder of results of real training: its tables, and the costs of operators beside them.
+"""The folder of results of real training: its tables, op graphs and costs of operators.
 
 Besides the tables it has
 
@@ -51,7 +51,7 @@ def quietest_database(databases: Sequence[Database]) -> Database:
 
 @dataclass(frozen=True)
 class TrainingResults(Results[TrainingConfiguration]):
-    """What was measured of real training; ``steps`` has the ``buckets`` that the gradients went in.
+    """Measured real training; ``steps`` has the ``buckets`` that the gradients went in.
 
     Attributes:
         parts: ``part``, ``network``, ``rank``, ``bytes``, and their summary as of ``collectives``.

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from joulecast.ground_truth.jobs import Frozen, Job
+from joulecast.ground_truth.jobs import Frozen, Job, StepConfiguration
 
 RANKS = 2
 REPLICA_BATCHES = {"vgg16": 4, "resnet50": 8, "vit_s": 16}
@@ -31,13 +31,12 @@ PIPELINES: tuple[tuple[Literal["gpipe", "1f1b"], int], ...] = (
     ("1f1b", 4),
 )
 FITTING_GAMMA = ("vgg16-overlap-16mb", "resnet50-overlap-24mb")
-"""What the overlap slowdown is fitted on; it is tested on the others."""
+"""Configurations that the overlap slowdown is fitted on; it is tested on the others."""
 
 
-class TrainingConfiguration(Frozen):
+class TrainingConfiguration(StepConfiguration):
     """A step of training on two ranks: two replicas, or a pipeline of two stages."""
 
-    name: str = Field(pattern=r"^[a-z0-9_-]+$")
     family: Literal["data parallel", "overlapped", "gpipe", "1f1b"]
     network: str
     batch: int = Field(ge=1, description="Samples of a replica's step.")
@@ -74,7 +73,7 @@ class TrainingConfiguration(Frozen):
 
 
 class Workload(Frozen):
-    """What all configurations train on."""
+    """Data and optimizer of all configurations."""
 
     image_size: int = 32
     patch_size: int = 16
@@ -130,7 +129,7 @@ def _pipelines(network: str) -> Iterator[TrainingConfiguration]:
 def all_configurations(
     networks: Sequence[str] = tuple(REPLICA_BATCHES),
 ) -> list[TrainingConfiguration]:
-    """What is measured, in order."""
+    """All configurations, in the order of measuring."""
     found: list[TrainingConfiguration] = []
     for network in networks:
         found += [*_replicas(network, False), *_replicas(network, True), *_pipelines(network)]

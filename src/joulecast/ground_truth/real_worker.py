@@ -1,7 +1,7 @@
 """The program of one rank: ``mpiexec -n 2 python -m joulecast.ground_truth.real_worker JOB OUT``.
 
-Trains configurations in turn, with the code that trains in earnest, or measures by itself what is in a step
-beside operators. Every rank keeps to a core of its own. Rank 0 writes what all of them saw.
+Trains configurations in turn, with the code that trains in earnest, or measures by itself what a step has
+besides operators. Every rank keeps to a core of its own. Rank 0 writes what all of them saw.
 """
 
 import gc
@@ -42,22 +42,19 @@ class Clocked:
 
     def __init__(self, comm: MPI.Intracomm, job: TrainingJob) -> None:
         self.comm, self.job = comm, job
-        self._foreign = ForeignLoad(comm.allgather(os.getpid()))
+        self._foreign = ForeignLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
 
     def take(self, work: Callable[[], object]) -> Row:
         """One iteration of all ranks, from the first start to the last end."""
-        is_first = self.comm.rank == 0
-        if is_first:
-            self._foreign.begin()
+        self._foreign.begin()
         # Behind the look at other processes, which takes one rank some milliseconds.
         self.comm.Barrier()
         began, cpu = time.monotonic(), time.process_time()
         work()
         ended, used = time.monotonic(), time.process_time() - cpu
         self.comm.Barrier()
-        cores = self._foreign.cores() if is_first else 0.0
         waited = max(0.0, 1 - used / max(ended - began, 1e-9))
-        of_ranks = self.comm.allgather((began, ended, waited, cores))
+        of_ranks = self.comm.allgather((began, ended, waited, self._foreign.cores()))
         begins, ends, waits, loads = zip(*of_ranks, strict=True)
         return {
             "seconds": max(ends) - min(begins),
@@ -193,7 +190,7 @@ class Ranks:
 
 
 class Parts:
-    """What a step has beside operators, each by itself: never a step."""
+    """Times the parts of a step that are no operators, each by itself: never a step."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks, self.job, self.comm = ranks, ranks.job, ranks.comm
@@ -223,7 +220,7 @@ class Parts:
                 self.parts.append({**what, **row, **mine})
 
     def all_reduces(self) -> None:
-        """The gradients of every layout into buckets, bucket after bucket, with nothing between."""
+        """Time the all-reduces of every bucket that a configuration has."""
         sizes = [p.numel() for p in reversed(self.ranks.trainer.parameters)]
         reducer = self.ranks.trainer.buckets.reducer
         layouts = {c.bucket_mb for c in self.job.configurations if c.bucket_mb is not None}
@@ -245,7 +242,7 @@ class Parts:
                     self._collective("all_reduce", size, reduce)
 
     def gradients(self) -> None:
-        """Copying every gradient into the buckets, and adding a micro-batch's to those before."""
+        """Time copying all gradients into the buckets, and adding a micro-batch's to those before."""
         trainer = self.ranks.trainer
         sums = [torch.zeros_like(p) for p in trainer.parameters]
         size = sum(p.numel() * _BYTES for p in trainer.parameters)
@@ -267,7 +264,7 @@ class Parts:
         return time.perf_counter() - begin - spent
 
     def update(self) -> None:
-        """The optimizer on a replica, and the batch."""
+        """Time the optimizer on a replica, and fetching the batch."""
         trainer = self.ranks.trainer
         size = sum(p.numel() * _BYTES for p in trainer.parameters)
         zeros = trainer.buckets.discard()
@@ -275,7 +272,7 @@ class Parts:
         self._part("materials", 0, lambda: next(trainer.loader))
 
     def stages(self) -> None:
-        """The optimizer on each stage, and what goes from one to the other."""
+        """Time the optimizer on each stage, and the messages from one to the other."""
         pipelines = [c for c in self.job.configurations if c.is_pipeline]
         for cut in dict.fromkeys(c.cut for c in pipelines):
             alike = [c for c in pipelines if c.cut == cut]

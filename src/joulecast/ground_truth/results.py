@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, TypeAdapter
@@ -28,7 +28,7 @@ from joulecast.files.names import relative_name
 from joulecast.files.reading import read_json, read_json_object, validated
 from joulecast.files.writing import directory_written_aside, sha256_of, write_csv
 from joulecast.ground_truth.disturbance import is_polluted
-from joulecast.ground_truth.jobs import Answer, Row
+from joulecast.ground_truth.jobs import Answer, Row, StepConfiguration
 
 FORMAT = 2
 CONFIGURATIONS_FILE = "configurations.json"
@@ -53,14 +53,7 @@ _COLUMNS = {
 }
 
 
-class _Step(Protocol):
-    """What every configuration has."""
-
-    @property
-    def name(self) -> str: ...
-
-
-C = TypeVar("C", bound=_Step)
+C = TypeVar("C", bound=StepConfiguration)
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """What the results of an experiment are.
+    """The format of an experiment's results.
 
     Attributes:
         configuration: the class of its configurations.
@@ -141,7 +134,7 @@ class Experiment(Generic[C]):
 
 @dataclass(frozen=True)
 class Results(Generic[C]):
-    """What was measured.
+    """Measurements that were read.
 
     Attributes:
         configurations: of all measured steps.
@@ -165,7 +158,7 @@ class Results(Generic[C]):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a session has measured: the answers of its jobs, and the facts of the session."""
+    """Measurements of a session: the answers of its jobs, and the facts of the session."""
 
     answers: Sequence[Answer]
     facts: Mapping[str, Any]
@@ -178,7 +171,7 @@ class Measured:
 def write_results(
     out: Path,
     experiment: Experiment[Any],
-    configurations: Sequence[BaseModel],
+    configurations: Sequence[StepConfiguration],
     sessions: Sequence[Measured],
     write_more: Callable[[Path], object] = lambda folder: None,
 ) -> None:
@@ -214,7 +207,7 @@ def write_results(
 
 
 class _Known(BaseModel):
-    """What of a provenance is looked at."""
+    """The fields of a provenance that reading checks."""
 
     format: int
     sha256: dict[Annotated[str, AfterValidator(relative_name)], str]

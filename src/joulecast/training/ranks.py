@@ -65,7 +65,7 @@ def _reason_file(job: Path) -> Path:
 
 
 def say_reason(error: JoulecastError, job: Path) -> None:
-    """Tell why this rank fails: in the log, and in a file beside the job that it was given.
+    """Say why this rank fails: in the log, and in a file beside the job that it was given.
 
     A launcher may end before it has passed on all that its ranks printed; the file gets there.
     """
@@ -136,7 +136,7 @@ def launch_ranks(
         lock: descriptor of the machine lock, which the ranks inherit.
         timeout_s: afterwards the ranks are ended.
         inside: as of :func:`command_line`.
-        settings: environment variables that the ranks have beside :func:`one_thread_environment`.
+        settings: environment variables that the ranks have besides those of :func:`one_thread_environment`.
 
     Returns:
         The answer.
