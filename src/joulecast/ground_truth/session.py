@@ -103,12 +103,14 @@ class Session:
         return self.folder / f"{job.name}.json"
 
     def kept(self, job: Job) -> Answer | None:
-        """The answer that an earlier try has left, if the job was the same."""
+        """The answer that an earlier try has left, or ``None`` if there is none to this very job."""
         if not self._file(job).is_file():
             return None
         kept = json.loads(self._file(job).read_text())
+        if kept.get("digest") != job.digest():
+            return None
         answer: Answer = kept["answer"]
-        return answer if kept["digest"] == job.digest() else None
+        return answer
 
     def answer(
         self, job: Job, program: Program, inside: Sequence[Sequence[str]] = ()
