@@ -1,4 +1,4 @@
-"""The testbed: what a step is, what was measured and is kept, and one real measurement."""
+"""The emulated network: what a step is, what was measured and is kept, and one real measurement."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -15,15 +16,19 @@ from conftest import ROOT
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
-from joulecast.ground_truth import measure as measuring
-from joulecast.ground_truth.configurations import Configuration, Layer
-from joulecast.ground_truth.families import REPEATED, all_configurations
-from joulecast.ground_truth.jobs import calibration_jobs
-from joulecast.ground_truth.load import foreign_cpu_s
-from joulecast.ground_truth.measure import find_launcher, measure
-from joulecast.ground_truth.namespaces import Link, node_name
-from joulecast.ground_truth.results import read_results
+from joulecast.ground_truth import emulated_network, session
+from joulecast.ground_truth.disturbance import foreign_cpu_s
+from joulecast.ground_truth.emulated_families import (
+    REPEATED,
+    all_configurations,
+    calibration_jobs,
+)
+from joulecast.ground_truth.emulated_network import measure
+from joulecast.ground_truth.emulated_nodes import Link, node_name
+from joulecast.ground_truth.emulated_results import read_results
+from joulecast.ground_truth.emulated_step import Configuration, Layer
 from joulecast.training.machine import machine_lock
+from joulecast.training.ranks import find_launcher
 
 RECORDED = ROOT / "recorded/emulated-network"
 PAYLOAD = 1448 / 1514
@@ -131,7 +136,7 @@ def test_what_is_kept_is_what_the_families_ask_for(results):
         each.name: each.digest() for each in all_configurations()
     }
     assert (results.steps.clean >= 4).all()
-    assert results.steps.median_s.between(0.05, 2).all()
+    assert results.steps.seconds.between(0.05, 2).all()
     assert set(results.steps.index[results.steps.again_s.notna()]) == set(REPEATED)
     assert results.provenance["source_of_seconds"] == "measured"
     assert sum(file.stat().st_size for file in RECORDED.iterdir()) < 2_000_000
@@ -139,9 +144,9 @@ def test_what_is_kept_is_what_the_families_ask_for(results):
 
 def test_the_last_rank_ends_the_step(results):
     keys = ["configuration", "repeat", "iteration"]
-    last = results.ranks.groupby(keys).ended_s.max()
-    assert np.allclose(last, results.iterations.set_index(keys).seconds.loc[last.index])
-    assert results.ranks.began_s.max() < 0.01
+    last = results.rows["ranks"].groupby(keys).ended_s.max()
+    assert np.allclose(last, results.rows["steps"].set_index(keys).seconds.loc[last.index])
+    assert results.rows["ranks"].began_s.max() < 0.01
 
 
 def test_links_limit_what_is_measured(results):
@@ -149,7 +154,7 @@ def test_links_limit_what_is_measured(results):
     ring = all_reduces.query("algorithm == 'ring' and bytes >= 1024 * 1024")
     rate = Link().rate_bits_per_s / 8 * PAYLOAD
     expected_s = 2 * (ring.ranks - 1) / ring.ranks * ring.bytes / rate
-    assert (ring.median_s / expected_s).between(0.99, 1.08).all()
+    assert (ring.seconds / expected_s).between(0.99, 1.08).all()
 
 
 def test_without_overlap_a_step_is_the_sum_of_its_parts(results):
@@ -162,14 +167,14 @@ def test_without_overlap_a_step_is_the_sum_of_its_parts(results):
             part.forward_s + part.backward_s for part in each.layers
         )
         reducing_s = sum(
-            np.interp(size, of_size.bytes, of_size.median_s) for _, size in each.buckets(0)
+            np.interp(size, of_size.bytes, of_size.seconds) for _, size in each.buckets(0)
         )
-        measured_s = results.steps.median_s[each.name]
+        measured_s = results.steps.seconds[each.name]
         assert computing_s + reducing_s == pytest.approx(measured_s, rel=0.03), each.name
 
 
 def test_a_folder_that_was_changed_or_is_something_else_is_refused(tmp_path):
-    with pytest.raises(JoulecastError, match="no measurements of the testbed"):
+    with pytest.raises(JoulecastError, match="no measurements of the emulated network"):
         read_results(tmp_path)
     copy = tmp_path / "copy"
     shutil.copytree(RECORDED, copy)
@@ -224,7 +229,7 @@ def test_own_processes_are_not_foreign():
 SUMS = """
 import numpy as np
 from mpi4py import MPI
-from joulecast.ground_truth.messages import ALL_REDUCES, Rank
+from joulecast.ground_truth.emulated_messages import ALL_REDUCES, Rank
 comm, rank = MPI.COMM_WORLD, Rank()
 for algorithm in ALL_REDUCES.values():
     for size in (1, 5, 1001, 65536):
@@ -261,7 +266,8 @@ def test_a_step_is_measured(tmp_path, monkeypatch):
     launcher_or_skip()
     skip_if_measuring()
     name = "dp2-even-whole-after"
-    monkeypatch.setattr(measuring, "_ATTEMPTS", 1)
+    once = replace(emulated_network.PROGRAM, attempts=1)
+    monkeypatch.setattr(emulated_network, "PROGRAM", once)
     told = []
     out = tmp_path / "out"
     try:
@@ -273,7 +279,7 @@ def test_a_step_is_measured(tmp_path, monkeypatch):
     seen = read_results(out)
     assert [each.name for each in seen.configurations] == [name]
     # 0.24 s of computing and 4 MiB each way; a busy machine may take longer, none can take less.
-    assert 0.24 + (4 << 20) / (25e6 * PAYLOAD) - 0.002 < seen.steps.median_s[name] < 10
+    assert 0.24 + (4 << 20) / (25e6 * PAYLOAD) - 0.002 < seen.steps.seconds[name] < 10
     assert told[0].startswith(f"1/1 {name}")
     assert not (tmp_path / "out.work").exists()
     assert (
@@ -284,25 +290,35 @@ def test_a_step_is_measured(tmp_path, monkeypatch):
 def test_an_interrupted_measurement_goes_on(tmp_path, monkeypatch):
     names, launched = ["dp2-even-512k", "dp2-even-2048k"], []
 
-    def launch(launcher, job, log, lock):
+    def launch(program, job, *of_session, **placing):
         launched.append(job.name)
         if len(launched) == 2:
             raise KeyboardInterrupt
-        seen = {"began_s": [0.0] * 2, "ended_s": [0.3] * 2, "late_s": 0.0, "foreign_cores": 0.0}
-        return [[seen] * job.iterations for _ in job.parts]
+        what = {"configuration": job.name, "repeat": 0}
+        outcome = {"seconds": 0.3, "foreign_cores": 0.0, "late_s": 0.0}
+        of_ranks = [{"rank": rank, "began_s": 0.0, "ended_s": 0.3} for rank in range(2)]
+        return {
+            "steps": [what | outcome] * job.iterations,
+            "ranks": [what | each for each in of_ranks] * job.iterations,
+        }
 
     @contextmanager
     def nothing(*arguments):
         yield 0
 
     launcher_or_skip()
-    monkeypatch.setattr(measuring, "_launch", launch)
-    for held in ("nodes", "machine_lock", "awake_cores"):
-        monkeypatch.setattr(measuring, held, nothing)
-    monkeypatch.setattr(measuring, "require_means", lambda: None)
+    monkeypatch.setattr(session, "launch_ranks", launch)
+    monkeypatch.setattr(session, "machine_lock", nothing)
+    for held in ("nodes", "awake_cores"):
+        monkeypatch.setattr(emulated_network, held, nothing)
+    monkeypatch.setattr(emulated_network, "require_means", lambda: None)
     with pytest.raises(KeyboardInterrupt):
         measure(tmp_path / "out", lambda said: None, names)
     assert not (tmp_path / "out").exists()
     measure(tmp_path / "out", lambda said: None, names)
     assert launched == [names[0], names[1], names[1]]
-    assert list(read_results(tmp_path / "out").steps.index) == names
+    seen = read_results(tmp_path / "out")
+    assert list(seen.steps.index) == names
+    # Iterations are numbered for each configuration, and for each of its ranks.
+    assert list(seen.rows["steps"].iteration) == [*range(7), *range(7)]
+    assert (seen.rows["ranks"].groupby(["configuration", "rank"]).iteration.max() == 6).all()

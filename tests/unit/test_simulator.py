@@ -12,7 +12,7 @@ from joulecast.graphs.shipped_graphs import load
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
 from joulecast.platforms import Cluster, Device, Link, Platform
 from joulecast.simulator.cutting import even_cut
-from joulecast.simulator.executor import Slowdown, Task, TaskGraph, execute
+from joulecast.simulator.executor import Activity, ActivityGraph, Slowdown, execute
 from joulecast.simulator.network import SharedNetwork, fair_rates
 from joulecast.simulator.simulate import Assumptions, Simulation, simulate
 from joulecast.simulator.strategy import Strategy, parse_strategy
@@ -114,7 +114,7 @@ def test_zero_volumes(zero: int, volume: float) -> None:
     # Bytes through a port, in units of the weights times (R - 1) / R (Rajbhandari et al. 2020, section 7).
     graph = chain(3, gradient_bytes=MB)
     simulated = run(graph, cluster_of(), f"dp=4,zero={zero}")
-    sent = sum(task.work for task in simulated.tasks.tasks if task.usage is not None)
+    sent = sum(task.work for task in simulated.activities.activities if task.usage is not None)
     assert sent == pytest.approx(volume * 3 * MB * 3 / 4)
 
 
@@ -134,9 +134,9 @@ def test_max_min_sharing() -> None:
 
 
 def test_a_transfer_speeds_up_when_another_ends() -> None:
-    graph = TaskGraph()
-    graph.add(Task("small", (0,), 10.0, {0: 1.0}))
-    graph.add(Task("large", (1,), 30.0, {0: 1.0}))
+    graph = ActivityGraph()
+    graph.add(Activity("small", (0,), 10.0, {0: 1.0}))
+    graph.add(Activity("large", (1,), 30.0, {0: 1.0}))
     timeline = execute(graph, SharedNetwork([10.0]))
     assert timeline.end_s == pytest.approx([2.0, 4.0])
 
@@ -303,11 +303,11 @@ def test_fair_rates_fill_a_port_of_every_flow(
 
 
 def test_an_endless_schedule_is_an_error() -> None:
-    graph = TaskGraph()
-    first = graph.add(Task("first", (0,), 1.0))
-    second = graph.add(Task("second", (0,), 1.0), [first])
+    graph = ActivityGraph()
+    first = graph.add(Activity("first", (0,), 1.0))
+    second = graph.add(Activity("second", (0,), 1.0), [first])
     graph.wait(first, second)
-    with pytest.raises(JoulecastError, match="never ends: 2 of 2 tasks"):
+    with pytest.raises(JoulecastError, match="never ends: 2 of 2 activities"):
         execute(graph, SharedNetwork([]), Slowdown())
 
 
@@ -387,7 +387,7 @@ def test_out_of_memory_is_a_verdict() -> None:
 
 def test_biases_of_row_parallel_layers_need_no_sum() -> None:
     simulated = simulate(load("gpt2"), cluster_of(per_node=8), parse_strategy("tp=4"), 2)
-    assert not [task for task in simulated.tasks.tasks if task.gradient]
+    assert not [task for task in simulated.activities.activities if task.gradient]
 
 
 def test_zero_keeps_whole_gradients_while_micro_batches_add_up() -> None:
@@ -405,7 +405,7 @@ def test_more_parts_than_anything_has() -> None:
 
 def test_tied_weights_of_two_stages_are_exchanged() -> None:
     simulated = simulate(load("gpt2"), cluster_of(), parse_strategy("pp=2,micro=2"), 2)
-    tied = [t for t in simulated.tasks.tasks if "tied" in t.label]
+    tied = [t for t in simulated.activities.activities if "tied" in t.label]
     # The token embedding, on the first stage, is the output layer's weight, on the last.
     assert [t.work for t in tied] == [50257 * 768 * 4] * 2
 
@@ -413,10 +413,10 @@ def test_tied_weights_of_two_stages_are_exchanged() -> None:
 def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
     graph = load("gpt2")
     simulated = simulate(graph, cluster_of(per_node=4), parse_strategy("tp=4"), 2)
-    sums = [t for t in simulated.tasks.tasks if t.label.startswith("all_reduce")]
+    sums = [t for t in simulated.activities.activities if t.label.startswith("all_reduce")]
     # 2 in forward and 2 in backward of each of 12 blocks, the embedding's, and the output layer's.
     assert len(sums) == 12 * 4 + 2
-    assert not [t for t in simulated.tasks.tasks if "gather" in t.label]
+    assert not [t for t in simulated.activities.activities if "gather" in t.label]
     assert all(
         op.dim("classes").kind is DimKind.REDUCE for op in graph.ops if op.kind == "cross_entropy"
     )

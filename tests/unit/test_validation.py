@@ -17,11 +17,9 @@ from joulecast.ground_truth.judged_on_real import (
     strategy_of,
     with_named_ops,
 )
-from joulecast.ground_truth.real_results import (
-    TrainingConfiguration,
-    TrainingResults,
-    read_training_results,
-)
+from joulecast.ground_truth.judging import with_errors
+from joulecast.ground_truth.real_results import TrainingResults, read_training_results
+from joulecast.ground_truth.real_step import TrainingConfiguration
 
 FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
 
@@ -33,7 +31,7 @@ def results() -> TrainingResults:
 
 @pytest.fixture(scope="module")
 def judged(results: TrainingResults) -> pd.DataFrame:
-    return judge_training(results)
+    return with_errors(judge_training(results))
 
 
 def test_what_is_recorded_is_enough(results):
@@ -52,8 +50,8 @@ def test_what_is_recorded_is_enough(results):
 def test_real_training_is_predicted_within_what_it_varies_by_itself(judged):
     assert 0 <= judged.attrs["gamma"] <= 4 and judged.fitted.sum() == 2
     held_out = judged[~judged.fitted]
-    error = held_out.error_percent.abs()
-    noise = (100 * (judged.again_s / judged.measured_s - 1)).abs().mean()
+    error = held_out.predicted_error_percent.abs()
+    noise = judged.noise_percent.abs().mean()
     assert error.mean() < 5 and error.mean() < 1.5 * noise
     # Every family by itself, replicas and pipelines.
     assert (error.groupby(held_out.family).mean() < 5).all()
@@ -71,7 +69,7 @@ def test_replicas_with_overlap_have_the_buckets_that_the_simulator_gives_them(re
     for configuration in results.configurations:
         if configuration.is_pipeline:
             continue
-        tasks = predict(results, configuration, found, 1.0).tasks.tasks
+        tasks = predict(results, configuration, found, 1.0).activities.activities
         buckets = sum(task.label.startswith("gradients") for task in tasks)
         assert buckets == results.steps.buckets[configuration.name], configuration.name
 

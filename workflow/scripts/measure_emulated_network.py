@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulecast.campaign.scripts import logged
-from joulecast.ground_truth.measure import measure
+from joulecast.ground_truth.emulated_network import measure
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -1,66 +1,44 @@
-"""What one MPI job measures: a configuration, or a series of stand-alone collectives."""
+"""A job of an experiment and its answer, in the one format that both experiments use."""
 
-from typing import Literal
+import hashlib
+import json
+from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from joulecast.ground_truth.configurations import Algorithm, Configuration, Frozen
+Row = dict[str, Any]
+"""One iteration: what was measured, and its values by column."""
+Answer = dict[str, list[Row]]
+"""The rows that a job has measured, by table (:class:`joulecast.ground_truth.results.Table`)."""
 
-KIB = 1024
-SIZES_BYTES = tuple(size * KIB for size in (128, 256, 512, 1024, 2048, 4096))
+
+class Frozen(BaseModel):
+    """A value that JSON can hold and that does not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def digest(self) -> str:
+        """SHA-256 of everything in it."""
+        return hashlib.sha256(
+            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        ).hexdigest()
 
 
-class Collective(Frozen):
-    """A communication with nothing beside it: ``all_reduce`` of all ranks, ``send`` from 0 to 1."""
+class StepConfiguration(Frozen):
+    """A step of training; each experiment adds how it is done."""
 
-    kind: Literal["all_reduce", "send"]
-    algorithm: Algorithm = "ring"
-    bytes: int = Field(ge=4, multiple_of=4)
+    name: str = Field(pattern=r"^[a-z0-9_-]+$")
+    family: str
 
 
 class Job(Frozen):
-    """One launch: parts measured one after the other, each ``iterations`` times after a warm-up.
+    """One launch of MPI; each experiment adds what its ranks are to do.
 
     ``repeat`` tells a second measurement of the same thing (A/A) from the first.
     """
 
     name: str
     ranks: int = Field(ge=1)
-    ranks_per_node: int = Field(1, ge=1)
     repeat: int = Field(0, ge=0)
     warm_up: int = Field(2, ge=0)
-    iterations: int = Field(7, ge=1)
-    parts: tuple[Configuration | Collective, ...]
-
-
-def step_job(configuration: Configuration, repeat: int = 0) -> Job:
-    """The measurement of one configuration."""
-    suffix = f".again{repeat}" if repeat else ""
-    return Job(
-        name=configuration.name + suffix,
-        ranks=configuration.ranks,
-        ranks_per_node=configuration.ranks_per_node,
-        repeat=repeat,
-        parts=(configuration,),
-    )
-
-
-def calibration_jobs() -> list[Job]:
-    """Stand-alone collectives only: nothing in them is a step of training."""
-    jobs = []
-    for ranks in (2, 4, 8):
-        parts = [
-            Collective(kind="all_reduce", algorithm=algorithm, bytes=size)
-            for algorithm in ("ring", "recursive_doubling", "rabenseifner")
-            for size in SIZES_BYTES
-        ]
-        if ranks == 2:
-            parts += [Collective(kind="send", bytes=size) for size in SIZES_BYTES]
-        jobs.append(Job(name=f"collectives-{ranks}", ranks=ranks, parts=tuple(parts)))
-    local = [
-        Collective(kind=kind, bytes=size) for kind in ("all_reduce", "send") for size in SIZES_BYTES
-    ]
-    jobs.append(
-        Job(name="collectives-2-on-one-node", ranks=2, ranks_per_node=2, parts=tuple(local))
-    )
-    return jobs
+    iterations: int = Field(ge=1)

@@ -1,7 +1,7 @@
 """The simulator judged on the emulated network: its calibration, its configurations, its error.
 
 The network is calibrated on stand-alone collectives alone; every configuration is then predicted before it
-is compared with what was measured (``../testbed``, ``recorded/emulated-network``).
+is compared with what was measured (``recorded/emulated-network``).
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,12 @@ import pandas as pd
 
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
-from joulecast.ground_truth.configurations import Configuration
+from joulecast.ground_truth.emulated_step import Configuration
+from joulecast.ground_truth.judging import calibrated, judged_row, platform_of
 from joulecast.ground_truth.results import Results
-from joulecast.platforms import Cluster, Device, Link, Platform
+from joulecast.platforms import Platform
 from joulecast.simulator.network import alone
-from joulecast.simulator.network_calibration import NetworkCalibration, calibrate_network
+from joulecast.simulator.network_calibration import NetworkCalibration
 from joulecast.simulator.simulate import Assumptions, Simulation, simulate
 from joulecast.simulator.strategy import Node, Strategy
 
@@ -24,56 +25,26 @@ ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
     "no overlap": (Assumptions(), False),
     "single queue": (Assumptions(single_queue=True), True),
 }
-"""What is left out of the model, and whether gradients overlap as the configuration says."""
+"""Models with a part left out, and whether gradients overlap as the configuration says."""
 
 
-def _points(results: Results, algorithm: str, ranks_per_node: int) -> pd.DataFrame:
-    frame = results.collectives
-    chosen = frame[(frame.ranks_per_node == ranks_per_node) & (frame.clean > 0)]
-    chosen = chosen[(chosen.kind == "send") | (chosen.algorithm == algorithm)]
-    return chosen.rename(columns={"median_s": "seconds"})[["kind", "ranks", "bytes", "seconds"]]
-
-
-def calibrations(results: Results, algorithm: str = "ring") -> dict[str, NetworkCalibration]:
-    """Calibration of the link between nodes and of the memory inside one, for one all-reduce algorithm."""
+def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibration]:
+    """Calibration of the link between nodes and of the memory inside one, with ring all-reduces."""
+    points = results.collectives
+    points = points[(points.kind == "send") | (points.algorithm == "ring")]
     return {
-        "nic": calibrate_network(_points(results, algorithm, 1)),
-        "node": calibrate_network(_points(results, algorithm, 2)),
+        "nic": calibrated(points[points.ranks_per_node == 1]),
+        "node": calibrated(points[points.ranks_per_node == 2]),
     }
 
 
-def emulated_platform(results: Results, ranks_per_node: int, algorithm: str = "ring") -> Platform:
+def emulated_platform(results: Results[Configuration], ranks_per_node: int) -> Platform:
     """The emulated network as a platform, with the rates of its calibration."""
-    found = calibrations(results, algorithm)
-    links = [
-        Link(
-            name="nic",
-            bytes_per_s=found["nic"].bytes_per_s,
-            latency_s=found["nic"].latency_s,
-        )
-    ]
+    found = calibrations(results)
+    links: dict[tuple[str, int | None], NetworkCalibration] = {("nic", None): found["nic"]}
     if ranks_per_node > 1:
-        inside = found["node"]
-        links.insert(
-            0,
-            Link(
-                name="node",
-                joins=ranks_per_node,
-                bytes_per_s=inside.bytes_per_s,
-                latency_s=inside.latency_s,
-            ),
-        )
-    return Platform(
-        name="emulated-network",
-        cluster=Cluster(
-            devices_per_node=ranks_per_node,
-            device=Device(name="a sleeping rank"),
-            links=tuple(links),
-            collective_launch_s=found["nic"].launch_s,
-            collective_algorithm=found["nic"].algorithm,
-            overlap_slowdown=0.0,
-        ),
-    )
+        links = {("node", ranks_per_node): found["node"], **links}
+    return platform_of("emulated-network", "a sleeping rank", links, ranks_per_node, 0.0)
 
 
 def graph_of(configuration: Configuration) -> OpGraph:
@@ -142,7 +113,7 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     count = simulation.fleet.classes.count
     computing, talking = [0.0] * count, [0.0] * count
     capacity = simulation.capacity
-    for task in simulation.tasks.tasks:
+    for task in simulation.activities.activities:
         if task.usage is None:
             computing[task.devices[0]] += task.work
             continue
@@ -154,36 +125,23 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     return max(c + t for c, t in both), max(max(c, t) for c, t in both)
 
 
-def judge(results: Results) -> pd.DataFrame:
+def judge(results: Results[Configuration]) -> pd.DataFrame:
     """Predict every measured configuration.
 
     Returns:
-        a row a configuration: ``configuration``, ``family``, ``ranks``, ``measured_s``, ``spread_s``,
-        ``again_s`` (the A/A repeat), ``predicted_s``, ``sum_s``, ``max_s``, and the prediction of every
-        ablation (``no sharing``, ...).
+        a row a configuration: the columns of :func:`judged_row`, ``sum_s``, ``max_s``, and the prediction of
+        every ablation (``no sharing``, ...).
     """
     rows = []
     platforms = {count: emulated_platform(results, count) for count in (1, 2)}
     for configuration in results.configurations:
-        measured = results.steps.loc[configuration.name]
         platform = platforms[configuration.ranks_per_node]
         simulations = {
             name: predict(configuration, platform, assumed, overlap)
             for name, (assumed, overlap) in ABLATIONS.items()
         }
         total, larger = sum_and_max(simulations["no sharing"])
-        rows.append(
-            {
-                "configuration": configuration.name,
-                "family": configuration.family,
-                "ranks": configuration.ranks,
-                "measured_s": measured.median_s,
-                "spread_s": measured.spread_s,
-                "again_s": measured.again_s,
-                "predicted_s": simulations["full"].step_s,
-                "sum_s": total,
-                "max_s": larger,
-                **{n: s.step_s for n, s in simulations.items() if n != "full"},
-            }
-        )
+        row = judged_row(configuration, results.steps, simulations.pop("full").step_s)
+        row |= {"sum_s": total, "max_s": larger}
+        rows.append(row | {name: simulation.step_s for name, simulation in simulations.items()})
     return pd.DataFrame(rows)

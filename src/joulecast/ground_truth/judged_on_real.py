@@ -4,7 +4,7 @@ Operators, all-reduces, messages and the other parts of a step come from stand-a
 session (:mod:`joulecast.ground_truth.real_results`); the overlap slowdown, gamma, is fitted on two
 configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
 
-What a rank does beside its operators is told to the simulator so:
+What a rank does apart from its operators is simulated so:
 
 * a replica fetches its batch first, and nothing overlaps that (one core): added to the simulated step;
 * a replica copies each gradient into its bucket when it is ready: part of its operator's backward;
@@ -25,13 +25,14 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
 from joulecast.graphs.database import Measured, signature
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.ground_truth.real_results import TrainingConfiguration, TrainingResults
-from joulecast.platforms import Cluster, Device, Link, Platform
-from joulecast.simulator.network_calibration import NetworkCalibration, calibrate_network
+from joulecast.ground_truth.judging import calibrated, judged_row, platform_of
+from joulecast.ground_truth.real_results import TrainingResults
+from joulecast.ground_truth.real_step import RANKS, TrainingConfiguration
+from joulecast.platforms import Platform
+from joulecast.simulator.network_calibration import NetworkCalibration
 from joulecast.simulator.simulate import Simulation, simulate
 from joulecast.simulator.strategy import Node, Strategy
 
-RANKS = 2
 LARGEST_GAMMA = 4.0
 
 
@@ -43,7 +44,7 @@ class TrainingCosts:
     network: str
     ranks_at_work: int
     gradient_s_per_byte: float
-    """Beside the operator's own backward, for every byte of gradients that it gives."""
+    """Added to the operator's own backward for every byte of gradients that it gives."""
 
     def cost(
         self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
@@ -90,7 +91,7 @@ def _per_byte(results: TrainingResults, part: str, network: str) -> float:
 
 
 def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> TrainingCosts:
-    """What the operators of a configuration cost, with what is done to their gradients."""
+    """Costs of a configuration's operators, with what is done to their gradients."""
     network = configuration.network
     if not configuration.is_pipeline:
         return TrainingCosts(results, network, RANKS, _per_byte(results, "copy", network))
@@ -100,29 +101,15 @@ def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> 
 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
-    """What moves between the ranks: all-reduces in shared memory, and messages between stages."""
-    clean = results.collectives[results.collectives.clean > 0].assign(ranks=RANKS)
-    return {
-        kind: calibrate_network(clean[clean.kind == kind][["kind", "ranks", "bytes", "seconds"]])
-        for kind in ("all_reduce", "send")
-    }
+    """Calibrations of what the ranks exchange: all-reduces in shared memory, messages between stages."""
+    found = results.collectives.assign(ranks=RANKS)
+    return {kind: calibrated(found[found.kind == kind]) for kind in ("all_reduce", "send")}
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
-    """Two ranks of this machine and what is between them."""
-    link = Link(name="between_ranks", bytes_per_s=found.bytes_per_s, latency_s=found.latency_s)
-    return Platform(
-        name="two-core-training",
-        cluster=Cluster(
-            nodes=1,
-            devices_per_node=RANKS,
-            device=Device(name="a core"),
-            links=(link,),
-            collective_launch_s=found.launch_s,
-            collective_algorithm=found.algorithm,
-            overlap_slowdown=gamma,
-        ),
-    )
+    """The platform of two ranks of this machine and what is between them."""
+    links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
+    return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
 
 
 def with_named_ops(graph: OpGraph) -> OpGraph:
@@ -209,7 +196,7 @@ def fitted_gamma(results: TrainingResults) -> float:
     def error(gamma: float) -> float:
         squares = 0.0
         for each in chosen:
-            measured = float(results.steps.quiet_s[each.name])
+            measured = float(results.steps.seconds[each.name])
             squares += (predicted_s(results, each, found, gamma) / measured - 1) ** 2
         return squares
 
@@ -223,31 +210,21 @@ def judge_training(results: TrainingResults) -> pd.DataFrame:
     """Predict every measured configuration.
 
     Returns:
-        a row a configuration: ``configuration``, ``family``, ``network``, ``buckets``, ``measured_s``,
-        ``spread_s``, ``again_s`` (the A/A repeat), ``predicted_s``, ``without_gamma_s`` (overlap for free),
-        ``error_percent`` (signed), ``fitted`` (gamma was fitted on it); ``attrs["gamma"]`` is gamma.
+        a row a configuration: the columns of :func:`judged_row`, ``network``, ``buckets``,
+        ``without_gamma_s`` (overlap for free), ``fitted`` (gamma was fitted on it); ``attrs["gamma"]`` is
+        gamma.
     """
     found, gamma = calibrations(results), fitted_gamma(results)
     rows = []
     for configuration in results.configurations:
-        measured = results.steps.loc[configuration.name]
         predicted = predicted_s(results, configuration, found, gamma)
-        free = predicted_s(results, configuration, found, 0.0)
-        rows.append(
-            {
-                "configuration": configuration.name,
-                "family": configuration.family,
-                "network": configuration.network,
-                "buckets": measured.buckets,
-                "measured_s": measured.quiet_s,
-                "spread_s": measured.spread_s,
-                "again_s": measured.again_s,
-                "predicted_s": predicted,
-                "without_gamma_s": free,
-                "error_percent": 100 * (predicted / measured.quiet_s - 1),
-                "fitted": configuration.fits_gamma,
-            }
-        )
+        more = {
+            "network": configuration.network,
+            "buckets": results.steps.buckets[configuration.name],
+            "without_gamma_s": predicted_s(results, configuration, found, 0.0),
+            "fitted": configuration.fits_gamma,
+        }
+        rows.append(judged_row(configuration, results.steps, predicted) | more)
     frame = pd.DataFrame(rows)
     frame.attrs["gamma"] = gamma
     return frame

@@ -1,7 +1,7 @@
 """The program of one rank: ``mpiexec -n 2 python -m joulecast.ground_truth.real_worker JOB OUT``.
 
-Trains configurations in turn, with the code that trains in earnest, or measures by itself what is in a step
-beside operators. Every rank keeps to a core of its own. Rank 0 writes what all of them saw.
+Trains configurations in turn, with the code that trains in earnest, or measures by itself what a step has
+besides operators. Every rank keeps to a core of its own. Rank 0 writes what all of them saw.
 """
 
 import gc
@@ -10,23 +10,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import psutil
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from joulecast.files.writing import written_aside
-from joulecast.ground_truth.real_results import (
-    TrainingConfiguration,
-    Workload,
-    is_polluted,
-)
+from joulecast.ground_truth.disturbance import ForeignLoad, is_polluted
+from joulecast.ground_truth.jobs import Answer, Row
+from joulecast.ground_truth.real_step import TrainingConfiguration, TrainingJob
 from joulecast.platforms import Platform
 from joulecast.records.spec import RunSpec, Training
 from joulecast.records.spec import Workload as SpecWorkload
@@ -41,88 +37,45 @@ from joulecast.workloads.datasets import open_dataset
 _BYTES = 4
 
 
-class TrainingJob(BaseModel):
-    """One launch for one network: steps of configurations in ``rounds``, or what is beside operators."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    kind: Literal["steps", "parts"]
-    network: str
-    configurations: tuple[TrainingConfiguration, ...]
-    workload: Workload = Workload()
-    repeat: int = 0
-    rounds: int = 1
-    """Times that every configuration's turn comes, forwards and backwards through the list."""
-    warm_up: int = 2
-    iterations: int = 4
-    """Wanted of every turn: undisturbed ones."""
-    tries: int = 8
-    """Iterations of a turn at most."""
-
-
-@dataclass
-class Taken:
-    """What one rank saw of an iteration, on the clock that all ranks share."""
-
-    began: float
-    ended: float
-    waited_share: float
-    used_s: float
-    """CPU time of this rank."""
-    busy_s: float
-    """CPU time of the whole machine, stolen time included; in ticks of 10 ms."""
-    stages: dict[str, float] = field(default_factory=dict)
-
-
-def _busy_s() -> float:
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
-
-
 class Clocked:
     """Times what all ranks do together."""
 
     def __init__(self, comm: MPI.Intracomm, job: TrainingJob) -> None:
         self.comm, self.job = comm, job
+        self._foreign = ForeignLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
 
-    def take(self, work: Callable[[], Any]) -> Taken:
-        """Do it once, starting with all other ranks."""
+    def take(self, work: Callable[[], object]) -> Row:
+        """One iteration of all ranks, from the first start to the last end."""
+        self._foreign.begin()
+        # Behind the look at other processes, which takes one rank some milliseconds.
         self.comm.Barrier()
-        busy = _busy_s()
         began, cpu = time.monotonic(), time.process_time()
         work()
         ended, used = time.monotonic(), time.process_time() - cpu
-        waited = max(0.0, 1 - used / max(ended - began, 1e-9))
-        busy = _busy_s() - busy
         self.comm.Barrier()
-        return Taken(began, ended, waited, used, busy)
+        waited = max(0.0, 1 - used / max(ended - began, 1e-9))
+        of_ranks = self.comm.allgather((began, ended, waited, self._foreign.cores()))
+        begins, ends, waits, loads = zip(*of_ranks, strict=True)
+        return {
+            "seconds": max(ends) - min(begins),
+            "waited_share": round(max(waits), 4),
+            "foreign_cores": max(loads),
+        }
 
-    def repeat(self, work: Callable[[int], Taken]) -> Iterator[tuple[int, Taken, dict[str, Any]]]:
-        """Warm up, then take until enough iterations were undisturbed on all ranks.
+    def repeat(self, work: Callable[[int], object]) -> Iterator[Row]:
+        """Iterations after a warm-up, until enough were undisturbed on all ranks.
 
-        Gives the number of each, what this rank saw of it, and all ranks together.
+        Args:
+            work: gets the number of the iteration; below 0 in the warm-up.
         """
         for number in range(-self.job.warm_up, 0):
-            work(number)
+            self.take(partial(work, number))
         clean = number = 0
         while clean < self.job.iterations and number < self.job.tries:
-            mine = work(number)
-            row = self.together(mine)
-            yield number, mine, row
+            row = self.take(partial(work, number))
+            yield row
             clean += not is_polluted(row)
             number += 1
-
-    def together(self, mine: Taken) -> dict[str, Any]:
-        """An iteration of all ranks put together: from the first start to the last end."""
-        of_ranks = self.comm.allgather(mine)
-        seconds = max(t.ended for t in of_ranks) - min(t.began for t in of_ranks)
-        foreign_s = of_ranks[0].busy_s - sum(t.used_s for t in of_ranks)
-        return {
-            "seconds": seconds,
-            "waited_share": round(max(t.waited_share for t in of_ranks), 4),
-            "foreign_cores": round(max(0.0, foreign_s / seconds), 3),
-        }
 
 
 class Ranks:
@@ -139,13 +92,7 @@ class Ranks:
             campaign="validation",
             platform=Platform(name="this machine", hosts=1),
             nodes=comm.size,
-            workload=SpecWorkload(
-                network=job.network,
-                dataset=w.dataset,
-                image_size=w.image_size,
-                patch_size=w.patch_size,
-                classes=w.classes,
-            ),
+            workload=SpecWorkload(network=job.network, **w.of_samples()),
             training=Training(
                 global_batch_size=batch * comm.size,
                 learning_rate=w.learning_rate,
@@ -179,10 +126,6 @@ class Ranks:
         self._has_buckets = True
         broadcast_replica(trainer.network, trainer.buckets, self.comm)
 
-    def _replicas(self, configuration: TrainingConfiguration) -> Callable[[], Any]:
-        self._new_buckets(configuration)
-        return self.trainer.step
-
     def stage(self, configuration: TrainingConfiguration) -> Stage:
         """This rank's stage of a configuration."""
         self._free_buckets()
@@ -210,17 +153,22 @@ class Ranks:
 
         return step
 
-    def turn(self, configuration: TrainingConfiguration) -> list[dict[str, Any]]:
+    def turn(self, configuration: TrainingConfiguration) -> list[Row]:
         """Train one configuration for a while; its kept iterations."""
-        is_pipeline = configuration.is_pipeline
-        step = (self._pipeline if is_pipeline else self._replicas)(configuration)
+        step: Callable[[], Any]
+        if configuration.is_pipeline:
+            step = self._pipeline(configuration)
+        else:
+            self._new_buckets(configuration)
+            step = self.trainer.step
         gc.collect()
 
-        def work(number: int) -> Taken:
+        def work(number: int) -> None:
             self.clock.step = number
-            return self.clocked.take(step)
+            step()
 
-        rows = [row for _, _, row in self.clocked.repeat(work)]
+        what: Row = {"configuration": configuration.name, "repeat": self.job.repeat}
+        rows = [what | row for row in self.clocked.repeat(work)]
         # Only how long stages last counts here: this host's own clock will do.
         booked = self.clock.rows(self.comm.rank, float)
         for number, row in enumerate(rows):
@@ -230,46 +178,49 @@ class Ranks:
             row["buckets"] = sum(entry[2] == "communicating_copy" for entry in mine)
         return rows
 
-    def steps(self) -> dict[str, list[dict[str, Any]]]:
-        """Train all configurations in turns; their iterations by name."""
-        found: dict[str, list[dict[str, Any]]] = {}
+    def steps(self) -> Answer:
+        """Train all configurations in turns; their iterations."""
+        found: list[Row] = []
         order = list(self.job.configurations)
         for turn in range(self.job.rounds):
             for configuration in order if turn % 2 == 0 else reversed(order):
                 arrive_slowly(self.comm)
-                found.setdefault(configuration.name, []).extend(self.turn(configuration))
-        return found
+                found += self.turn(configuration)
+        return {"steps": found}
 
 
 class Parts:
-    """What a step has beside operators, each by itself: never a step."""
+    """Times the parts of a step that are no operators, each by itself: never a step."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks, self.job, self.comm = ranks, ranks.job, ranks.comm
         self.clocked = ranks.clocked
-        self.collectives: list[dict[str, Any]] = []
-        self.parts: list[dict[str, Any]] = []
+        self.collectives: list[Row] = []
+        self.parts: list[Row] = []
 
     def _collective(self, kind: str, size: int, work: Callable[[], Any]) -> None:
-        for number, _, row in self.clocked.repeat(lambda _: self.clocked.take(work)):
-            what = {"kind": kind, "network": self.job.network, "bytes": size}
-            self.collectives.append({**what, "iteration": number, **row})
+        what = {"kind": kind, "network": self.job.network, "bytes": size}
+        rows = self.clocked.repeat(lambda _: work())
+        self.collectives += [what | row for row in rows]
 
-    def _part(self, name: str, size: int, work: Callable[[], Any]) -> None:
-        """Time a part on each rank; what ``work`` returns is subtracted, seconds of preparation."""
+    def _part(self, name: str, size: int, work: Callable[[], object]) -> None:
+        """Time a part on each rank, without the seconds of preparation that ``work`` may return."""
+        own_s = [0.0]
 
-        def timed(number: int) -> Taken:
-            beside: list[Any] = []
-            seen = self.clocked.take(lambda: beside.append(work()))
-            return replace(seen, stages={"own": seen.ended - seen.began - float(beside[0] or 0.0)})
+        def timed(_: int) -> None:
+            begin = time.monotonic()
+            preparing_s = work()
+            own_s[0] = time.monotonic() - begin
+            own_s[0] -= preparing_s if isinstance(preparing_s, float) else 0.0
 
-        for number, mine, row in self.clocked.repeat(timed):
-            for rank, (bytes_, taken) in enumerate(self.comm.allgather((size, mine.stages["own"]))):
-                what = {"part": name, "network": self.job.network, "rank": rank, "bytes": bytes_}
-                self.parts.append({**what, "iteration": number, **row, "seconds": taken})
+        what = {"part": name, "network": self.job.network}
+        for row in self.clocked.repeat(timed):
+            for rank, (of_rank, seconds) in enumerate(self.comm.allgather((size, own_s[0]))):
+                mine = {"rank": rank, "bytes": of_rank, "seconds": seconds}
+                self.parts.append({**what, **row, **mine})
 
     def all_reduces(self) -> None:
-        """The gradients of every layout into buckets, bucket after bucket, with nothing between."""
+        """Time the all-reduces of every bucket that a configuration has."""
         sizes = [p.numel() for p in reversed(self.ranks.trainer.parameters)]
         reducer = self.ranks.trainer.buckets.reducer
         layouts = {c.bucket_mb for c in self.job.configurations if c.bucket_mb is not None}
@@ -291,7 +242,7 @@ class Parts:
                     self._collective("all_reduce", size, reduce)
 
     def gradients(self) -> None:
-        """Copying every gradient into the buckets, and adding a micro-batch's to those before."""
+        """Time copying all gradients into the buckets, and adding a micro-batch's to those before."""
         trainer = self.ranks.trainer
         sums = [torch.zeros_like(p) for p in trainer.parameters]
         size = sum(p.numel() * _BYTES for p in trainer.parameters)
@@ -313,15 +264,15 @@ class Parts:
         return time.perf_counter() - begin - spent
 
     def update(self) -> None:
-        """The optimizer on a replica, and the batch."""
+        """Time the optimizer on a replica, and fetching the batch."""
         trainer = self.ranks.trainer
         size = sum(p.numel() * _BYTES for p in trainer.parameters)
         zeros = trainer.buckets.discard()
         self._part("update", size, lambda: trainer.update(zeros))
-        self._part("materials", 0, lambda: _none(next(trainer.loader)))
+        self._part("materials", 0, lambda: next(trainer.loader))
 
     def stages(self) -> None:
-        """The optimizer on each stage, and what goes from one to the other."""
+        """Time the optimizer on each stage, and the messages from one to the other."""
         pipelines = [c for c in self.job.configurations if c.is_pipeline]
         for cut in dict.fromkeys(c.cut for c in pipelines):
             alike = [c for c in pipelines if c.cut == cut]
@@ -348,8 +299,8 @@ class Parts:
             return lambda: self.comm.Isend(message, 1).Wait()
         return lambda: self.comm.Irecv(message, 0).Wait()
 
-    def measure(self) -> dict[str, list[dict[str, Any]]]:
-        """All of it."""
+    def measure(self) -> Answer:
+        """Measure all parts; their iterations."""
         self.all_reduces()
         self.gradients()
         self.update()
@@ -357,17 +308,15 @@ class Parts:
         return {"collectives": self.collectives, "parts": self.parts}
 
 
-def _none(_: object) -> None:
-    """Nothing, whatever it is given."""
-
-
 def main(job_file: str, out: str) -> None:
     """Do a job's part on this rank."""
     comm = MPI.COMM_WORLD
     job = TrainingJob.model_validate_json(Path(job_file).read_text())
     cores = sorted(os.sched_getaffinity(0))
-    if comm.size != 2 or len(cores) < comm.size:
-        sys.exit(f"error: {job.name}: 2 ranks and a core for each are needed, not {comm.size}")
+    if comm.size != job.ranks or len(cores) < comm.size:
+        sys.exit(
+            f"error: {job.name}: {job.ranks} ranks and a core for each are needed, not {comm.size}"
+        )
     os.sched_setaffinity(0, {cores[comm.rank]})
     ranks = Ranks(job, comm)
     with torch.no_grad() if job.kind == "parts" else torch.enable_grad():

@@ -1,190 +1,259 @@
-"""Measured steps and collectives, written and read back: needs no root, MPI or namespaces.
+"""The folder of results of an experiment, written and read back: needs no root, no torch and no MPI.
 
-A folder has ``configurations.json``, ``steps.csv`` (one row an iteration), ``ranks.csv`` (one row an
-iteration and rank: seconds after the common start at which it began and had finished everything),
-``collectives.csv`` (one row an iteration), and ``provenance.json`` with the SHA-256 of the others.
-Iterations that were disturbed are kept and marked ``polluted``.
+A folder has
+
+``configurations.json``   the steps that were measured
+``steps.csv``             a row an iteration: its seconds and what disturbed it
+``collectives.csv``       the same for stand-alone collectives and messages
+other tables              of the experiment
+``provenance.json``       where all this comes from, with the SHA-256 of the others
+
+Disturbed iterations are kept and marked ``polluted``. Nothing but ``steps.csv`` is about steps, which are
+what a prediction is judged on.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Generic, TypeVar
 
 import pandas as pd
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
+from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, read_csv
-from joulecast.files.reading import read_json, validated
+from joulecast.files.names import relative_name
+from joulecast.files.reading import read_json, read_json_object, validated
 from joulecast.files.writing import directory_written_aside, sha256_of, write_csv
-from joulecast.ground_truth.configurations import Configuration
-from joulecast.ground_truth.jobs import Job
-from joulecast.ground_truth.kept import PROVENANCE_FILE, checked_provenance
-from joulecast.ground_truth.load import is_polluted
+from joulecast.ground_truth.disturbance import is_polluted
+from joulecast.ground_truth.jobs import Answer, Row, StepConfiguration
 
-FORMAT = 1
-FILES = ("configurations.json", "steps.csv", "ranks.csv", "collectives.csv")
-
-_STEP_COLUMNS = ("configuration", "repeat", "iteration", "seconds", "foreign_cores", "late_s")
-_RANK_COLUMNS = ("configuration", "repeat", "iteration", "rank", "began_s", "ended_s")
-_COLLECTIVE = ("kind", "algorithm", "ranks", "ranks_per_node", "bytes")
-_COLLECTIVE_COLUMNS = (*_COLLECTIVE, "iteration", "seconds", "foreign_cores", "late_s")
-_SUMMARY = ["median_s", "spread_s", "clean", "iterations"]
-
-_WHAT = (
-    "Steps of training and stand-alone collectives, measured on an emulated network: a node is a "
-    "network namespace behind a link limited by tbf in either direction; computations are timed "
-    "sleeps; communication is MPI (isend, irecv) over TCP, of ranks with real-time priority "
-    "(SCHED_RR) that look after their messages every 0.1 ms, on cores kept awake by spinners of "
-    "SCHED_IDLE. `seconds` is from a start that all ranks agreed on to the end of the last rank. "
-    "`foreign_cores` is what processes that are not ours used meanwhile (recorded, not judged); "
-    "`late_s` the latest that a rank noticed the end of a computation; `polluted` says that it was "
-    "more than 5 ms. Two warm-up iterations of every launch are not kept; repeat 1 was measured "
-    "at the end of the session, for an A/A comparison."
+FORMAT = 2
+CONFIGURATIONS_FILE = "configurations.json"
+PROVENANCE_FILE = "provenance.json"
+STAGES = (
+    "materials_s",
+    "computing_s",
+    "communicating_wait_s",
+    "communicating_copy_s",
+    "update_s",
 )
+"""Seconds of rank 0 in the stages of a step; only replicas have them."""
+_COLUMNS = {
+    **dict.fromkeys(("configuration", "kind", "algorithm", "network", "part"), Column("text")),
+    **dict.fromkeys(("repeat", "iteration", "rank", "ranks"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("ranks_per_node", "buckets"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("seconds", "began_s", "ended_s", "late_s"), Column("number", 0, 1e9)),
+    **dict.fromkeys(("waited_share", "foreign_cores"), Column("number", 0, 1e6)),
+    **dict.fromkeys(STAGES, Column("number", 0, 1e9, optional=True)),
+    "bytes": Column("whole", 0, 1e15),
+    "polluted": Column("text", choices=("True", "False")),
+}
+
+
+C = TypeVar("C", bound=StepConfiguration)
 
 
 @dataclass(frozen=True)
-class Results:
-    """What was measured.
+class Table:
+    """A table of iterations.
+
+    Attributes:
+        key: columns that say what was measured; iterations of the same key are numbered.
+        values: columns of what was seen.
+    """
+
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its rows have ``seconds``, and may be disturbed."""
+        return "seconds" in self.values
+
+    def frame(self, rows: Iterable[Row]) -> pd.DataFrame:
+        """The rows of a session, numbered and judged."""
+        frame = pd.DataFrame(rows).reindex(columns=[*self.key, *self.values])
+        number = frame.groupby(list(self.key), sort=False).cumcount()
+        frame.insert(len(self.key), "iteration", number)
+        if self.is_timed:
+            frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
+        return frame
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """The table in a file.
+
+        Raises:
+            JoulecastError: it is not such a table.
+        """
+        names = [*self.key, "iteration", *self.values]
+        names += ["polluted"] if self.is_timed else []
+        columns = {name: _COLUMNS[name] for name in names}
+        table = read_csv(path, "table of measurements", columns)
+        return table.assign(polluted=table["polluted"] == "True") if self.is_timed else table
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[C]):
+    """The format of an experiment's results.
+
+    Attributes:
+        configuration: the class of its configurations.
+        tables: by name, without ``.csv``; ``steps`` and ``collectives`` among them.
+        typical: gives the seconds of something from those of its undisturbed iterations.
+        formats: that are read.
+        missing: of what there are no measurements, and where others are, for a message with ``{why}``.
+    """
+
+    configuration: type[C]
+    tables: Mapping[str, Table]
+    typical: Callable[[list[float]], float]
+    formats: tuple[int, ...]
+    missing: str
+
+    def summary(self, rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+        """Typical seconds of undisturbed iterations in groups.
+
+        Returns:
+            a row a group (the index): ``seconds`` and ``spread_s`` (interquartile range), NaN where no
+            iteration is ``clean``; how many are, and how many ``iterations`` there are.
+        """
+        clean = rows[~rows.polluted].groupby(list(by), sort=False).seconds
+        summary = pd.DataFrame({"iterations": rows.groupby(list(by), sort=False).size()})
+        summary["seconds"] = clean.agg(lambda seconds: self.typical(seconds.tolist()))
+        summary["spread_s"] = clean.quantile(0.75) - clean.quantile(0.25)
+        summary["clean"] = clean.size()
+        return summary.assign(clean=summary.clean.fillna(0).astype(int))
+
+    def apart_from_steps(self, name: str, rows: pd.DataFrame) -> pd.DataFrame:
+        """The summary of a table of what was measured by itself; its key as columns."""
+        return self.summary(rows, self.tables[name].key).reset_index()
+
+
+@dataclass(frozen=True)
+class Results(Generic[C]):
+    """Measurements that were read.
 
     Attributes:
         configurations: of all measured steps.
-        steps: a row for each configuration (the index): ``family``, ``ranks``, ``median_s`` and
-            ``spread_s`` (interquartile range) of clean iterations, how many are ``clean`` of how
-            many ``iterations``, and ``again_s``, the median of the A/A repeat or NaN.
-        collectives: the same summary by ``kind``, ``algorithm``, ``ranks``, ``ranks_per_node`` and
-            ``bytes`` (columns).
-        iterations, ranks, collective_iterations: the raw tables.
+        steps: a row for each configuration (the index), as of :meth:`Experiment.summary`, and ``again_s``,
+            the seconds of the A/A repeat or NaN.
+        collectives: the same summary by the key of the table (columns).
+        rows: the raw tables by name.
         provenance: where all this comes from.
     """
 
-    configurations: list[Configuration]
+    configurations: list[C]
     steps: pd.DataFrame
     collectives: pd.DataFrame
-    iterations: pd.DataFrame
-    ranks: pd.DataFrame
-    collective_iterations: pd.DataFrame
+    rows: dict[str, pd.DataFrame]
     provenance: dict[str, Any]
 
-    def configuration(self, name: str) -> Configuration:
+    def configuration(self, name: str) -> C:
         """The configuration of a name."""
         return next(each for each in self.configurations if each.name == name)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Measurements of a session: the answers of its jobs, and the facts of the session."""
+
+    answers: Sequence[Answer]
+    facts: Mapping[str, Any]
+
+    def rows(self, table: str) -> list[Row]:
+        """The rows of all answers that are of a table."""
+        return [row for answer in self.answers for row in answer.get(table, [])]
+
+
 def write_results(
     out: Path,
-    jobs: Sequence[Job],
-    answers: Mapping[str, list[list[dict[str, Any]]]],
-    session: dict[str, Any],
+    experiment: Experiment[Any],
+    configurations: Sequence[StepConfiguration],
+    sessions: Sequence[Measured],
+    write_more: Callable[[Path], object] = lambda folder: None,
 ) -> None:
-    """Write what ``jobs`` measured (by name: for every part its iterations) to a new folder."""
-    steps, ranks, collectives = [], [], []
-    configurations: dict[str, Configuration] = {}
-    for job in jobs:
-        for part, seen in zip(job.parts, answers[job.name], strict=True):
-            for iteration, each in enumerate(seen):
-                outcome = (max(each["ended_s"]), each["foreign_cores"], each["late_s"])
-                if not isinstance(part, Configuration):
-                    what = (part.kind, part.algorithm, job.ranks, job.ranks_per_node, part.bytes)
-                    collectives.append((*what, iteration, *outcome))
-                    continue
-                configurations[part.name] = part
-                head = (part.name, job.repeat, iteration)
-                steps.append((*head, *outcome))
-                times = zip(each["began_s"], each["ended_s"], strict=True)
-                ranks += [(*head, rank, *both) for rank, both in enumerate(times)]
+    """Write what was measured to a new folder.
+
+    Args:
+        out: the folder.
+        experiment: whose results they are.
+        configurations: of the steps in the answers.
+        sessions: in the order in which they were measured; tables have their numbers.
+        write_more: puts files that are no tables in the folder that it is given.
+    """
     with directory_written_aside(out) as folder:
-        listed = [each.model_dump(mode="json") for each in configurations.values()]
-        (folder / "configurations.json").write_text(json.dumps(listed, indent=1) + "\n")
-        for name, rows, columns in (
-            ("steps.csv", steps, _STEP_COLUMNS),
-            ("ranks.csv", ranks, _RANK_COLUMNS),
-            ("collectives.csv", collectives, _COLLECTIVE_COLUMNS),
-        ):
-            frame = pd.DataFrame(rows, columns=list(columns))
-            if "late_s" in frame:
-                frame["polluted"] = [is_polluted(late_s) for late_s in frame.late_s]
-                frame["foreign_cores"] = frame.foreign_cores.astype(float).round(3)
-            write_csv(frame, folder / name, float_format="%.6f", lineterminator="\n")
+        listed = [each.model_dump(mode="json") for each in configurations]
+        (folder / CONFIGURATIONS_FILE).write_text(json.dumps(listed, indent=1) + "\n")
+        for name, table in experiment.tables.items():
+            numbered = [
+                table.frame(session.rows(name)).assign(session=number)
+                for number, session in enumerate(sessions)
+            ]
+            frame = pd.concat(numbered, ignore_index=True)
+            write_csv(frame, folder / f"{name}.csv", float_format="%.6f", lineterminator="\n")
+        write_more(folder)
+        files = sorted(file.name for file in folder.iterdir())
         provenance = {
             "format": FORMAT,
-            "what": _WHAT,
             "source_of_seconds": "measured",
             "ended_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            **session,
-            "sha256": {name: sha256_of(folder / name) for name in FILES},
+            "sessions": [dict(session.facts) for session in sessions],
+            "sha256": {name: sha256_of(folder / name) for name in files},
         }
         (folder / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=1) + "\n")
 
 
-def _summary(frame: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Median and spread of clean iterations in groups; NaN where none is clean."""
-    clean = frame[~frame.polluted].groupby(by, sort=False).seconds
-    summary = pd.DataFrame({"iterations": frame.groupby(by, sort=False).size()})
-    summary["median_s"] = clean.median()
-    summary["spread_s"] = clean.quantile(0.75) - clean.quantile(0.25)
-    summary["clean"] = clean.size()
-    summary["clean"] = summary.clean.fillna(0).astype(int)
-    return summary[_SUMMARY]
+class _Known(BaseModel):
+    """The fields of a provenance that reading checks."""
+
+    format: int
+    sha256: dict[Annotated[str, AfterValidator(relative_name)], str]
 
 
-_ITERATION = {
-    "iteration": Column("whole", 0, 1e9),
-    "seconds": Column("number", 0, 1e9),
-    "polluted": Column("text", choices=("True", "False")),
-}
-_STEP = _ITERATION | {"configuration": Column("text"), "repeat": Column("whole", 0, 1e6)}
-_COLLECTIVE_STEP = _ITERATION | {
-    **dict.fromkeys(("kind", "algorithm"), Column("text")),
-    **dict.fromkeys(("ranks", "ranks_per_node", "bytes"), Column("whole", 1, 1e15)),
-}
-_RANK = {
-    "configuration": Column("text"),
-    **dict.fromkeys(("repeat", "iteration", "rank"), Column("whole", 0, 1e9)),
-    **dict.fromkeys(("began_s", "ended_s"), Column("number", 0, 1e9)),
-}
+def _checked_provenance(folder: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+    """The provenance of a folder whose files are as they were when it was written."""
+    try:
+        provenance = read_json_object(folder / PROVENANCE_FILE, "provenance of measurements")
+        known = validated(TypeAdapter(_Known), provenance, PROVENANCE_FILE)
+    except JoulecastError as error:
+        raise JoulecastError(f"{folder} has {experiment.missing.format(why=error)}") from None
+    if known.format not in experiment.formats:
+        readable = " and ".join(map(str, experiment.formats))
+        raise JoulecastError(f"{folder}: format {known.format}, this version reads {readable}")
+    wanted = [CONFIGURATIONS_FILE, *(f"{name}.csv" for name in experiment.tables)]
+    for name in {**dict.fromkeys(wanted), **known.sha256}:
+        if sha256_of(folder / name) != known.sha256.get(name):
+            raise JoulecastError(
+                f"{folder / name} was changed since it was measured (its SHA-256 is not that of "
+                f"{PROVENANCE_FILE}); bring it back with git checkout"
+            )
+    return provenance
 
 
-def _iterations(path: Path, columns: dict[str, Column]) -> pd.DataFrame:
-    table = read_csv(path, "table of measured steps", columns)
-    return table.assign(polluted=table["polluted"] == "True")
-
-
-def read_results(folder: Path) -> Results:
+def read_folder(folder: Path, experiment: Experiment[C]) -> Results[C]:
     """Read what was measured.
 
     Raises:
         JoulecastError: ``folder`` is not such data, or was changed since it was written.
     """
-    provenance = checked_provenance(
-        folder,
-        FORMAT,
-        FILES,
-        "no measurements of the testbed ({why}); the kept ones are in recorded/emulated-network, new ones "
-        "are made by joulecast.ground_truth.measure",
+    provenance = _checked_provenance(folder, experiment)
+    listed = folder / CONFIGURATIONS_FILE
+    configurations: list[C] = validated(
+        TypeAdapter(list[experiment.configuration]),  # type: ignore[name-defined]
+        read_json(listed, "list of configurations"),
+        str(listed),
     )
-    listed = folder / "configurations.json"
-    configurations = validated(
-        TypeAdapter(list[Configuration]), read_json(listed, "list of configurations"), str(listed)
-    )
-    iterations = _iterations(folder / "steps.csv", _STEP)
-    collective_iterations = _iterations(folder / "collectives.csv", _COLLECTIVE_STEP)
-    facts = pd.DataFrame(
-        [(each.name, each.family, each.ranks) for each in configurations],
-        columns=["configuration", "family", "ranks"],
-    ).set_index("configuration")
-    first, again = iterations.repeat == 0, iterations.repeat > 0
-    steps = facts.join(_summary(iterations[first], ["configuration"]))
-    steps["again_s"] = _summary(iterations[again], ["configuration"]).median_s
+    rows = {name: table.read(folder / f"{name}.csv") for name, table in experiment.tables.items()}
+    steps, by = rows["steps"], ["configuration"]
+    summary = experiment.summary(steps[steps.repeat == 0], by)
+    again = experiment.summary(steps[steps.repeat > 0], by)
     return Results(
         configurations=configurations,
-        steps=steps,
-        collectives=_summary(collective_iterations, list(_COLLECTIVE)).reset_index(),
-        iterations=iterations,
-        ranks=read_csv(folder / "ranks.csv", "table of ranks", _RANK),
-        collective_iterations=collective_iterations,
+        steps=summary.reindex([each.name for each in configurations]).assign(again_s=again.seconds),
+        collectives=experiment.apart_from_steps("collectives", rows["collectives"]),
+        rows=rows,
         provenance=provenance,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.simulator.executor import TaskGraph, Timeline
+from joulecast.simulator.executor import ActivityGraph, Timeline
 
 Intervals = NDArray[np.float64]
 
@@ -52,13 +52,15 @@ def _common(first: Intervals, second: Intervals) -> float:
     return total
 
 
-def breakdowns(graph: TaskGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
+def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
     """The breakdown of each class of devices."""
     computing: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
     talking: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
-    for task, start, end in zip(graph.tasks, timeline.start_s, timeline.end_s, strict=True):
-        for device in task.devices:
-            (computing if task.usage is None else talking)[device].append((start, end))
+    for activity, start, end in zip(
+        graph.activities, timeline.start_s, timeline.end_s, strict=True
+    ):
+        for device in activity.devices:
+            (computing if activity.usage is None else talking)[device].append((start, end))
     step = timeline.duration_s
     found = []
     for busy, travels in zip(computing, talking, strict=True):

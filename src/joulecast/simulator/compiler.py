@@ -1,7 +1,8 @@
-"""From the stages' programs to one graph of tasks: classes of ranks, micro-batches, gradients, optimizer.
+"""One graph of activities from the stages' programs: classes of ranks, micro-batches, gradients, optimizer.
 
-Steps between two points where anything is sent or awaited are fused into one task, since nothing can come
-between them; ``mode: proteus``, where an overlap slows whole ops, leaves every op a task of its own.
+Steps between two points where anything is sent or awaited are fused into one activity, since nothing can
+come between them; ``mode: proteus``, where an overlap slows whole ops, leaves every op an activity of its
+own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.simulator.executor import Task, TaskGraph
+from joulecast.simulator.executor import Activity, ActivityGraph
 from joulecast.simulator.fleet import Fleet, uneven
 from joulecast.simulator.program import Key, Message, Phase, StageProgram, Step, reduction
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
@@ -18,7 +19,7 @@ from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy,
 from joulecast.simulator.transfers import Transfers
 
 OPTIMIZER = "optimizer"
-"""Label of its tasks."""
+"""Label of its activities."""
 _AT_THE_END = -1
 """In place of the micro-batch of what is sent once a step."""
 PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
@@ -36,7 +37,7 @@ class _Plan:
 
 
 class Compiler:
-    """Puts the tasks of all classes into one graph."""
+    """Puts the activities of all classes into one graph."""
 
     def __init__(
         self,
@@ -58,17 +59,17 @@ class Compiler:
         self.fuse = fuse
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
-        self.tasks = TaskGraph()
+        self.activities = ActivityGraph()
         self.sources: dict[str, int] = {}
         """Ops by how their cost is known."""
         self._shared: dict[object, int] = {}
         self._plans: dict[tuple[int, tuple[bool, ...]], _Plan] = {}
 
-    def compile(self) -> TaskGraph:
-        """Build the tasks of every class."""
+    def compile(self) -> ActivityGraph:
+        """Build the activities of every class."""
         for number in range(self.fleet.classes.count):
             self._compile_class(number)
-        return self.tasks
+        return self.activities
 
     def _place(self, number: int, axis: str) -> int:
         device = int(self.fleet.classes.first[number])
@@ -150,7 +151,7 @@ class Compiler:
         cost = self.costs.optimizer(kept)
         if cost.seconds > 0:
             seconds = cost.seconds * lane.pace
-            lane.compute(Task(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
+            lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
         gathered = sum(g.bytes for g in program.gradients if g.gathered_after_update)
         if gathered and data > 1:
             message = Message("all_gather", "data", gathered, "gather updated weights", -1)
@@ -159,11 +160,11 @@ class Compiler:
 
 
 class _Lane:
-    """The tasks of one class, as they are added in order."""
+    """The activities of one class, as they are added in order."""
 
     def __init__(self, compiler: Compiler, number: int, stage: int) -> None:
         self.compiler = compiler
-        self.tasks = compiler.tasks
+        self.activities = compiler.activities
         self.number = number
         self.stage = stage
         self.pace = float(compiler.fleet.pace[compiler.fleet.classes.first[number]])
@@ -172,18 +173,18 @@ class _Lane:
         """Last message on each stream."""
         self.gradient_messages: list[int] = []
 
-    def compute(self, task: Task, after: list[int]) -> None:
+    def compute(self, activity: Activity, after: list[int]) -> None:
         before = [] if self.last_compute is None else [self.last_compute]
         if self.compiler.blocking:
             before += list(self.last_on.values())
-        self.last_compute = self.tasks.add(task, [*before, *after])
+        self.last_compute = self.activities.add(activity, [*before, *after])
 
-    def _queued(self, stream: object, task: int) -> None:
+    def _queued(self, stream: object, activity: int) -> None:
         """First in, first out: a message waits for the one before it on its stream."""
         before = self.last_on.get(stream)
-        if before is not None and before != task:
-            self.tasks.wait(task, before)
-        self.last_on[stream] = task
+        if before is not None and before != activity:
+            self.activities.wait(activity, before)
+        self.last_on[stream] = activity
 
     def collective(
         self,
@@ -196,11 +197,11 @@ class _Lane:
         flow = self.compiler.transfers.flow(message.kind, message.axis, self.number)
         shared = self.compiler._shared
         if (key, flow.number) not in shared:
-            task = flow.task(message.label, message.bytes, gradient)
-            shared[key, flow.number] = self.tasks.add(task)
+            activity = flow.activity(message.label, message.bytes, gradient)
+            shared[key, flow.number] = self.activities.add(activity)
         number = shared[key, flow.number]
         for earlier in after:
-            self.tasks.wait(number, earlier)
+            self.activities.wait(number, earlier)
         self._queued(
             "gradient" if gradient else "weights" if message.weights else "feature", number
         )
@@ -210,7 +211,7 @@ class _Lane:
         assert message.key is not None
         number = self._sent(message.key, micro_batch, self.number, message)
         for earlier in after:
-            self.tasks.wait(number, earlier)
+            self.activities.wait(number, earlier)
         self._queued(("to", message.key[4]), number)
         return number
 
@@ -218,15 +219,15 @@ class _Lane:
         shared = self.compiler._shared
         flow = self.compiler.transfers.send(source, key[3], key[4])
         if (key, micro_batch, source) not in shared:
-            task = flow.task(f"send {key[0]}", 0.0, False)
-            shared[key, micro_batch, source] = self.tasks.add(task)
+            activity = flow.activity(f"send {key[0]}", 0.0, False)
+            shared[key, micro_batch, source] = self.activities.add(activity)
         number = shared[key, micro_batch, source]
         if message is not None:
             # The receiver may have come first; only the sender knows the size.
-            sized = flow.task(message.label, message.bytes, False)
-            self.tasks.tasks[number].label = sized.label
-            self.tasks.tasks[number].work = sized.work
-            self.tasks.tasks[number].latency = sized.latency
+            sized = flow.activity(message.label, message.bytes, False)
+            self.activities.activities[number].label = sized.label
+            self.activities.activities[number].work = sized.work
+            self.activities.activities[number].latency = sized.latency
         return number
 
     def exchange(self, tied: list[Message]) -> None:
@@ -261,7 +262,7 @@ class _Lane:
         micro_batch: int,
         buckets: Sequence[Bucket] = (),
     ) -> None:
-        """Add the tasks of one micro-batch's forward or backward."""
+        """Add the activities of one micro-batch's forward or backward."""
         sent: dict[int, int] = {}
         transfers = self.compiler.transfers
 
@@ -285,7 +286,7 @@ class _Lane:
                 after.append(self._sent(received, micro_batch, source))
             label = f"{direction} {micro_batch}"
             seconds = segment.seconds * self.pace
-            self.compute(Task(label, (self.number,), seconds, parts=segment.parts), after)
+            self.compute(Activity(label, (self.number,), seconds, parts=segment.parts), after)
             for number in segment.starts:
                 start(number)
             for place, bucket in enumerate(buckets):

@@ -1,11 +1,12 @@
-"""Running a graph of tasks in simulated time.
+"""Running a graph of activities in simulated time.
 
-Compute tasks take seconds of one device; transfers take bytes through the ports of a network that they
-share. Streams need no queues here: a stream is first in, first out, so that each of its tasks simply waits
-for the one before. Two things change the pace of a task under way: a transfer that starts or ends changes
-the rates of those that share ports with it, and a device that computes while its gradients travel does both
-more slowly (the overlap slowdown gamma). Both are rates here, for exactly as long as they last. With
-``whole_task_slowdown``, as in the paper, a task that meets the other kind at all is slowed from end to end.
+An activity computes for some seconds of one device, or transfers bytes through the ports of a network that
+is shared. Streams need no queues here: a stream is first in, first out, so that each of its activities
+simply waits for the one before. Two things change the pace of an activity under way: a transfer that starts
+or ends changes the rates of those that share ports with it, and a device that computes while its gradients
+travel does both more slowly (the overlap slowdown gamma). Both are rates here, for exactly as long as they
+last. With ``whole_activity`` slowdown, as in the paper, an activity that meets the other kind at all is
+slowed from end to end.
 """
 
 import heapq
@@ -21,7 +22,7 @@ _SAME_TIME = 1e-12
 
 
 @dataclass(slots=True)
-class Task:
+class Activity:
     """One piece of work.
 
     ``work`` is seconds of compute, or the bytes that a transfer puts through its busiest device port.
@@ -49,55 +50,55 @@ class Slowdown:
 
     compute: float = 0.0
     transfer: float = 0.0
-    whole_task: bool = False
+    whole_activity: bool = False
 
 
-class TaskGraph:
-    """Tasks and who waits for whom."""
+class ActivityGraph:
+    """Activities and who waits for whom."""
 
     def __init__(self) -> None:
-        self.tasks: list[Task] = []
+        self.activities: list[Activity] = []
 
-    def add(self, task: Task, after: Sequence[int] = ()) -> int:
-        """Add a task that waits for others; gives its number."""
-        self.tasks.append(task)
-        number = len(self.tasks) - 1
+    def add(self, activity: Activity, after: Sequence[int] = ()) -> int:
+        """Add an activity that waits for others; gives its number."""
+        self.activities.append(activity)
+        number = len(self.activities) - 1
         for earlier in after:
             self.wait(number, earlier)
         return number
 
-    def wait(self, task: int, earlier: int) -> None:
-        """Let a task wait for another one."""
-        self.tasks[earlier].successors.append(task)
-        self.tasks[task].waits_for += 1
+    def wait(self, activity: int, earlier: int) -> None:
+        """Let an activity wait for another one."""
+        self.activities[earlier].successors.append(activity)
+        self.activities[activity].waits_for += 1
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Start and end of every task, seconds from the start of the step."""
+    """Start and end of every activity, seconds from the start of the step."""
 
     start_s: list[float]
     end_s: list[float]
 
     @property
     def duration_s(self) -> float:
-        """From the start to the end of the last task."""
+        """From the start to the end of the last activity."""
         return max(self.end_s, default=0.0)
 
 
 class _Run:
     """The state of one execution: what is under way, how fast, and what ends when."""
 
-    def __init__(self, graph: TaskGraph, network: SharedNetwork, slowdown: Slowdown) -> None:
-        self.tasks = graph.tasks
+    def __init__(self, graph: ActivityGraph, network: SharedNetwork, slowdown: Slowdown) -> None:
+        self.activities = graph.activities
         self.network = network
         self.slowdown = slowdown
         self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0
-        count = len(self.tasks)
-        self.waits = [task.waits_for for task in self.tasks]
+        count = len(self.activities)
+        self.waits = [activity.waits_for for activity in self.activities]
         self.start = [-1.0] * count
         self.end = [-1.0] * count
-        self.left = [task.work for task in self.tasks]
+        self.left = [activity.work for activity in self.activities]
         self.rate = [0.0] * count
         self.fair = [0.0] * count
         self.since = [0.0] * count
@@ -111,118 +112,122 @@ class _Run:
         """Gradient transfers of each device whose gradients are there, under way or not."""
         self.now = 0.0
 
-    def _set_rate(self, task: int, rate: float) -> None:
-        if rate == self.rate[task]:
+    def _set_rate(self, activity: int, rate: float) -> None:
+        if rate == self.rate[activity]:
             return
         # No rate yet means no progress yet; an infinite one is over at once.
-        if self.rate[task] > 0:
-            self.left[task] -= (self.now - self.since[task]) * self.rate[task]
-        self.since[task] = self.now
-        self.rate[task] = rate
-        self.version[task] += 1
-        ends = self.now + max(0.0, self.left[task]) / rate
-        heapq.heappush(self.events, (ends, self.version[task], task))
+        if self.rate[activity] > 0:
+            self.left[activity] -= (self.now - self.since[activity]) * self.rate[activity]
+        self.since[activity] = self.now
+        self.rate[activity] = rate
+        self.version[activity] += 1
+        ends = self.now + max(0.0, self.left[activity]) / rate
+        heapq.heappush(self.events, (ends, self.version[activity], activity))
 
-    def _begin(self, task: int) -> None:
-        self.start[task] = self.now
-        self.since[task] = self.now
-        work = self.tasks[task]
+    def _begin(self, activity: int) -> None:
+        self.start[activity] = self.now
+        self.since[activity] = self.now
+        work = self.activities[activity]
         if work.usage is not None and work.latency > 0:
-            heapq.heappush(self.events, (self.now + work.latency, 0, task))
+            heapq.heappush(self.events, (self.now + work.latency, 0, activity))
         else:
-            self._flow(task)
+            self._flow(activity)
 
-    def _flow(self, task: int) -> None:
+    def _flow(self, activity: int) -> None:
         """Compute, or the bytes of a transfer, get going; rates are set once all of now has started."""
-        work = self.tasks[task]
-        self.flowing[task] = True
+        work = self.activities[activity]
+        self.flowing[activity] = True
         if work.usage is None:
-            self.changed_compute.add(task)
+            self.changed_compute.add(activity)
             if self.overlaps:
-                self.computing[work.devices[0]] = task
+                self.computing[work.devices[0]] = activity
                 self.met |= self.sending.get(work.devices[0], set())
-                if self.slowdown.whole_task:
+                if self.slowdown.whole_activity:
                     for transfer in self.queued.get(work.devices[0], ()):
                         self._stretch(transfer, self.slowdown.transfer)
             return
-        self.network.add(task, work.usage)
-        self.changed_flows.add(task)
+        self.network.add(activity, work.usage)
+        self.changed_flows.add(activity)
         if work.gradient and self.overlaps:
             for device in work.devices:
-                self.sending.setdefault(device, set()).add(task)
+                self.sending.setdefault(device, set()).add(activity)
                 if device in self.computing:
                     self.changed_compute.add(self.computing[device])
 
-    def _finish(self, task: int) -> None:
-        work = self.tasks[task]
-        self.end[task] = self.now
-        self.flowing[task] = False
-        self.version[task] += 1
+    def _finish(self, activity: int) -> None:
+        work = self.activities[activity]
+        self.end[activity] = self.now
+        self.flowing[activity] = False
+        self.version[activity] += 1
         if work.usage is None:
             if self.overlaps:
                 del self.computing[work.devices[0]]
                 self.met |= self.sending.get(work.devices[0], set())
         else:
-            self.changed_flows |= self.network.remove(task)
+            self.changed_flows |= self.network.remove(activity)
             if work.gradient and self.overlaps:
                 for device in work.devices:
-                    self.sending[device].discard(task)
+                    self.sending[device].discard(activity)
                     if device in self.computing:
                         self.changed_compute.add(self.computing[device])
-                    if self.slowdown.whole_task:
-                        self.queued[device].discard(task)
+                    if self.slowdown.whole_activity:
+                        self.queued[device].discard(activity)
         for later in work.successors:
-            if self.slowdown.whole_task and work.usage is None and self.tasks[later].gradient:
+            if (
+                self.slowdown.whole_activity
+                and work.usage is None
+                and self.activities[later].gradient
+            ):
                 self.queued.setdefault(work.devices[0], set()).add(later)
             self.waits[later] -= 1
             if self.waits[later] == 0:
                 self.ready.append(later)
 
-    def _stretch(self, task: int, slowdown: float) -> None:
-        """The paper's overlap: a whole task takes longer, once, if it meets the other kind at all.
+    def _stretch(self, activity: int, slowdown: float) -> None:
+        """The paper's overlap: a whole activity takes longer, once, if it meets the other kind at all.
 
         A transfer meets the compute that goes on once its gradients are there, even while it queues.
         """
-        if not self.stretched[task]:
-            self.stretched[task] = True
-            if self.rate[task] > 0:
-                self.left[task] -= (self.now - self.since[task]) * self.rate[task]
-            self.since[task] = self.now
-            self.left[task] += slowdown * self.tasks[task].work
-            self.rate[task] = 0.0
+        if not self.stretched[activity]:
+            self.stretched[activity] = True
+            if self.rate[activity] > 0:
+                self.left[activity] -= (self.now - self.since[activity]) * self.rate[activity]
+            self.since[activity] = self.now
+            self.left[activity] += slowdown * self.activities[activity].work
+            self.rate[activity] = 0.0
 
-    def _set_compute_rate(self, task: int) -> None:
-        slow = self.overlaps and bool(self.sending.get(self.tasks[task].devices[0]))
+    def _set_compute_rate(self, activity: int) -> None:
+        slow = self.overlaps and bool(self.sending.get(self.activities[activity].devices[0]))
         if not slow:
-            self._set_rate(task, 1.0)
-        elif self.slowdown.whole_task:
-            self._stretch(task, self.slowdown.compute)
-            self._set_rate(task, 1.0)
+            self._set_rate(activity, 1.0)
+        elif self.slowdown.whole_activity:
+            self._stretch(activity, self.slowdown.compute)
+            self._set_rate(activity, 1.0)
         else:
-            self._set_rate(task, 1 / (1 + self.slowdown.compute))
+            self._set_rate(activity, 1 / (1 + self.slowdown.compute))
 
-    def _set_flow_rate(self, task: int) -> None:
-        work = self.tasks[task]
-        slow = self.overlaps and work.gradient and not self.slowdown.whole_task
+    def _set_flow_rate(self, activity: int) -> None:
+        work = self.activities[activity]
+        slow = self.overlaps and work.gradient and not self.slowdown.whole_activity
         if slow and any(device in self.computing for device in work.devices):
-            self._set_rate(task, self.fair[task] / (1 + self.slowdown.transfer))
+            self._set_rate(activity, self.fair[activity] / (1 + self.slowdown.transfer))
         else:
-            self._set_rate(task, self.fair[task])
+            self._set_rate(activity, self.fair[activity])
 
     def _settle(self) -> None:
         """Start what is ready and give everything that changed its new rate."""
         while self.ready:
             self._begin(self.ready.pop())
         if self.changed_flows:
-            for task, rate in self.network.rates_around(self.changed_flows).items():
-                self.fair[task] = rate
-                self.met.add(task)
-        for task in self.changed_compute:
-            if self.flowing[task]:
-                self._set_compute_rate(task)
-        for task in self.met:
-            if self.flowing[task]:
-                self._set_flow_rate(task)
+            for activity, rate in self.network.rates_around(self.changed_flows).items():
+                self.fair[activity] = rate
+                self.met.add(activity)
+        for activity in self.changed_compute:
+            if self.flowing[activity]:
+                self._set_compute_rate(activity)
+        for activity in self.met:
+            if self.flowing[activity]:
+                self._set_flow_rate(activity)
 
     def _forget_changes(self) -> None:
         self.ready: list[int] = []
@@ -232,7 +237,7 @@ class _Run:
 
     def run(self) -> Timeline:
         self._forget_changes()
-        self.ready = [task for task, waits in enumerate(self.waits) if waits == 0]
+        self.ready = [activity for activity, waits in enumerate(self.waits) if waits == 0]
         self._settle()
         events = self.events
         while events:
@@ -240,26 +245,32 @@ class _Run:
             until = self.now * (1 + _SAME_TIME) + _SAME_TIME
             self._forget_changes()
             while events and events[0][0] <= until:
-                _, version, task = heapq.heappop(events)
+                _, version, activity = heapq.heappop(events)
                 if version == 0:
-                    self._flow(task)
-                elif version == self.version[task]:
-                    self._finish(task)
+                    self._flow(activity)
+                elif version == self.version[activity]:
+                    self._finish(activity)
             self._settle()
         return Timeline(self.start, self.end)
 
 
-def execute(graph: TaskGraph, network: SharedNetwork, slowdown: Slowdown | None = None) -> Timeline:
-    """Run all tasks.
+def execute(
+    graph: ActivityGraph, network: SharedNetwork, slowdown: Slowdown | None = None
+) -> Timeline:
+    """Run all activities.
 
     Raises:
-        JoulecastError: some tasks wait for each other; names a few of them.
+        JoulecastError: some activities wait for each other; names a few of them.
     """
     timeline = _Run(graph, network, slowdown or Slowdown()).run()
-    stuck = [task.label for task, end in zip(graph.tasks, timeline.end_s, strict=True) if end < 0]
+    stuck = [
+        activity.label
+        for activity, end in zip(graph.activities, timeline.end_s, strict=True)
+        if end < 0
+    ]
     if stuck:
         raise JoulecastError(
-            f"the schedule never ends: {len(stuck)} of {len(graph.tasks)} tasks wait for each other, "
-            f"as {', '.join(stuck[:3])}"
+            f"the schedule never ends: {len(stuck)} of {len(graph.activities)} activities wait for each "
+            f"other, as {', '.join(stuck[:3])}"
         )
     return timeline

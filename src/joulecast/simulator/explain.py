@@ -14,16 +14,16 @@ def _compute_by_kind(simulation: Simulation) -> dict[str, float]:
     """Seconds of compute by kind of op and direction, the mean over devices."""
     sizes = simulation.fleet.classes.size
     found: dict[str, float] = defaultdict(float)
-    for task in simulation.tasks.tasks:
-        if task.usage is not None:
+    for activity in simulation.activities.activities:
+        if activity.usage is not None:
             continue
-        weight = sizes[task.devices[0]] / sizes.sum()
-        pace = simulation.fleet.pace[simulation.fleet.classes.first[task.devices[0]]]
-        for step, seconds in task.parts:
+        weight = sizes[activity.devices[0]] / sizes.sum()
+        pace = simulation.fleet.pace[simulation.fleet.classes.first[activity.devices[0]]]
+        for step, seconds in activity.parts:
             again = " again" if step.again else ""
             found[f"{step.item.op.kind} {step.direction}{again}"] += seconds * pace * weight
-        if not task.parts:
-            found[task.label] += task.work * weight
+        if not activity.parts:
+            found[activity.label] += activity.work * weight
     return found
 
 
@@ -31,12 +31,12 @@ def _messages(simulation: Simulation) -> dict[str, tuple[int, float]]:
     """Transfers by what they are: how many a class takes part in, and their seconds."""
     found: dict[str, tuple[int, float]] = {}
     timeline = simulation.timeline
-    for task, start, end in zip(
-        simulation.tasks.tasks, timeline.start_s, timeline.end_s, strict=True
+    for activity, start, end in zip(
+        simulation.activities.activities, timeline.start_s, timeline.end_s, strict=True
     ):
-        if task.usage is None or 0 not in task.devices:
+        if activity.usage is None or 0 not in activity.devices:
             continue
-        what = "gradients" if task.gradient else task.label.split()[0]
+        what = "gradients" if activity.gradient else activity.label.split()[0]
         count, seconds = found.get(what, (0, 0.0))
         found[what] = (count + 1, seconds + end - start)
     return found
@@ -79,7 +79,7 @@ def explain(simulation: Simulation) -> str:
     classes = simulation.fleet.classes
     lines += [
         "",
-        f"op costs: {known}; {len(simulation.tasks.tasks)} tasks of {classes.count} classes of devices "
-        f"for {simulation.strategy.devices} devices",
+        f"op costs: {known}; {len(simulation.activities.activities)} activities of {classes.count} "
+        f"classes of devices for {simulation.strategy.devices} devices",
     ]
     return "\n".join(lines)

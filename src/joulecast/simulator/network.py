@@ -106,7 +106,7 @@ class SharedNetwork:
                     waiting += [other for other in others if other not in reached]
         if len(reached) == 1:
             return fair_rates(reached, self.capacity)
-        # Flows that use the same ports alike have the same rate; usages live as long as their tasks.
+        # Flows that use the same ports alike have the same rate; usages live as long as their activities.
         met = tuple(sorted(id(usage) for usage in reached.values()))
         if met not in self._known:
             rates = fair_rates(reached, self.capacity)

@@ -18,7 +18,7 @@ from joulecast.platforms import Platform
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
-from joulecast.simulator.executor import Slowdown, TaskGraph, Timeline, execute
+from joulecast.simulator.executor import ActivityGraph, Slowdown, Timeline, execute
 from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
@@ -62,18 +62,22 @@ class Simulation:
     cost_sources: dict[str, int]
     """Ops by how their cost is known: measured, interpolated, roofline, given."""
     fleet: Fleet
-    tasks: TaskGraph
+    activities: ActivityGraph
     timeline: Timeline
     by_class: list[Breakdown]
     capacity: list[float]
-    """Bytes/s of the ports that the tasks name."""
+    """Bytes/s of the ports that the activities name."""
 
     @property
     def optimizer_s(self) -> float:
         """Seconds of the optimizer, the mean over devices; part of computing."""
         sizes = self.fleet.classes.size
-        tasks = [task for task in self.tasks.tasks if task.label == OPTIMIZER]
-        return float(sum(task.work * sizes[task.devices[0]] for task in tasks) / sizes.sum())
+        activities = [
+            activity for activity in self.activities.activities if activity.label == OPTIMIZER
+        ]
+        return float(
+            sum(activity.work * sizes[activity.devices[0]] for activity in activities) / sizes.sum()
+        )
 
     @property
     def samples_per_s(self) -> float:
@@ -249,12 +253,12 @@ def run_prepared(
         fuse=not proteus,
         blocking=assumed.single_queue,
     )
-    tasks = compiler.compile()
+    activities = compiler.compile()
     gamma = assumed.overlap_slowdown
     gamma = cluster.overlap_slowdown or 0.0 if gamma is None else gamma
     network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
-    timeline = execute(tasks, network, Slowdown(gamma, gamma, whole_task=proteus))
-    by_class = breakdowns(tasks, timeline, fleet.classes.count)
+    timeline = execute(activities, network, Slowdown(gamma, gamma, whole_activity=proteus))
+    by_class = breakdowns(activities, timeline, fleet.classes.count)
     return Simulation(
         graph=graph,
         strategy=strategy,
@@ -265,7 +269,7 @@ def run_prepared(
         memory=ready.memory(strategy),
         cost_sources=compiler.sources,
         fleet=fleet,
-        tasks=tasks,
+        activities=activities,
         timeline=timeline,
         by_class=by_class,
         capacity=transfers.capacity,

@@ -23,7 +23,7 @@ def _event(name: str, process: int, lane: int, start_s: float, seconds: float) -
 
 
 def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
-    """Events of the trace format, in microseconds; fused tasks are shown op by op."""
+    """Events of the trace format, in microseconds; fused activities are shown op by op."""
     events: list[dict[str, Any]] = []
     classes = simulation.fleet.classes
     for number, (first, size) in enumerate(zip(classes.first, classes.size, strict=True)):
@@ -34,23 +34,25 @@ def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
             for lane, text in _LANES.items()
         ]
     timeline = simulation.timeline
-    for task, start, end in zip(
-        simulation.tasks.tasks, timeline.start_s, timeline.end_s, strict=True
+    for activity, start, end in zip(
+        simulation.activities.activities, timeline.start_s, timeline.end_s, strict=True
     ):
-        if task.usage is not None:
-            lane = _GRADIENTS if task.gradient else _FEATURES
-            events += [_event(task.label, d, lane, start, end - start) for d in task.devices]
+        if activity.usage is not None:
+            lane = _GRADIENTS if activity.gradient else _FEATURES
+            events += [
+                _event(activity.label, d, lane, start, end - start) for d in activity.devices
+            ]
             continue
-        parts = task.parts or ((None, task.work),)
-        # A straggler's task, or one that was slowed by gradients, shows its ops stretched evenly.
+        parts = activity.parts or ((None, activity.work),)
+        # A straggler's activity, or one that was slowed by gradients, shows its ops stretched evenly.
         planned = sum(seconds for _, seconds in parts)
         stretch = (end - start) / planned if planned > 0 else 0.0
         now = start
         for step, seconds in parts:
-            name = task.label if step is None else f"{step.item.op.name} {step.direction}"
+            name = activity.label if step is None else f"{step.item.op.name} {step.direction}"
             if step is not None and step.again:
                 name += " again"
-            events.append(_event(name, task.devices[0], _COMPUTE, now, seconds * stretch))
+            events.append(_event(name, activity.devices[0], _COMPUTE, now, seconds * stretch))
             now += seconds * stretch
     return events
 

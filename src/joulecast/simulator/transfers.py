@@ -19,7 +19,7 @@ from joulecast.simulator.collectives import (
     sent_share,
     steps_of,
 )
-from joulecast.simulator.executor import Task
+from joulecast.simulator.executor import Activity
 from joulecast.simulator.fleet import Fleet
 from joulecast.simulator.folding import Ints, scrambled, signatures, summed_by
 from joulecast.simulator.network import Usage
@@ -44,12 +44,14 @@ class Flow:
     ranks: int = 2
     nodes: int = 1
 
-    def task(self, label: str, size: float, gradient: bool) -> Task:
+    def activity(self, label: str, size: float, gradient: bool) -> Activity:
         """The transfer of a buffer of ``size`` bytes."""
         latency = self.launch_s
         if self.ring is not None:
             latency = nccl_cost(self.kind, self.ring, self.ranks, self.nodes, size).latency_s
-        return Task(label, self.members, size * self.bytes_per_byte, self.usage, latency, gradient)
+        return Activity(
+            label, self.members, size * self.bytes_per_byte, self.usage, latency, gradient
+        )
 
 
 def _members(groups: Ints, class_of: Ints, rows: Ints) -> list[tuple[int, ...]]:

@@ -168,7 +168,7 @@ def measure_pipeline(
             "load": load_before(load),
         }
         answer = launch_ranks(
-            "pipeline_worker",
+            "joulecast.training.pipeline_worker",
             job,
             f"pipeline of {network}",
             len(job.stages),

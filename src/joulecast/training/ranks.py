@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +19,12 @@ from joulecast.training.processes import run_to_end
 _FAILED_LINES = 8
 
 
-def _launcher() -> str:
+def find_launcher() -> str:
+    """The ``mpiexec`` that belongs to this Python, or that of the PATH.
+
+    Raises:
+        JoulecastError: there is none.
+    """
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.is_file() else shutil.which("mpiexec")
     if found is None:
@@ -59,7 +65,7 @@ def _reason_file(job: Path) -> Path:
 
 
 def say_reason(error: JoulecastError, job: Path) -> None:
-    """Tell why this rank fails: in the log, and in a file beside the job that it was given.
+    """Say why this rank fails: in the log, and in a file beside the job that it was given.
 
     A launcher may end before it has passed on all that its ranks printed; the file gets there.
     """
@@ -81,10 +87,45 @@ def said_reason(job: Path, log: str) -> str | None:
     return said[-1] if said else None
 
 
+def command_line(
+    program: str, ranks: int, job: Path, answer: Path, inside: Sequence[Sequence[str]] = ()
+) -> list[str]:
+    """The argument list that starts a program's ranks on this machine; no shell sees it.
+
+    Args:
+        program: module that reads ``job`` and leaves ``answer``.
+        ranks: how many.
+        job: file of the job.
+        answer: file of the answer.
+        inside: for each rank the words before its command, as ``ip netns exec NODE``; none if empty.
+
+    Raises:
+        JoulecastError: no ``mpiexec``.
+    """
+    # Under mpi4py's runner a rank that fails ends the others too.
+    worker = [sys.executable, "-m", "mpi4py", "-m", program, str(job), str(answer)]
+    if not inside:
+        return [find_launcher(), "-n", str(ranks), *worker]
+    line = [find_launcher(), "-bind-to", "none"]
+    for rank in range(ranks):
+        line += [] if rank == 0 else [":"]
+        line += ["-n", "1", *inside[rank], *worker]
+    return line
+
+
 def launch_ranks(
-    program: str, job: BaseModel, name: str, ranks: int, log: TextIO, lock: int, timeout_s: float
+    program: str,
+    job: BaseModel,
+    name: str,
+    ranks: int,
+    log: TextIO,
+    lock: int,
+    timeout_s: float,
+    *,
+    inside: Sequence[Sequence[str]] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> Any:
-    """Run ``python -m joulecast.training.PROGRAM JOB ANSWER`` on some ranks of this machine.
+    """Run ``python -m PROGRAM JOB ANSWER`` on some ranks of this machine.
 
     Args:
         program: module that reads the job's JSON and leaves JSON as its answer.
@@ -94,6 +135,8 @@ def launch_ranks(
         log: gets what the ranks print.
         lock: descriptor of the machine lock, which the ranks inherit.
         timeout_s: afterwards the ranks are ended.
+        inside: as of :func:`command_line`.
+        settings: environment variables that the ranks have besides those of :func:`one_thread_environment`.
 
     Returns:
         The answer.
@@ -106,12 +149,14 @@ def launch_ranks(
     with tempfile.TemporaryDirectory(prefix="joulecast-") as scratch:
         job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
         job_file.write_text(job.model_dump_json())
-        # Under mpi4py's runner a rank that fails ends the others too.
-        worker = [sys.executable, "-m", "mpi4py", "-m", f"joulecast.training.{program}"]
-        command = [_launcher(), "-n", str(ranks), *worker, str(job_file), str(answer)]
         try:
             code = run_to_end(
-                command, one_thread_environment(), log, lock, Path(scratch), timeout_s=timeout_s
+                command_line(program, ranks, job_file, answer, inside),
+                {**one_thread_environment(), **(settings or {})},
+                log,
+                lock,
+                Path(scratch),
+                timeout_s=timeout_s,
             )
         except subprocess.TimeoutExpired:
             raise JoulecastError(

@@ -9,10 +9,11 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from joulecast.graphs.shipped_graphs import load
+from joulecast.ground_truth.emulated_results import read_results
 from joulecast.ground_truth.judged_on_emulated import judge
 from joulecast.ground_truth.judged_on_real import judge_training
+from joulecast.ground_truth.judging import PREDICTIONS, with_errors
 from joulecast.ground_truth.real_results import read_training_results
-from joulecast.ground_truth.results import read_results
 from joulecast.platforms import Platform
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
@@ -20,7 +21,6 @@ from joulecast.report.tables.published import FromPaper, read_published_file
 from joulecast.simulator.simulate import Assumptions, simulate
 from joulecast.simulator.strategy import Strategy
 
-_JUDGED = ("predicted", "sum", "max")
 _NOT_PREDICTIONS = ("measured_s", "spread_s", "again_s", "predicted_s", "sum_s", "max_s")
 
 
@@ -58,19 +58,10 @@ def judged_experiments(
     if training is None:
         return on_network
     real = judge_training(read_training_results(training)).assign(
-        experiment="real training", source=sources["training"], ranks=2
+        experiment="real training", source=sources["training"]
     )
     real = real.rename(columns={"without_gamma_s": "no gamma"})
     return pd.concat([on_network, real], ignore_index=True)
-
-
-def _errors(judged: pd.DataFrame) -> pd.DataFrame:
-    table = judged.copy()
-    for name in _JUDGED:
-        if f"{name}_s" in table:
-            table[f"{name}_error_percent"] = 100 * (table[f"{name}_s"] / table["measured_s"] - 1)
-    table["noise_percent"] = 100 * (table["again_s"] / table["measured_s"] - 1)
-    return table
 
 
 def _averages(errors: pd.DataFrame, published: PublishedSimulators) -> list[dict[str, Any]]:
@@ -88,7 +79,7 @@ def _averages(errors: pd.DataFrame, published: PublishedSimulators) -> list[dict
                     "configuration": f"({what} of {len(group)}: {name})",
                     "source": group["source"].iloc[0],
                 }
-                for judged_by in _JUDGED:
+                for judged_by in PREDICTIONS:
                     column = f"{judged_by}_error_percent"
                     if column in group:
                         row[column] = getattr(
@@ -105,7 +96,7 @@ def _averages(errors: pd.DataFrame, published: PublishedSimulators) -> list[dict
 
 def error_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
     """Averages first, then every configuration, the worst first."""
-    errors = _errors(judged)
+    errors = with_errors(judged)
     sizes = errors["predicted_error_percent"].abs().map(steady)
     order = sizes.sort_values(ascending=False, kind="stable").index
     columns = [

@@ -1,6 +1,6 @@
 """Messages that move while their rank sleeps.
 
-Ranks are many and cores are few, so nobody polls busily: a rank is one thread that sleeps a tenth of
+Ranks are many and cores are few, so no rank polls busily: it is one thread that sleeps a tenth of
 a millisecond, lets MPI move what it can, and sleeps again, be it computing (then the sleep is the
 computation) or waiting. An operation is a generator that gives the requests it waits for and is
 resumed when they are done; a lane is a queue of operations of which the first is under way. That is
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.ground_truth.configurations import Algorithm
+from joulecast.ground_truth.emulated_step import Algorithm
 from joulecast.training.mpi import MPI
 
 Numbers = NDArray[np.float32]
@@ -123,7 +123,7 @@ class Operation:
 
 
 class Rank:
-    """What one rank is doing: a clock of computing, and lanes of operations.
+    """One rank's work under way: a clock of computing, and lanes of operations.
 
     Computing is exact whatever the scheduler does: a computation begins where the previous one was
     to end, or at the end of the wait before it, and an end that is noticed late is not carried on.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from joulecast.errors import JoulecastError
-from joulecast.ground_truth.configurations import Frozen
+from joulecast.ground_truth.jobs import Frozen
 
 _BRIDGE = "jc-bridge"
 _PREFIX = "joulecast-node-"
@@ -23,7 +23,7 @@ _PATIENCE_S = 5.0
 
 
 class Link(Frozen):
-    """What limits a node, in either direction.
+    """Limits of a node's link, in either direction.
 
     The burst is what an idle link lets through at once: small, so that no message is free, but not
     below what one late timer of the kernel loses (24 KiB are 0.98 ms). Segments must fit into it.

@@ -1,6 +1,6 @@
 """One step of distributed training in field terms: what is computed where, and what is sent.
 
-This is the whole semantics that both the testbed and a simulator of it follow:
+This is the whole semantics that both the emulated network and a simulator of it follow:
 
 * Rank ``(stage * data_parallel + replica) * tensor_parallel + shard``; consecutive ranks share a node.
 * A stage has an equal count of consecutive layers and computes one thing at a time, in the order of
@@ -19,28 +19,14 @@ This is the whole semantics that both the testbed and a simulator of it follow:
 The step lasts until the last rank has computed, all-reduced and got rid of everything.
 """
 
-import hashlib
-import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Schedule = Literal["gpipe", "1f1b"]
+from joulecast.graphs.schedules import Schedule, Work, stage_order
+from joulecast.ground_truth.jobs import Frozen, Job, StepConfiguration
+
 Algorithm = Literal["ring", "recursive_doubling", "rabenseifner"]
-Work = tuple[Literal["forward", "backward"], int]
-"""What a stage does next, and the micro-batch it does it for (0-based)."""
-
-
-class Frozen(BaseModel):
-    """A value that JSON can hold and nobody changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def digest(self) -> str:
-        """SHA-256 of everything in it."""
-        return hashlib.sha256(
-            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
-        ).hexdigest()
 
 
 class Layer(Frozen):
@@ -64,11 +50,10 @@ class Straggler(Frozen):
     factor: float = Field(gt=0)
 
 
-class Configuration(Frozen):
+class Configuration(StepConfiguration):
     """A step of training on ``ranks`` ranks; the module's text says what happens in it."""
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
-    family: str
     ranks: int = Field(ge=1)
     ranks_per_node: int = Field(1, ge=1)
     data_parallel: int = Field(1, ge=1)
@@ -123,7 +108,7 @@ class Configuration(Frozen):
         return (stage * self.data_parallel + replica) * self.tensor_parallel + shard
 
     def slowdown(self, rank: int) -> float:
-        """What a rank's computing times are multiplied by."""
+        """The factor of a rank's computing times."""
         straggler = self.straggler
         return straggler.factor if straggler is not None and straggler.rank == rank else 1.0
 
@@ -133,23 +118,8 @@ class Configuration(Frozen):
         return self.layers[stage * count : (stage + 1) * count]
 
     def stage_order(self, stage: int) -> list[Work]:
-        """What a stage does in a step, in order.
-
-        ``gpipe``: all forwards, then the backwards in reverse order of micro-batches (as autograd
-        unrolls them). ``1f1b``: stage s of p does p-1-s forwards first and then alternates, so that
-        at most p-s micro-batches are in flight; backwards are in the order of forwards.
-        """
-        count = self.micro_batches
-        if self.schedule == "gpipe":
-            forwards: list[Work] = [("forward", index) for index in range(count)]
-            return [*forwards, *(("backward", index) for index in reversed(range(count)))]
-        ahead = min(self.pipeline - 1 - stage, count)
-        order: list[Work] = [("forward", index) for index in range(ahead)]
-        for index in range(count):
-            if ahead + index < count:
-                order.append(("forward", ahead + index))
-            order.append(("backward", index))
-        return order
+        """A stage's work in a step, in order."""
+        return stage_order(self.schedule, self.pipeline, stage, self.micro_batches)
 
     def buckets(self, stage: int) -> list[tuple[int, int]]:
         """The gradient buckets of a stage in the order of backward.
@@ -171,3 +141,19 @@ class Configuration(Frozen):
                 closed.append((index, filled))
                 filled = 0
         return [*closed, (last, filled)] if filled else closed
+
+
+class Collective(Frozen):
+    """A communication by itself: ``all_reduce`` of all ranks, ``send`` from rank 0 to 1."""
+
+    kind: Literal["all_reduce", "send"]
+    algorithm: Algorithm = "ring"
+    bytes: int = Field(ge=4, multiple_of=4)
+
+
+class EmulatedJob(Job):
+    """Parts that are measured one after the other, each ``iterations`` times after a warm-up."""
+
+    ranks_per_node: int = Field(1, ge=1)
+    iterations: int = Field(7, ge=1)
+    parts: tuple[Configuration | Collective, ...]

@@ -1,4 +1,4 @@
-"""The program of one rank: ``mpiexec ... python -m joulecast.ground_truth.worker JOB OUT``.
+"""The program of one rank: ``mpiexec ... python -m joulecast.ground_truth.emulated_worker JOB OUT``.
 
 Every iteration starts on all ranks at one agreed moment of the clock that they share (they are on
 one machine), so that no barrier's own duration is in the time. Rank 0 writes what all of them saw.
@@ -17,15 +17,25 @@ from typing import cast
 import numpy as np
 
 from joulecast.files.writing import written_aside
-from joulecast.ground_truth.configurations import Configuration
-from joulecast.ground_truth.jobs import Collective, Job
-from joulecast.ground_truth.load import foreign_cpu_s
-from joulecast.ground_truth.messages import ALL_REDUCES, Numbers, Operation, Rank, now, single
+from joulecast.ground_truth.disturbance import ForeignLoad
+from joulecast.ground_truth.emulated_messages import (
+    ALL_REDUCES,
+    Numbers,
+    Operation,
+    Rank,
+    now,
+    single,
+)
+from joulecast.ground_truth.emulated_step import Collective, Configuration, EmulatedJob
+from joulecast.ground_truth.jobs import Answer, Row
 from joulecast.training.mpi import MPI
 
 _REAL_TIME_PRIORITY = 10
 _HEADSTART_S = 0.03
 _SET_TIMER_SLACK = 29
+
+Timed = tuple[Row, list[Row]]
+"""The outcome of an iteration, and when each rank began and ended."""
 
 
 def _numbers(nbytes: int) -> Numbers:
@@ -132,11 +142,11 @@ def _collective(of: Collective, comm: MPI.Intracomm, rank: Rank) -> Callable[[],
 
 
 class Clock:
-    """Common starts, and what came of each iteration."""
+    """Gives ranks common starts, and times what they do."""
 
     def __init__(self, comm: MPI.Intracomm, rank: Rank) -> None:
         self._comm, self._rank = comm, rank
-        self._pids = frozenset(comm.allgather(os.getpid()))
+        self._foreign = ForeignLoad(comm.allgather(os.getpid()), looks=comm.rank == 0)
 
     def _gathered(self, values: list[float]) -> list[list[float]]:
         # Not MPI's blocking call, which would keep a core busy in every rank.
@@ -147,24 +157,59 @@ class Clock:
         answer: list[list[float]] = of_all.tolist()
         return answer
 
-    def time(self, run: Callable[[], None]) -> dict[str, object]:
-        """One iteration; times are seconds after the common start."""
-        foreign = foreign_cpu_s(self._pids) if self._comm.rank == 0 else 0.0
-        scanned = now()
+    def time(self, run: Callable[[], None]) -> Timed:
+        """The outcome of one iteration, and when each rank began and ended; complete on rank 0.
+
+        Times are seconds after the common start.
+        """
+        self._foreign.begin()
         start = max(row[0] for row in self._gathered([now()])) + _HEADSTART_S
         self._rank.begin(start)
         began = now()
         run()
         ended = now()
         rows = self._gathered([began - start, ended - start, self._rank.late_s])
-        if self._comm.rank == 0:
-            foreign = foreign_cpu_s(self._pids) - foreign
-        return {
-            "began_s": [row[0] for row in rows],
-            "ended_s": [row[1] for row in rows],
+        outcome = {
+            "seconds": max(row[1] for row in rows),
+            "foreign_cores": self._foreign.cores(),
             "late_s": max(row[2] for row in rows),
-            "foreign_cores": foreign / (now() - scanned),
         }
+        of_ranks = [
+            {"rank": rank, "began_s": row[0], "ended_s": row[1]} for rank, row in enumerate(rows)
+        ]
+        return outcome, of_ranks
+
+
+def _rows(job: EmulatedJob, part: Configuration | Collective, timed: Timed) -> Answer:
+    """The rows that an iteration of a part is in the tables."""
+    outcome, of_ranks = timed
+    if isinstance(part, Collective):
+        what: Row = {"ranks": job.ranks, "ranks_per_node": job.ranks_per_node}
+        return {"collectives": [{**part.model_dump(), **what, **outcome}]}
+    what = {"configuration": part.name, "repeat": job.repeat}
+    return {"steps": [what | outcome], "ranks": [what | each for each in of_ranks]}
+
+
+def _measured(job: EmulatedJob, comm: MPI.Intracomm) -> Answer:
+    """All parts of a job, one after the other, as rank 0 sees them."""
+    rank = Rank()
+    clock = Clock(comm, rank)
+    runs = [
+        Step(part, comm, rank).run
+        if isinstance(part, Configuration)
+        else _collective(part, comm, rank)
+        for part in job.parts
+    ]
+    answer: Answer = {}
+    _on_real_time(True)
+    for part, run in zip(job.parts, runs, strict=True):
+        iterations = [clock.time(run) for _ in range(job.warm_up + job.iterations)]
+        for timed in iterations[job.warm_up :]:
+            for table, rows in _rows(job, part, timed).items():
+                answer.setdefault(table, []).extend(rows)
+        gc.collect()
+    _on_real_time(False)
+    return answer
 
 
 def _on_real_time(wanted: bool) -> None:
@@ -174,31 +219,18 @@ def _on_real_time(wanted: bool) -> None:
 
 
 def main(job_file: Path, out: Path) -> None:
-    """Do a job and write what was seen, as one of ``job.ranks`` ranks."""
-    job = Job.model_validate_json(job_file.read_text())
-    comm, rank = MPI.COMM_WORLD, Rank()
+    """Do a job and write its answer, as one of ``job.ranks`` ranks."""
+    job = EmulatedJob.model_validate_json(job_file.read_text())
+    comm = MPI.COMM_WORLD
     if comm.size != job.ranks:
         raise SystemExit(f"{job.name} is for {job.ranks} ranks, this is {comm.size}")
     ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, 1, 0, 0, 0)
     gc.freeze()
     gc.disable()
-    clock = Clock(comm, rank)
-    runs = [
-        Step(part, comm, rank).run
-        if isinstance(part, Configuration)
-        else _collective(part, comm, rank)
-        for part in job.parts
-    ]
-    _on_real_time(True)
-    seen = []
-    for run in runs:
-        iterations = [clock.time(run) for _ in range(job.warm_up + job.iterations)]
-        seen.append(iterations[job.warm_up :])
-        gc.collect()
-    _on_real_time(False)
+    answer = _measured(job, comm)
     if comm.rank == 0:
         with written_aside(out) as partial:
-            partial.write_text(json.dumps({"digest": job.digest(), "seen": seen}))
+            partial.write_text(json.dumps(answer))
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(1e-3)
