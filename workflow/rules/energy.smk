@@ -87,6 +87,7 @@ rule figures:
     params:
         published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
         traced_run=traced_run(),
+        figures=f"{RESULTS}/figures",
     script:
         "../scripts/figures.py"
 

@@ -70,5 +70,7 @@ rule partition_report:
     threads: 1
     params:
         published_sha256=sha256_of(PUBLISHED / "antichain.yaml"),
+        tables=f"{RESULTS}/tables",
+        figures=f"{RESULTS}/figures",
     script:
         "../scripts/partition_report.py"

@@ -140,5 +140,7 @@ rule simulator_report:
     params:
         published_sha256=sha256_of(PUBLISHED / "proteus.yaml"),
         speed_devices=CONFIG.simulator.speed_devices,
+        tables=f"{RESULTS}/tables",
+        figures=f"{RESULTS}/figures",
     script:
         "../scripts/simulator_report.py"

@@ -86,6 +86,8 @@ rule tuning_report:
     params:
         eta=CONFIG.tuning.eta,
         published_sha256=sha256_of(PUBLISHED / "zeus.yaml"),
+        tables=f"{RESULTS}/tables",
+        figures=f"{RESULTS}/figures",
     script:
         "../scripts/tuning_report.py"
 
@@ -115,5 +117,8 @@ rule tuning_live_report:
     log:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1
+    params:
+        tables=f"{RESULTS}/tables",
+        figures=f"{RESULTS}/figures",
     script:
         "../scripts/tuning_live_report.py"

@@ -1,0 +1,106 @@
+"""Figures of a run's power by time, and of what it did meanwhile."""
+
+from pathlib import Path
+
+import altair as alt
+import pandas as pd
+
+from joulecast.records.record import RunRecord
+from joulecast.report.figures.look import (
+    PARTS,
+    PHASES,
+    Chart,
+    colours,
+    nothing,
+    save,
+    titled,
+    values,
+)
+from joulecast.report.figures.stages import STAGES
+
+_WIDTH = 640
+_MARGIN = 0.15
+"""Of the run's time, shown before and after it."""
+_SHOWN_PHASES = {
+    "epoch": "training",
+    "block": "training",
+    "evaluation": "evaluating",
+    "init": "other",
+}
+"""What the log of an imported run tells, by the name of the phase."""
+_COLOURS = PARTS | PHASES
+
+
+def power_trace(record: RunRecord, stem: Path) -> None:
+    """Write the power of every node of one run, with its stages behind it; says why where there is none."""
+    info = record.info
+    if info.energy_source is None:
+        charts: list[Chart] = [nothing(f"no power: {info.no_energy_reason}", info.spec.run)]
+    else:
+        charts = [_traces(record, info.energy_source)]
+    save(charts, stem, width=_WIDTH)
+
+
+def _traces(record: RunRecord, source: str) -> Chart:
+    start_s, stop_s = record.info.outcome.start_s, record.info.outcome.stop_s
+    margin = _MARGIN * (stop_s - start_s)
+    scale = alt.Scale(domain=[start_s - margin, stop_s + margin], nice=False)
+    x = alt.X("start_s:Q", title="run clock, s", scale=scale)
+    shaded = _shades(record)
+    names = [name for name in _COLOURS if name in set(shaded["stage"])]
+    shades = (
+        alt.Chart(values(shaded))
+        .mark_rect(opacity=0.3, clip=True)
+        .encode(
+            x=x,
+            x2="stop_s:Q",
+            color=alt.Color(
+                "stage:N",
+                title="stage of rank 0",
+                scale=colours(names, [_COLOURS[name] for name in names]),
+            ),
+        )
+    )
+    power = _watts(record, source)
+    meters = sorted(set(power["meter"]))
+    lines = (
+        alt.Chart(values(power))
+        .mark_line(clip=True, strokeWidth=1.4)
+        .encode(
+            x=alt.X("t_s:Q", title="run clock, s", scale=scale),
+            y=alt.Y("watts:Q", title=f"power, W ({source})"),
+            color=alt.Color(
+                "meter:N",
+                title="node and meter",
+                scale=colours(meters),
+                legend=alt.Legend(orient="right", columns=1),
+            ),
+        )
+    )
+    both = (shades + lines).resolve_scale(color="independent")
+    return titled(both, record.info.spec.run, below=f"{source} power")
+
+
+def _watts(record: RunRecord, source: str) -> pd.DataFrame:
+    """Power by time of the meters of a source, ``meter`` with its node."""
+    used = {m.meter for m in record.info.meters if m.available and m.source == source}
+    power = record.power[record.power["meter"].isin(used)].sort_values("t_s", kind="stable")
+    parts = []
+    for (node, meter), of_meter in power.groupby(["node", "meter"]):
+        watts = of_meter["watts"]
+        if watts.isna().all():
+            watts = of_meter["joules"].diff() / of_meter["t_s"].diff()
+        parts.append(of_meter[["t_s"]].assign(watts=watts, meter=f"{node} {meter}"))
+    return pd.concat(parts) if parts else pd.DataFrame(columns=["t_s", "watts", "meter"])
+
+
+def _shades(record: RunRecord) -> pd.DataFrame:
+    """What is shaded behind a trace: stages of rank 0, or the phases that the log tells."""
+    if record.info.spec.kind == "imported":
+        phases, names = record.phases, _SHOWN_PHASES
+        spans = phases.assign(stage=phases["phase"].map(names))
+    else:
+        names = {column: name for name, column in STAGES.items()}
+        spans = record.stages[record.stages["rank"] == 0]
+        spans = spans.assign(stage=spans["stage"].map(names))
+    return spans.loc[spans["stage"].notna(), ["stage", "start_s", "stop_s"]]
