@@ -17,10 +17,9 @@ from joulecast.report.figures.look import (
     SERIES,
     Chart,
     Figure,
-    colours,
+    blocks,
     save,
     titled,
-    tooltips,
     values,
 )
 from joulecast.report.grid import Table
@@ -157,41 +156,15 @@ def _gantt(shape: Timeline, name: str, longest_s: float) -> Chart:
         for event in shape.events[:_MOST_EVENTS]
     ]
     frame = pd.DataFrame(events)
-    y = alt.Y("stage:O", title="stage", sort=sorted(set(frame["stage"]), key=int))
-    x = alt.X(
-        "start:Q",
-        title="milliseconds",
-        scale=alt.Scale(domain=[0, 1e3 * longest_s], nice=False),
-        axis=alt.Axis(tickCount=5),
-    )
-    hover = tooltips("stage", "micro-batch", "pass", "from", "takes")
-    bars = (
-        alt.Chart(values(frame))
-        .mark_bar(stroke="white", strokeWidth=1)
-        .encode(
-            x=x,
-            x2="stop:Q",
-            y=y,
-            color=alt.Color(
-                "pass:N", title=None, scale=colours(list(PIPELINE), list(PIPELINE.values()))
-            ),
-            tooltip=hover,
-        )
-    )
-    few = frame[(frame["stop"] - frame["start"]) > 0.03 * 1e3 * shape.makespan_s]
-    labels = (
-        alt.Chart(values(few.assign(middle=(few["start"] + few["stop"]) / 2)))
-        .mark_text(fontSize=11)
-        .encode(
-            x="middle:Q",
-            y=y,
-            text="micro-batch:N",
-            tooltip=hover,
-            color=alt.condition("datum.pass == 'forward'", alt.value("white"), alt.value(INK)),
-        )
-    )
-    rows = len(set(frame["stage"]))
-    return titled(bars + labels, name, max(80, 34 * rows)).properties(
+    long = frame["stop"] - frame["start"] > 0.03 * 1e3 * shape.makespan_s
+    frame["label"] = frame["micro-batch"].where(long, "")
+    stages = sorted(set(frame["stage"]), key=int)
+    y = alt.Y("stage:O", title="stage", sort=stages)
+    scale = alt.Scale(domain=[0, 1e3 * longest_s], nice=False)
+    x = alt.X("start:Q", title="milliseconds", scale=scale, axis=alt.Axis(tickCount=5))
+    hover = ("stage", "micro-batch", "pass", "from", "takes")
+    drawn = blocks(frame, x, y, "pass", PIPELINE, hover)
+    return titled(drawn, name, max(80, 34 * len(stages))).properties(
         view=alt.ViewConfig(stroke=GREY)
     )
 

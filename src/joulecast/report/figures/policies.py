@@ -105,10 +105,12 @@ def _cost_lines(
         scale = alt.Scale(domain=[min(shown["low"].min(), 0.98), highest], nice=False)
     ticks = alt.Axis(tickMinStep=1, tickCount=5 if banded else 8)
     y_title = "cost so far / default"
+    # Else the legend is as pale as the bands.
+    legend = alt.Legend(symbolOpacity=1) if banded else alt.Undefined
     base = alt.Chart(values(shown)).encode(
         x=alt.X("recurrence:Q", title="trainings so far", axis=ticks),
         y=alt.Y("ratio:Q", title=y_title, scale=scale),
-        color=alt.Color("policy:N", title=None, scale=colours(drawn)),
+        color=alt.Color("policy:N", title=None, scale=colours(drawn), legend=legend),
     )
     every = max(1, int(shown["recurrence"].max()) // 8)
     marks = (
@@ -124,9 +126,7 @@ def _cost_lines(
     if not banded:
         return titled(lines, title)
     band = base.mark_area(opacity=0.15, clip=True).encode(
-        y=alt.Y("low:Q", title=y_title, scale=scale),
-        y2="high:Q",
-        color=alt.Color("policy:N", scale=colours(drawn), legend=None),
+        y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q"
     )
     return titled(band + lines, title, _LOW)
 

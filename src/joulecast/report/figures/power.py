@@ -12,6 +12,7 @@ from joulecast.report.figures.look import (
     Chart,
     colours,
     nothing,
+    palette_of,
     save,
     titled,
     values,
@@ -28,7 +29,6 @@ _SHOWN_PHASES = {
     "init": "other",
 }
 """What the log of an imported run tells, by the name of the phase."""
-_COLOURS = PARTS | PHASES
 
 
 def power_trace(record: RunRecord, stem: Path) -> None:
@@ -47,38 +47,23 @@ def _traces(record: RunRecord, source: str) -> Chart:
     scale = alt.Scale(domain=[start_s - margin, stop_s + margin], nice=False)
     x = alt.X("start_s:Q", title="run clock, s", scale=scale)
     shaded = _shades(record)
-    names = [name for name in _COLOURS if name in set(shaded["stage"])]
-    shades = (
-        alt.Chart(values(shaded))
-        .mark_rect(opacity=0.3, clip=True)
-        .encode(
-            x=x,
-            x2="stop_s:Q",
-            color=alt.Color(
-                "stage:N",
-                title="stage of rank 0",
-                scale=colours(names, [_COLOURS[name] for name in names]),
-            ),
-        )
-    )
+    palette = {name: c for name, c in (PARTS | PHASES).items() if name in set(shaded["stage"])}
+    legend = "phase" if record.info.spec.kind == "imported" else "stage of rank 0"
+    stage = palette_of("stage:N", palette, legend)
+    shades = alt.Chart(values(shaded)).mark_rect(opacity=0.3, clip=True)
     power = _watts(record, source)
-    meters = sorted(set(power["meter"]))
-    lines = (
-        alt.Chart(values(power))
-        .mark_line(clip=True, strokeWidth=1.4)
-        .encode(
-            x=alt.X("t_s:Q", title="run clock, s", scale=scale),
-            y=alt.Y("watts:Q", title=f"power, W ({source})"),
-            color=alt.Color(
-                "meter:N",
-                title="node and meter",
-                scale=colours(meters),
-                legend=alt.Legend(orient="right", columns=1),
-            ),
-        )
+    meter = alt.Color(
+        "meter:N",
+        title="node and meter",
+        scale=colours(sorted(set(power["meter"]))),
+        legend=alt.Legend(orient="right", columns=1),
     )
-    both = (shades + lines).resolve_scale(color="independent")
-    return titled(both, record.info.spec.run, below=f"{source} power")
+    y = alt.Y("watts:Q", title=f"power, W ({source})")
+    lines = alt.Chart(values(power)).mark_line(clip=True, strokeWidth=1.4)
+    both = shades.encode(x=x, x2="stop_s:Q", color=stage) + lines.encode(
+        x=alt.X("t_s:Q", title="run clock, s", scale=scale), y=y, color=meter
+    )
+    return titled(both.resolve_scale(color="independent"), record.info.spec.run)
 
 
 def _watts(record: RunRecord, source: str) -> pd.DataFrame:

@@ -102,12 +102,10 @@ def campaign_predictions(fit: CampaignFit, stem: Path, band_percent: float) -> N
     """
     panels = _held_out(fit)
     cells = pd.concat([panel.cells for panel in panels])
-    names = sorted(set(_few(cells["network"].astype(str))))
-    counts = sorted(set(cells["nodes"].astype(int)))
     charts = [
         nothing(f"no {panel.what} was predicted", panel.title)
         if panel.cells.empty
-        else _against_runs(panel, names, [str(count) for count in counts], band_percent)
+        else _against_runs(panel, cells, band_percent)
         for panel in panels
     ]
     below = f"Shaded: {band_percent:g} % either way{emulated(fit.times)}."
@@ -152,23 +150,24 @@ def simulator_predictions(judged: pd.DataFrame, stem: Path) -> None:
 
 
 def _against_runs(
-    panel: _Panel,
-    names: Sequence[str] = (),
-    counts: Sequence[str] = (),
-    band_percent: float | None = None,
+    panel: _Panel, of_figure: pd.DataFrame | None = None, band_percent: float | None = None
 ) -> Chart:
-    """A chart of settings by network (colour) and node count (shape), of all that are in it by default."""
+    """A chart of settings by network (colour) and node count (shape).
+
+    Args:
+        of_figure: settings of all charts that the legends are shared with.
+    """
     cells, what = panel.cells, panel.what
-    told = seconds if panel.unit == "s" else joules
+    legends = cells if of_figure is None else of_figure
+    names = sorted(set(_few(legends["network"].astype(str))))
     network = cells["network"].astype(str)
-    network = network.where(network.isin(names), _OTHERS) if names else _few(network)
-    nodes = cells["nodes"].astype(int).astype(str)
+    told = seconds if panel.unit == "s" else joules
     shown = pd.DataFrame(
         {
             "measured": cells["measured"].astype(float),
             "predicted": cells["predicted"].astype(float),
-            "network": network,
-            "nodes": nodes,
+            "network": network.where(network.isin(names), _OTHERS),
+            "nodes": cells["nodes"].astype(int).astype(str),
             "setting": [
                 f"{row.network}, {row.nodes} nodes, batch {digits(row.batch)}"
                 for row in cells.itertuples()
@@ -178,14 +177,10 @@ def _against_runs(
             "off by": [percent(d, signed=True) for d in cells["difference_percent"]],
         }
     )
-    return _against(
-        replace(panel, cells=shown),
-        ("network", names or sorted(set(network))),
-        ("nodes", counts or sorted(set(nodes), key=int)),
-        ("setting", what, "predicted by MC2", "off by"),
-        "predicted",
-        band_percent,
-    )
+    counts = [str(count) for count in sorted(set(legends["nodes"].astype(int)))]
+    hover = ("setting", what, "predicted by MC2", "off by")
+    drawn = replace(panel, cells=shown)
+    return _against(drawn, ("network", names), ("nodes", counts), hover, "predicted", band_percent)
 
 
 def _few(names: pd.Series) -> pd.Series:
@@ -212,38 +207,26 @@ def _against(
     """
     shown = panel.cells
     scale = value_scale(shown["measured"], shown["predicted"])
-    axes = {
-        name: kind(f"{name}:Q", title=title, scale=scale, axis=value_axis(scale))
-        for name, kind, title in (
-            ("measured", alt.X, f"{panel.what}, {panel.unit}"),
-            ("predicted", alt.Y, f"{made}, {panel.unit}"),
-        )
-    }
+    ticks = value_axis(scale)
+    x = alt.X("measured:Q", title=f"{panel.what}, {panel.unit}", scale=scale, axis=ticks)
+    y = alt.Y("predicted:Q", title=f"{made}, {panel.unit}", scale=scale, axis=ticks)
     ends = pd.DataFrame({"measured": scale.domain, "predicted": scale.domain})
-    line = (
-        alt.Chart(values(ends))
-        .mark_line(color=INK, strokeWidth=1, clip=True)
-        .encode(x=axes["measured"], y=axes["predicted"])
-    )
+    line = alt.Chart(values(ends)).mark_line(color=INK, strokeWidth=1, clip=True)
     points = (
         alt.Chart(values(shown))
         .mark_point(filled=True, size=panel.size, opacity=0.9, stroke=INK, strokeWidth=0.6)
         .encode(
-            x=axes["measured"],
-            y=axes["predicted"],
+            x=x,
+            y=y,
             color=alt.Color(f"{colour[0]}:N", scale=colours(colour[1])),
             shape=alt.Shape(f"{shape[0]}:N", scale=shapes(shape[1])),
             tooltip=tooltips(*hover),
         )
     )
+    drawn = line.encode(x=x, y=y) + points
     if band_percent is None:
-        return titled(line + points, panel.title)
+        return titled(drawn, panel.title)
     off = band_percent / 100 * ends["measured"]
-    band = (
-        alt.Chart(
-            values(ends.assign(predicted=ends["measured"] - off, high=ends["measured"] + off))
-        )
-        .mark_area(color=GREY, opacity=0.25, clip=True)
-        .encode(x=axes["measured"], y=axes["predicted"], y2="high:Q")
-    )
-    return titled(band + line + points, panel.title)
+    within = ends.assign(predicted=ends["measured"] - off, high=ends["measured"] + off)
+    band = alt.Chart(values(within)).mark_area(color=GREY, opacity=0.25, clip=True)
+    return titled(band.encode(x=x, y=y, y2="high:Q") + drawn, panel.title)

@@ -12,16 +12,14 @@ from joulecast.report.figures.look import (
     INK,
     PARTS,
     PHASES,
-    SERIES,
     STEP,
     Chart,
     Figure,
-    colours,
+    blocks,
     emulated,
     nothing,
     save,
     titled,
-    tooltips,
     values,
 )
 from joulecast.report.grid import Table
@@ -253,50 +251,17 @@ def stacked(
         dots: values drawn over the bars, by the name of the bar.
     """
     sizes = _end_to_end(parts, what, told)
+    longest = whole or sizes["stop"].max()
+    wide = sizes["size"] >= _LABELLED_PERCENT / 100 * longest
+    sizes["label"] = sizes["size"].map(label).where(wide, "")
     marked = pd.Series(dtype=float) if dots is None else dots
-    end = whole or 1.03 * max(sizes["stop"].max(), marked.max() if len(marked) else 0.0)
+    end = whole or 1.03 * max([longest, *marked])
     scale = alt.Scale(domain=[0, end], nice=False)
-    bars_in_order = list(parts.index)
-    y = alt.Y("run:N", sort=bars_in_order, title=None, axis=alt.Axis(labelLimit=170, ticks=False))
     x = alt.X("start:Q", title=axis, scale=scale, axis=alt.Axis(tickCount=5))
-    hover = tooltips("run", "part", what)
-    order = list(palette)
-    bars = (
-        alt.Chart(values(sizes))
-        # Between low bars a line would hide parts that are thin.
-        .mark_bar(stroke="white", strokeWidth=1 if row_height == _ROW_HEIGHT else 0)
-        .encode(
-            x=x,
-            x2="stop:Q",
-            y=y,
-            color=alt.Color(
-                "part:N",
-                sort=order,
-                title=None,
-                scale=colours(order, list(palette.values())),
-                legend=alt.Legend(columns=2),
-            ),
-            tooltip=hover,
-        )
-    )
-    wide = sizes[sizes["size"] >= _LABELLED_PERCENT / 100 * (whole or sizes["stop"].max())]
-    dark = [part for part in order if palette[part] == SERIES[0]]
-    labels = (
-        alt.Chart(values(wide.assign(label=wide["size"].map(label))))
-        .mark_text(fontSize=11)
-        .encode(
-            x="middle:Q",
-            y=y,
-            text="label:N",
-            tooltip=hover,
-            color=alt.condition(
-                alt.FieldOneOfPredicate(field="part", oneOf=dark),
-                alt.value("white"),
-                alt.value(INK),
-            ),
-        )
-    )
-    drawn = bars + labels
+    names = alt.Axis(labelLimit=170, ticks=False)
+    y = alt.Y("run:N", sort=list(parts.index), title=None, axis=names)
+    gap = 1 if row_height == _ROW_HEIGHT else 0
+    drawn = blocks(sizes, x, y, "part", palette, ("run", "part", what), gap)
     if len(marked):
         points = alt.Chart(values(pd.DataFrame({"run": marked.index, "start": marked.to_numpy()})))
         drawn += points.mark_point(filled=True, size=30, color=INK, opacity=1).encode(x=x, y=y)
@@ -313,7 +278,6 @@ def _end_to_end(parts: pd.DataFrame, what: str, told: Callable[[float], str]) ->
             "size": size,
             "start": stop - size,
             "stop": stop,
-            "middle": stop - size / 2,
             what: told(size),
         }
         for (bar, row), (_, until) in zip(parts.iterrows(), stops.iterrows(), strict=True)
