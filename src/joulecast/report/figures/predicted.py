@@ -146,7 +146,8 @@ def simulator_predictions(judged: pd.DataFrame, stem: Path) -> None:
             _against(panel, families, families, ("configuration",), "simulated", _SIMULATOR_BAND)
         )
     below = f"Shaded: {_SIMULATOR_BAND:g} % either way."
-    save(charts, stem, "Simulated steps against measured ones", below)
+    drawn = charts or [nothing("no configuration was judged")]
+    save(drawn, stem, "Simulated steps against measured ones", below)
 
 
 def _against_runs(

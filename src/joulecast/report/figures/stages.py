@@ -185,12 +185,16 @@ def _energies(cell: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, str], str]
     parts = cell[["training_j", "evaluating_j"]].set_axis(
         ["training", "evaluating"], axis="columns"
     )
-    return parts.assign(stalled=cell["energy_j"] - parts.sum(axis=1)), PHASES, "sample or epoch"
+    return (
+        parts.assign(stalled=cell["energy_j"] - parts.sum(axis=1, skipna=False)),
+        PHASES,
+        "sample or epoch",
+    )
 
 
 def _by_nodes(parts: pd.DataFrame, nodes: pd.Series) -> pd.DataFrame:
     """Means by node count in words."""
-    means = parts.astype(float).clip(lower=0).groupby(nodes).mean()
+    means = parts.astype(float).clip(lower=0).groupby(nodes).mean().dropna(how="all")
     return means.set_axis([counted(int(n), "node") for n in means.index])
 
 
@@ -250,12 +254,14 @@ def stacked(
         label: the number in a part that is wide enough for one.
         dots: values drawn over the bars, by the name of the bar.
     """
+    if parts.empty:
+        return nothing("no part is known", title)
     sizes = _end_to_end(parts, what, told)
     longest = whole or sizes["stop"].max()
     wide = sizes["size"] >= _LABELLED_PERCENT / 100 * longest
     sizes["label"] = sizes["size"].map(label).where(wide, "")
     marked = pd.Series(dtype=float) if dots is None else dots
-    end = whole or 1.03 * max([longest, *marked])
+    end = whole or 1.03 * max([longest, *marked]) or 1.0
     scale = alt.Scale(domain=[0, end], nice=False)
     x = alt.X("start:Q", title=axis, scale=scale, axis=alt.Axis(tickCount=5))
     names = alt.Axis(labelLimit=170, ticks=False)
