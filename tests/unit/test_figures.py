@@ -14,7 +14,7 @@ from joulecast.records.record import write_record
 from joulecast.report.figures.live import live_cost
 from joulecast.report.figures.policies import cumulative_cost
 from joulecast.report.figures.policy_maps import configuration_maps
-from joulecast.report.figures.power import power_trace
+from joulecast.report.figures.power import _thinned, power_trace
 from joulecast.report.figures.predicted import simulator_predictions
 from joulecast.report.figures.stages import stage_energies, stage_times, step_by_node_count
 from joulecast.tuning.policy_experiment import read_settings, replayed
@@ -83,6 +83,13 @@ def test_a_trace_names_its_source_and_what_the_run_did(tmp_path):
     power_trace(make_imported("box-n2", nodes=2), tmp_path / "imported")
     words = words_of(tmp_path / "imported")
     assert {"power, W (imported)", "phase", "training"} <= set(words)
+
+
+def test_a_long_trace_is_drawn_by_means():
+    long = pd.DataFrame({"t_s": np.arange(4000.0), "watts": [10.0, 20.0, 30.0, 40.0] * 1000})
+    thin = _thinned(long)
+    assert len(thin) == 1000 and thin["watts"].mean() == long["watts"].mean()
+    assert _thinned(long.head(9)).equals(long.head(9))
 
 
 def test_simulated_and_measured_steps_are_told_apart(tmp_path):

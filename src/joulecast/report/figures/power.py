@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from joulecast.records.record import RunRecord
@@ -20,6 +21,8 @@ from joulecast.report.figures.look import (
 from joulecast.report.figures.stages import STAGES
 
 _WIDTH = 640
+_MOST_READINGS = 2 * _WIDTH
+"""A meter's; more cannot be told apart, and take minutes to draw."""
 _MARGIN = 0.15
 """Of the run's time, shown before and after it."""
 _SHOWN_PHASES = {
@@ -75,8 +78,15 @@ def _watts(record: RunRecord, source: str) -> pd.DataFrame:
         watts = of_meter["watts"]
         if watts.isna().all():
             watts = of_meter["joules"].diff() / of_meter["t_s"].diff()
-        parts.append(of_meter[["t_s"]].assign(watts=watts, meter=f"{node} {meter}"))
+        trace = _thinned(pd.DataFrame({"t_s": of_meter["t_s"], "watts": watts}))
+        parts.append(trace.assign(meter=f"{node} {meter}"))
     return pd.concat(parts) if parts else pd.DataFrame(columns=["t_s", "watts", "meter"])
+
+
+def _thinned(trace: pd.DataFrame) -> pd.DataFrame:
+    """Means of neighbouring readings, where there are more than can be drawn."""
+    each = -(-len(trace) // _MOST_READINGS)
+    return trace if each == 1 else trace.groupby(np.arange(len(trace)) // each).mean()
 
 
 def _shades(record: RunRecord) -> pd.DataFrame:
