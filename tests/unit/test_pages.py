@@ -21,7 +21,8 @@ from joulecast.records.record import write_record
 from joulecast.report import answers
 from joulecast.report.figures.front import energy_time_front, on_front
 from joulecast.report.figures.look import PALETTES, embedded
-from joulecast.report.figures.plans import pipeline_timelines, policy_costs, relative_costs
+from joulecast.report.figures.pipelines import pipeline_timelines
+from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advices, told_of
 from joulecast.report.results import NothingToShow, read_results

@@ -9,7 +9,7 @@ from test_partition import a_graph, placement
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.planner_experiment import partition_experiment, stages_for_runtime
-from joulecast.report.figures.partition import stages_of_network
+from joulecast.report.figures.pipelines import stages_of_network
 from joulecast.report.papers.antichain import antichain_rows
 from joulecast.report.tables.partition import (
     planning_times,

@@ -10,12 +10,9 @@ from joulecast.energy.fitting import CampaignFit, fit_campaign
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
 from joulecast.records.record import write_record
-from joulecast.report.figures.campaign import (
-    power_trace,
-    predicted_against_measured,
-    stage_energies,
-    stage_times,
-)
+from joulecast.report.figures.power import power_trace
+from joulecast.report.figures.predicted import campaign_predictions
+from joulecast.report.figures.stages import stage_energies, stage_times
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.errors import energy_summary, scaling, write_tables
 from joulecast.report.tables.published import read_published
@@ -120,7 +117,7 @@ def test_fits_survive_the_disk_and_figures_are_drawn(fit, records, tmp_path):
     pd.testing.assert_frame_equal(again.times, fit.times)
     stage_times(fit.observations, tmp_path / "stages")
     stage_energies(fit.observations, tmp_path / "energies")
-    predicted_against_measured(fit.times, fit.energies, tmp_path / "against", 2.84)
+    campaign_predictions(fit, tmp_path / "against", 2.84)
     power_trace(make_record(make_spec()), tmp_path / "trace")
     for name in ("stages", "energies", "against", "trace"):
         assert (tmp_path / f"{name}.svg").stat().st_size > 5000

@@ -174,6 +174,11 @@ def figures(category, names, caption=None):
     ]
 
 
+def folder_of(name):
+    """Parameter of a rule: the folder of its outputs of this name."""
+    return lambda wildcards, output: os.path.dirname(output.get(name)[0])
+
+
 def content_of_result(name):
     """What names the content of a result that only some campaigns have, for the page that shows it."""
     path = Path(RESULTS) / name

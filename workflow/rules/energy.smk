@@ -69,24 +69,27 @@ rule figures:
         imported=rules.fit.input.imported,
         published=ancient(str(PUBLISHED / "mc2.yaml")),
     output:
-        figures(
-            "Energy and time",
-            ["stage_times", "stage_energies", "predicted_against_measured"],
-        ),
-        figures(
-            "Energy and time",
-            [
-                "power_trace",
-                *(f"power_trace_{name}" for name in CONFIG.evaluation.imports),
-            ],
-            caption="power_trace",
-        ),
+        figures=[
+            *figures(
+                "Energy and time",
+                ["stage_times", "stage_energies", "predicted_against_measured"],
+            ),
+            *figures(
+                "Energy and time",
+                [
+                    "power_trace",
+                    *(f"power_trace_{name}" for name in CONFIG.evaluation.imports),
+                ],
+                caption="power_trace",
+            ),
+        ],
     log:
         f"{RESULTS}/logs/figures.log",
     threads: 1
     params:
         published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
         traced_run=traced_run(),
+        figures=folder_of("figures"),
     script:
         "../scripts/figures.py"
 

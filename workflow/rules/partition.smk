@@ -56,11 +56,11 @@ rule partition_report:
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
         published=ancient(str(PUBLISHED / "antichain.yaml")),
     output:
-        tables(
+        tables=tables(
             "Partitioning",
             ["partition_time", "partition_quality", "partition_pipeline"],
         ),
-        figures(
+        figures=figures(
             "Partitioning",
             [f"partition_{network}" for network in CONFIG.partition.networks],
             caption="partition",
@@ -70,5 +70,7 @@ rule partition_report:
     threads: 1
     params:
         published_sha256=sha256_of(PUBLISHED / "antichain.yaml"),
+        tables=folder_of("tables"),
+        figures=folder_of("figures"),
     script:
         "../scripts/partition_report.py"

@@ -120,7 +120,7 @@ rule simulator_report:
         published=ancient(str(PUBLISHED / "proteus.yaml")),
         platform=ancient(str(platform_file("hc2", PLATFORMS))),
     output:
-        tables(
+        tables=tables(
             "Simulator",
             [
                 "simulator_error",
@@ -130,7 +130,7 @@ rule simulator_report:
                 "scaling_forecast",
             ],
         ),
-        figures(
+        figures=figures(
             "Simulator",
             ["simulator_predicted_against_measured", "step_by_node_count"],
         ),
@@ -140,5 +140,7 @@ rule simulator_report:
     params:
         published_sha256=sha256_of(PUBLISHED / "proteus.yaml"),
         speed_devices=CONFIG.simulator.speed_devices,
+        tables=folder_of("tables"),
+        figures=folder_of("figures"),
     script:
         "../scripts/simulator_report.py"

@@ -69,7 +69,7 @@ rule tuning_report:
         published_replays=rules.replay_published.output,
         published=ancient(str(PUBLISHED / "zeus.yaml")),
     output:
-        tables(
+        tables=tables(
             "Tuning",
             [
                 "tuning_potential",
@@ -79,13 +79,15 @@ rule tuning_report:
                 "tuning_comparison",
             ],
         ),
-        figures("Tuning", ["tuning_cumulative_cost", "tuning_maps"]),
+        figures=figures("Tuning", ["tuning_cumulative_cost", "tuning_maps"]),
     log:
         f"{RESULTS}/logs/tuning.log",
     threads: 1
     params:
         eta=CONFIG.tuning.eta,
         published_sha256=sha256_of(PUBLISHED / "zeus.yaml"),
+        tables=folder_of("tables"),
+        figures=folder_of("figures"),
     script:
         "../scripts/tuning_report.py"
 
@@ -110,10 +112,13 @@ rule tuning_live_report:
     input:
         record=rules.tune_live.output.record,
     output:
-        tables("Tuning", ["tuning_live"]),
-        figures("Tuning", ["tuning_live"]),
+        tables=tables("Tuning", ["tuning_live"]),
+        figures=figures("Tuning", ["tuning_live"]),
     log:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1
+    params:
+        tables=folder_of("tables"),
+        figures=folder_of("figures"),
     script:
         "../scripts/tuning_live_report.py"

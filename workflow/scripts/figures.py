@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 from joulecast.campaign.scripts import logged
 from joulecast.energy.fitting import CampaignFit
 from joulecast.records.record import largest_record, read_record, record_folders
-from joulecast.report.figures.campaign import (
-    power_trace,
-    predicted_against_measured,
-    stage_energies,
-    stage_times,
-)
+from joulecast.report.figures.power import power_trace
+from joulecast.report.figures.predicted import campaign_predictions
+from joulecast.report.figures.stages import stage_energies, stage_times
 from joulecast.report.tables.published import read_published
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ def main(
     stage_energies(clean, folder / "stage_energies")
     (traced,) = (path for path in record_folders(Path(record)) if path.name == traced_run)
     power_trace(read_record(traced), folder / "power_trace")
-    predicted_against_measured(fit.times, fit.energies, folder / "predicted_against_measured", band)
+    campaign_predictions(fit, folder / "predicted_against_measured", band)
     for name in imported:
         power_trace(largest_record(Path(name)), folder / f"power_trace_{Path(name).name}")
 
@@ -43,5 +40,5 @@ if __name__ == "__main__":
             traced_run=snakemake.params.traced_run,
             imported=snakemake.input.imported,
             published=snakemake.input.published,
-            folder=Path(snakemake.output[0]).parent,
+            folder=Path(snakemake.params.figures),
         )

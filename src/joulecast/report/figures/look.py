@@ -1,25 +1,37 @@
-"""What the interactive figures share: their colours, their look, and how they are kept as SVG and PDF."""
+"""What all figures share: their colours, their look, and how they are written as SVG and PDF."""
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import pandas as pd
+import vl_convert
 
 from joulecast.energy.plain import plain_rows
 from joulecast.files.writing import written_aside
 from joulecast.report.grid import Table
 
 INK, GREY = "#1b1f24", "#59616b"
+END = "#D55E00"
+"""The ends of a path, on a map of any colours."""
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; in every chart a shape, a label or a
 # place tells the same.
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#000000")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+)
 PARTS = {
     "loading": "#E69F00",
     "computing": "#0072B2",
@@ -29,19 +41,21 @@ PARTS = {
     "other": "#D9D9D9",
 }
 PHASES = {"training": "#0072B2", "evaluating": "#E69F00", "stalled": "#D9D9D9"}
+STEP = {"computing": "#0072B2", "exposed communication": "#D55E00", "bubble": "#D9D9D9"}
 PIPELINE = {"forward": "#0072B2", "backward": "#E69F00"}
 KNOWN = {"was run": "#0072B2", "forecast": "#E69F00"}
 PALETTES = {
     "series": SERIES,
     "parts": tuple(PARTS.values()),
     "phases": tuple(PHASES.values()),
+    "step": tuple(STEP.values()),
     "pipeline": tuple(PIPELINE.values()),
     "known": tuple(KNOWN.values()),
 }
 """The colours of each chart, by what they tell apart."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
-_HEIGHT, _STATIC_WIDTH, _WRAPPED, _TITLE = 300, 420, 80, 330
+_HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
 _WIDE, _LARGE = 8.0, 1e5
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
@@ -58,15 +72,16 @@ CONFIG: dict[str, Any] = {
     "legend": {
         **{"orient": "bottom", "labelColor": INK, "titleColor": INK, "labelFontSize": 12},
         **{"titleFontSize": 12, "titleFontWeight": 500, "columns": 3, "labelLimit": 150},
+        # Legends below each other, which Vega knows and Vega-Lite's schema does not.
+        "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
     },
     "title": {
         **{"anchor": "start", "color": INK, "fontSize": 13, "fontWeight": 600, "limit": _TITLE},
         **{"subtitleColor": GREY, "subtitleFontSize": 12},
     },
 }
-# Legends below each other, which Vega knows and Vega-Lite's schema does not.
-_STACKED = {"layout": {"bottom": {"direction": "vertical", "anchor": "start"}}}
-PAGE_CONFIG = CONFIG | {"legend": CONFIG["legend"] | _STACKED}
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+"""Version that the charts are written for."""
 Chart = alt.Chart | alt.LayerChart
 
 
@@ -91,6 +106,11 @@ class Figure:
     def specs(self) -> list[str]:
         """Vega-Lite of each chart, as JSON that may stand in a script element."""
         return [embedded(chart.properties(width="container").to_dict()) for chart in self.charts]
+
+
+def emulated(runs: pd.DataFrame) -> str:
+    """What a caption must say of runs whose nodes were processes of one machine."""
+    return "; nodes were emulated" if (runs["nodes_are"] == "emulated").any() else ""
 
 
 def embedded(content: Any) -> str:
@@ -143,23 +163,87 @@ def titled(chart: Chart, title: str, height: int = _HEIGHT, below: str = "") -> 
     return made
 
 
-def _unavailable(figure: Figure) -> Chart:
-    lines = textwrap.wrap(f"Nothing to show: {figure.why_none}.", _WRAPPED)
+def palette_of(field: str, palette: Mapping[str, str], title: str | None = None) -> alt.Color:
+    """Colours of a field's values, in the order of the palette."""
+    scale = alt.Scale(domain=list(palette), range=list(palette.values()))
+    legend = alt.Legend(columns=2)
+    return alt.Color(field, title=title, sort=list(palette), scale=scale, legend=legend)
+
+
+def blocks(
+    frame: pd.DataFrame,
+    x: alt.X,
+    y: alt.Y,
+    part: str,
+    palette: Mapping[str, str],
+    hover: Sequence[str],
+    gap: float = 1,
+) -> alt.LayerChart:
+    """Bars from ``start`` to ``stop`` in the colours of ``part``, each with its ``label`` in the middle.
+
+    Args:
+        gap: pixels between bars, which hide those that are narrower.
+    """
+    colour = palette_of(f"{part}:N", palette)
+    shown = frame.assign(middle=(frame["start"] + frame["stop"]) / 2)
+    dark = [name for name in palette if palette[name] == SERIES[0]]
+    on_dark = alt.FieldOneOfPredicate(field=part, oneOf=dark)
+    bars = alt.Chart(values(shown)).mark_bar(stroke="white", strokeWidth=gap)
+    labels = alt.Chart(values(shown[shown["label"] != ""])).mark_text(fontSize=11)
+    drawn: alt.LayerChart = bars.encode(
+        x=x, x2="stop:Q", y=y, color=colour, tooltip=tooltips(*hover)
+    ) + labels.encode(
+        x="middle:Q",
+        y=y,
+        text="label:N",
+        tooltip=tooltips(*hover),
+        color=alt.condition(on_dark, alt.value("white"), alt.value(INK)),
+    )
+    return drawn
+
+
+def nothing(why: str, title: str = "") -> Chart:
+    """A chart that says in words why there is nothing to show."""
+    lines = textwrap.wrap(f"Nothing to show: {why}.", _WRAPPED)
     text = alt.InlineData(values=[{"line": line, "y": k} for k, line in enumerate(lines)])
     mark = alt.Chart(text).mark_text(align="left", fontSize=12, color=INK)
     place = mark.encode(y=alt.Y("y:O", axis=None), text="line:N", x=alt.value(0))
-    return titled(place.properties(width=2 * _STATIC_WIDTH), figure.title, 20 * len(lines))
+    return titled(place, title, 20 * len(lines))
+
+
+def save(
+    charts: Sequence[Chart],
+    stem: Path,
+    title: str = "",
+    below: str = "",
+    *,
+    columns: int = 2,
+    width: int = _WIDTH,
+    one_legend: bool = False,
+) -> None:
+    """Write charts side by side as SVG and PDF.
+
+    Args:
+        stem: path without suffix.
+        below: a line under the title.
+        one_legend: colours and shapes say the same in all charts.
+    """
+    whole = alt.concat(*(chart.properties(width=width) for chart in charts), columns=columns)
+    resolved: Literal["shared", "independent"] = "shared" if one_legend else "independent"
+    whole = whole.resolve_scale(color=resolved, shape=resolved)
+    if title:
+        heading = {"text": title, "fontSize": 15, "limit": _HEADING, "offset": 14}
+        whole = whole.properties(title=heading | ({"subtitle": below} if below else {}))
+    spec = whole.to_dict() | {"config": CONFIG | {"background": "white"}}
+    svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+    with written_aside(stem.with_name(f"{stem.name}.svg")) as partial:
+        partial.write_text(svg, encoding="utf-8")
+    with written_aside(stem.with_name(f"{stem.name}.pdf")) as partial:
+        partial.write_bytes(vl_convert.svg_to_pdf(svg))
 
 
 def save_static(figure: Figure, folder: Path) -> None:
     """Write ``overview_NAME.svg`` and ``.pdf``; a figure that is missing says so, so that none of earlier
     results stays."""
-    charts = [chart.properties(width=_STATIC_WIDTH) for chart in figure.charts]
-    whole = alt.concat(*charts, columns=2) if charts else _unavailable(figure)
-    # Charts side by side tell other things by their colours and scales.
-    if charts:
-        whole = whole.resolve_scale(color="independent", shape="independent")
-    drawn = whole.configure(**CONFIG | {"background": "white"})
-    for suffix in ("svg", "pdf"):
-        with written_aside(folder / f"overview_{figure.name}.{suffix}") as partial:
-            drawn.save(str(partial), format=suffix)
+    charts = figure.charts or [nothing(str(figure.why_none), figure.title)]
+    save(charts, folder / f"overview_{figure.name}")

@@ -13,7 +13,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-import altair
 import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -22,10 +21,12 @@ from joulecast.errors import JoulecastError
 from joulecast.files.writing import written_aside
 from joulecast.quantities import counted, listed
 from joulecast.report import answers
-from joulecast.report.figures.energy import predicted_against_measured, stage_shares
 from joulecast.report.figures.front import energy_time_front
-from joulecast.report.figures.look import PAGE_CONFIG, Figure, embedded, save_static
-from joulecast.report.figures.plans import pipeline_timelines, policy_costs
+from joulecast.report.figures.look import CONFIG, VEGA_LITE, Figure, embedded, save_static
+from joulecast.report.figures.pipelines import pipeline_timelines
+from joulecast.report.figures.policies import policy_costs
+from joulecast.report.figures.predicted import predicted_against_measured
+from joulecast.report.figures.stages import stage_shares
 from joulecast.report.pages import measured_runs, savings
 from joulecast.report.pages.papers import papers_section
 from joulecast.report.results import NothingToShow, Results, read_results
@@ -150,7 +151,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),
         "advise_command": _advise_command(found, folder),
-        "config": embedded(PAGE_CONFIG),
+        "config": embedded(CONFIG),
         "bundle": _bundle(),
         "style": _asset("overview.css"),
         "script": _asset("overview.js"),
@@ -215,8 +216,5 @@ def _asset(name: str) -> str:
 @cache
 def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed of the version that the charts are written for."""
-    major, minor, *_ = altair.SCHEMA_VERSION.removeprefix("v").split(".")
-    bundle = vl_convert.javascript_bundle(
-        "window.vegaEmbed = vegaEmbed;", vl_version=f"{major}.{minor}"
-    )
+    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
     return str(bundle).replace("</script", "<\\/script")

@@ -1,0 +1,145 @@
+"""Figures of the training that was tuned live: what every repeat of it cost, and with what batch size."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from joulecast.quantities import NONE, counted, is_number, joules, seconds
+from joulecast.report.figures.look import (
+    INK,
+    Figure,
+    colours,
+    nothing,
+    save,
+    titled,
+    tooltips,
+    values,
+)
+from joulecast.report.grid import Table
+from joulecast.report.results import NothingToShow
+
+
+def tuned_live(record: Mapping[str, Any]) -> Figure:
+    """Cost of every training that was tuned live, and their mean so far.
+
+    Raises:
+        NothingToShow: none reached its target.
+    """
+    rows = [row for row in record["recurrences"] if is_number(row.get("cost"))]
+    if not rows:
+        raise NothingToShow("no training that was tuned live reached its target", "tuning_tables")
+    unit, network = record["cost_unit"], record["network"]
+    costs = [float(row["cost"]) for row in rows]
+    means = [fmean(costs[: k + 1]) for k in range(len(costs))]
+    told = seconds if unit == "s" else joules
+    shown = pd.DataFrame(
+        {
+            "training": [int(row["number"]) + 1 for row in rows],
+            "cost": costs,
+            "mean": means,
+            "kind": "one training",
+            "cost of it": [told(cost) for cost in costs],
+            "mean so far": [told(mean) for mean in means],
+            "batch size": [str(row["batch_size"]) for row in rows],
+            "phase of the search": [str(row.get("phase") or NONE) for row in rows],
+            "energy": [_energy(row) for row in rows],
+        }
+    )
+    hover = tooltips(
+        "training", "cost of it", "mean so far", "batch size", "phase of the search", "energy"
+    )
+    kinds = ["one training", "mean so far"]
+    colour = alt.Color("kind:N", title=None, scale=colours(kinds))
+    x = _trainings(record)
+    axis = alt.Axis(tickCount=5)
+    bars = (
+        alt.Chart(values(shown))
+        .mark_bar()
+        .encode(
+            x=x, y=alt.Y("cost:Q", title=f"cost, {unit}", axis=axis), color=colour, tooltip=hover
+        )
+    )
+    line = (
+        alt.Chart(values(shown.assign(kind="mean so far")))
+        .mark_line(point=alt.OverlayMarkDef(size=50, shape="square"), strokeWidth=2)
+        .encode(x=x, y="mean:Q", color=colour, tooltip=hover)
+    )
+    best = rows[costs.index(min(costs))]
+    columns = ("training", "batch size", "cost", "energy", "phase of the search")
+    table = [
+        (
+            str(r["number"] + 1),
+            str(r["batch_size"]),
+            told(c),
+            _energy(r),
+            str(r.get("phase") or NONE),
+        )
+        for r, c in zip(rows, costs, strict=True)
+    ]
+    return Figure(
+        "policies",
+        "Does tuning the batch size pay?",
+        [titled(bars + line, f"{network}, tuned live by {record['policy']}")],
+        f"{counted(len(rows), 'training')} of {network} to a target accuracy, measured here: the first cost "
+        f"{told(costs[0])} with batch {rows[0]['batch_size']}, the cheapest {told(min(costs))} with batch "
+        f"{best['batch_size']}, all of them {told(means[-1])} on average. {_source(record)}",
+        f"A training is repeated; the policy chooses its batch size each time. {_cost_is(record)}",
+        [Table("Every training", columns, table, frozenset(columns[:4]))],
+    )
+
+
+def _trainings(record: Mapping[str, Any]) -> alt.X:
+    """An axis of all trainings: one that did not reach its target leaves its place empty."""
+    numbers = [int(row["number"]) + 1 for row in record["recurrences"]]
+    axis = alt.Axis(labelAngle=0, labelOverlap=True)
+    return alt.X("training:O", title="training", scale=alt.Scale(domain=numbers), axis=axis)
+
+
+def _cost_is(record: Mapping[str, Any]) -> str:
+    if record["cost_unit"] == "s":
+        return "Cost is time only, since no energy was measured."
+    return "Cost is energy and time, weighed."
+
+
+def _source(record: Mapping[str, Any]) -> str:
+    energy = record.get("energy_source")
+    return f"Energy is {energy}." if energy else f"Energy: none ({record.get('why_no_energy')})."
+
+
+def _energy(row: Mapping[str, Any]) -> str:
+    if is_number(row.get("energy_j")):
+        return f"{joules(row['energy_j'])} ({row.get('energy_source')})"
+    return "none"
+
+
+def live_cost(record: Mapping[str, Any], stem: Path) -> None:
+    """Write the cost of every training that was tuned live, and the batch sizes of all of them."""
+    try:
+        charts = tuned_live(record).charts
+    except NothingToShow as why:
+        charts = [nothing(str(why))]
+    rows = record["recurrences"]
+    shown = pd.DataFrame(
+        {
+            "training": [int(row["number"]) + 1 for row in rows],
+            "batch": [row["batch_size"] for row in rows],
+        }
+    )
+    axis = alt.Axis(values=sorted(set(shown["batch"])))
+    y = alt.Y("batch:Q", title="batch size", scale=alt.Scale(type="log", base=2), axis=axis)
+    batches = (
+        alt.Chart(values(shown))
+        .mark_line(color=INK, interpolate="step", point=alt.OverlayMarkDef(size=25, color=INK))
+        .encode(x=_trainings(record), y=y)
+    )
+    below = _cost_is(record) + (f" {_source(record)}" if record.get("energy_source") else "")
+    save(
+        [*charts, titled(batches, "Batch size", 120)],
+        *(stem, "A training that recurs, measured here", below),
+        columns=1,
+        width=640,
+    )

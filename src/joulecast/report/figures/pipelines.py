@@ -1,0 +1,198 @@
+"""Figures of pipelines: who works when, and what the stages of a cut take."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any, get_args
+
+import altair as alt
+import pandas as pd
+
+from joulecast.graphs.schedules import Schedule, Timeline, timeline
+from joulecast.quantities import counted, digits, percent, seconds
+from joulecast.report.figures.look import (
+    GREY,
+    INK,
+    PIPELINE,
+    SERIES,
+    Chart,
+    Figure,
+    blocks,
+    save,
+    titled,
+    values,
+)
+from joulecast.report.grid import Table
+from joulecast.report.results import NothingToShow, Results
+
+_MOST_PIPELINES, _MOST_EVENTS, _BARS_HEIGHT = 4, 600, 150
+_FORWARD_SHARE = 1 / 3
+"""Of a stage's time, where only the whole of it is kept: a backward pass multiplies twice as much."""
+_NAMES: dict[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B"}
+
+
+def pipeline_timelines(results: Results) -> Figure:
+    """Who works when in pipelines: those that were run, with their stages' measured times; else those that
+    were cut, with the times of their tasks.
+
+    Raises:
+        NothingToShow: there is neither, or no file of them is as expected.
+    """
+    wrong: list[str] = []
+    found = [_of_run(record, wrong) for record in results.pipelines[:_MOST_PIPELINES]]
+    found = [pipeline for pipeline in found if pipeline]
+    if not found:
+        plans = results.experiments[:_MOST_PIPELINES]
+        found = [pipeline for pipeline in (_of_plan(plan, wrong) for plan in plans) if pipeline]
+    drawn = [pipeline for pipeline in found if pipeline is not None]
+    if not drawn:
+        why = "; ".join(wrong) or "no network was cut into stages"
+        raise NothingToShow(why, "partition_tables")
+    columns = ("pipeline", "micro-batches", "schedule", "step by schedule", "busy", "measured step")
+    rows, charts = [], []
+    for pipeline in drawn:
+        shapes_of = pipeline.shapes()
+        longest_s = max(shape.makespan_s for shape in shapes_of.values())
+        for schedule, shape in shapes_of.items():
+            rows.append(
+                (
+                    *(pipeline.name, str(pipeline.micro_batches), _NAMES[schedule]),
+                    *(seconds(shape.makespan_s), percent(100 * fmean(shape.busy_shares))),
+                    seconds(pipeline.step_s if schedule == pipeline.schedule else None),
+                )
+            )
+            if pipeline is drawn[0] or schedule == pipeline.schedule:
+                charts.append(_gantt(shape, f"{pipeline.name}, {_NAMES[schedule]}", longest_s))
+    return Figure(
+        "pipelines",
+        "What does a pipeline wait for?",
+        charts,
+        drawn[0].finding(rows[0][4], rows[1][4]),
+        "A row is a stage on a device of its own; a block is one micro-batch, and white is waiting. "
+        + drawn[0].rests_on,
+        [Table("Pipelines", columns, rows, frozenset({columns[1], *columns[3:]}))],
+    )
+
+
+class _Pipeline:
+    """Stage times of one micro-batch, and what a step took where it was run."""
+
+    def __init__(
+        self,
+        name: str,
+        forward_s: list[float],
+        backward_s: list[float],
+        micro_batches: int,
+        schedule: str,
+        rests_on: str,
+        step_s: float | None = None,
+        speedup: float | None = None,
+    ) -> None:
+        self.name, self.forward_s, self.backward_s = name, forward_s, backward_s
+        self.micro_batches, self.schedule, self.rests_on = micro_batches, schedule, rests_on
+        self.step_s, self.speedup = step_s, speedup
+
+    def shapes(self) -> dict[Schedule, Timeline]:
+        """All work of a batch in time, by schedule."""
+        times, count = (self.forward_s, self.backward_s), self.micro_batches
+        return {schedule: timeline(*times, schedule, count) for schedule in get_args(Schedule)}
+
+    def finding(self, gpipe: str, one_f_one_b: str) -> str:
+        busy = f"{self.name}: devices are busy {gpipe} of a step (GPipe) and {one_f_one_b} (1F1B)"
+        if self.step_s is None:
+            return busy + ", by calculation; it was not run."
+        faster = f"{digits(self.speedup)} times as fast as one core"
+        return f"{busy}. Run here, a step took {seconds(self.step_s)}, {faster}."
+
+
+def _of_run(record: Mapping[str, Any], wrong: list[str]) -> _Pipeline | None:
+    try:
+        summary, stages = record["summary"], len(record["stages"])
+        return _Pipeline(
+            f"{record['network']} in {counted(stages, 'stage')}",
+            [float(time) for time in summary["forward_s"]],
+            [float(time) for time in summary["backward_s"]],
+            int(record["micro_batches"]),
+            str(record["schedule"]),
+            "Lengths are the stages' measured times; when they start is calculated, without transfers.",
+            float(summary["step_s"]),
+            float(summary["speedup"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        wrong.append(f"{record['file']} is not as expected ({error!r})")
+        return None
+
+
+def _of_plan(experiment: Mapping[str, Any], wrong: list[str]) -> _Pipeline | None:
+    try:
+        devices, found = next(iter(experiment["on_devices"].items()))
+        micro_batches = int(found["micro_batches"])
+        times = [1e-6 * float(stage["time"]) / micro_batches for stage in found["plan"]["stages"]]
+        return _Pipeline(
+            f"{experiment['network']} in {devices} stages",
+            [_FORWARD_SHARE * time for time in times],
+            [(1 - _FORWARD_SHARE) * time for time in times],
+            micro_batches,
+            "1f1b",
+            f"Lengths are task times ({experiment['source']}), a third of them taken as forward; the "
+            "pipeline was not run.",
+        )
+    except (KeyError, TypeError, ValueError, StopIteration, ZeroDivisionError) as error:
+        wrong.append(f"{experiment['file']} is not as expected ({error!r})")
+        return None
+
+
+def _gantt(shape: Timeline, name: str, longest_s: float) -> Chart:
+    events = [
+        {
+            "stage": str(event.stage + 1),
+            "start": 1e3 * event.start_s,
+            "stop": 1e3 * event.stop_s,
+            "pass": event.phase,
+            "micro-batch": str(event.micro_batch + 1),
+            "takes": seconds(event.stop_s - event.start_s),
+            "from": seconds(event.start_s),
+        }
+        for event in shape.events[:_MOST_EVENTS]
+    ]
+    frame = pd.DataFrame(events)
+    long = frame["stop"] - frame["start"] > 0.03 * 1e3 * shape.makespan_s
+    frame["label"] = frame["micro-batch"].where(long, "")
+    stages = sorted(set(frame["stage"]), key=int)
+    y = alt.Y("stage:O", title="stage", sort=stages)
+    scale = alt.Scale(domain=[0, 1e3 * longest_s], nice=False)
+    x = alt.X("start:Q", title="milliseconds", scale=scale, axis=alt.Axis(tickCount=5))
+    hover = ("stage", "micro-batch", "pass", "from", "takes")
+    drawn = blocks(frame, x, y, "pass", PIPELINE, hover)
+    return titled(drawn, name, max(80, 34 * len(stages))).properties(
+        view=alt.ViewConfig(stroke=GREY)
+    )
+
+
+def stages_of_network(experiment: Mapping[str, Any], stem: Path) -> None:
+    """Write the stages of a network's best cuts, a row of charts for each number of devices."""
+    charts: list[Chart] = []
+    for devices, found in experiment["on_devices"].items():
+        plan, stages = found["plan"], found["plan"]["stages"]
+        time_ms = [1e-3 * stage["time"] for stage in stages]
+        memory_gb = [1e-9 * stage["memory"] for stage in stages]
+        handed_on_mb = [1e-6 * (stage["bytes_out"] or 0) for stage in stages]
+        least = alt.Chart(values(pd.DataFrame({"size": [1e-3 * plan["lower_bound"]]})))
+        rule = least.mark_rule(color=INK, strokeDash=[4, 3]).encode(y="size:Q")
+        bound = f"{devices} devices, speedup up to {plan['speedup_bound']:.2f}"
+        charts += [
+            titled(_stage_bars(time_ms, "time, ms", SERIES[0]) + rule, bound, _BARS_HEIGHT),
+            _stage_bars(memory_gb, "memory, GB", SERIES[1]),
+            _stage_bars(handed_on_mb, "activations out, MB", SERIES[2]),
+        ]
+    title = f"{experiment['network']}: stages with the least bottleneck"
+    below = f"Dashed: lower bound of the bottleneck. Task times: {experiment['source']}."
+    save(charts, stem, title, below, columns=3, width=230)
+
+
+def _stage_bars(sizes: list[float], title: str, colour: str) -> alt.Chart:
+    bars = alt.Chart(values(pd.DataFrame({"stage": range(len(sizes)), "size": sizes})))
+    x = alt.X("stage:O", title="stage", axis=alt.Axis(labelAngle=0))
+    y = alt.Y("size:Q", title=title, axis=alt.Axis(tickCount=5))
+    made: alt.Chart = bars.mark_bar(color=colour).encode(x=x, y=y).properties(height=_BARS_HEIGHT)
+    return made
