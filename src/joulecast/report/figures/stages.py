@@ -86,11 +86,6 @@ def _shares(runs: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
     return means
 
 
-def _bar_name(workload: str, nodes: int) -> str:
-    """Nodes first: the end of a long name is cut off."""
-    return f"{counted(nodes, 'node')}, {workload}"
-
-
 def _share_bars(shares: pd.DataFrame) -> Chart:
     # Nodes first: the end of a long name is cut off.
     names = [f"{counted(nodes, 'node')}, {workload}" for workload, nodes in shares.index]

@@ -1,0 +1,60 @@
+# ruff: noqa: B018, F821
+"""Names that vulture does not see used, each with what uses it. Nothing here runs."""
+
+# Rules of the workflow, which vulture cannot read.
+ending
+run_table
+
+# Documented in docs/ for users of the library.
+forward_flops
+unpack_run
+
+# A tool for developers: makes the shipped graphs anew.
+write_shipped
+
+# Python, torch, jinja and pydantic look these up by name.
+__getattr__
+call_function
+is_compile_supported
+device_type
+aligned
+how_to_read
+BufferedReader
+
+# The colours that tests judge by their contrast.
+PALETTES
+
+# Keys of the configuration, read as plain data by the rules.
+paper_tables
+profile_ops
+
+# Choices of the command line: their values are used.
+IN_SAMPLE
+LEAVE_ONE_NODE_COUNT_OUT
+EXTRAPOLATION
+PREDICTED
+WEAK
+STRONG
+compat
+
+# Fields of what is kept or printed: read as plain data.
+lower_points
+upper_points
+better_share
+timed_s
+waited_share
+longest_gap_s
+missed_deadlines
+batch_per_rank
+why_no_interval
+why_no_power_limit
+scheduler_job
+scheduler_node_of_rank
+reference_step_s
+recorded_utc
+first_run_utc
+last_run_utc
+joulecast
+metric
+batch_size_only
+power_limit_only
