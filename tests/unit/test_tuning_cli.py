@@ -456,7 +456,7 @@ def test_no_joules_are_told_where_none_were_measured(tmp_path: Path) -> None:
     assert advice["why_no_energy"] == "no sensor here"
     whose = {"power_limits_w": {}, "cost": {"eta": 0.0, "max_power_w": None}}
     text = joulecast("advise-recurring", a_file(tmp_path, trials, **whose))
-    assert "no saving of energy is told: no sensor here" in text
+    assert "no saving of energy is known: no sensor here" in text
     assert "default's energy" not in text
     assert " J" not in text
 

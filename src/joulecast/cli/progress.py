@@ -46,7 +46,7 @@ def status(
         typer.Option(
             "--watch",
             help="Go on until all that was asked for is done, or runs have failed and for a minute "
-            "nothing has gone on, or Ctrl-C.",
+            "nothing has run, or Ctrl-C.",
         ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
@@ -67,8 +67,8 @@ def status(
     if watch:
         progress = _watch(look, progress, interval, as_json, ends=specs is not None)
     if not watch:
-        told = json.dumps(progress.as_json(), indent=1) if as_json else progress_text(progress)
-        typer.echo(told)
+        shown = json.dumps(progress.as_json(), indent=1) if as_json else progress_text(progress)
+        typer.echo(shown)
     raise typer.Exit(0 if progress.finished else 1)
 
 
@@ -94,7 +94,7 @@ def remeasure(
 def _asked(
     results: Path | None, configuration: Path | None, platforms: Path, *, runs: bool = True
 ) -> tuple[Path, list[RunSpec] | None]:
-    """The folder to look at, and the runs that should be there; ``None`` where nobody says."""
+    """The folder to look at, and the runs that should be there; ``None`` where no configuration says."""
     if configuration is None:
         return Path("results") if results is None else results, None
     # Loads pandas and torchvision's data sets' names, which a look at a folder does not need.
@@ -109,13 +109,13 @@ class _End:
     """Tells when there is nothing more to wait for."""
 
     def __init__(self, asked: bool) -> None:
-        """Without runs that were ``asked`` for nobody knows of an end."""
+        """Make a detector; without runs that were ``asked`` for it never sees an end."""
         self._asked = asked
         self._states: list[tuple[str, State]] = []
         self._since_s = 0.0
 
     def reached(self, progress: Progress) -> bool:
-        """Whether all is done, or some runs went wrong and nobody has gone on for a while."""
+        """Whether all is done, or some runs went wrong and nothing has run for a while."""
         states, now_s = [(run.run, run.state) for run in progress.runs], time.monotonic()
         if states != self._states or progress.of("running"):
             self._states, self._since_s = states, now_s
@@ -165,8 +165,8 @@ def _watch_on_terminal(
         task = bar.add_task("", total=progress.total)
         while True:
             done = len(progress.of("done"))
-            told = progress_line(progress, brief=True)
-            bar.update(task, completed=done, description=told)
+            shown = progress_line(progress, brief=True)
+            bar.update(task, completed=done, description=shown)
             if end.reached(progress):
                 break
             time.sleep(interval_s)

@@ -19,7 +19,7 @@ class Criterion(StrEnum):
 
 
 class Device(StrEnum):
-    """Where a live loop trains."""
+    """Device that a live tuning trains on."""
 
     cpu = "cpu"
     cuda = "cuda"
@@ -57,7 +57,7 @@ def tune(
     ] = 1.1,
     history: Annotated[
         Path | None,
-        typer.Option(help="File for the trials; a live loop goes on where it ends."),
+        typer.Option(help="File for the trials; a live loop continues where it ends."),
     ] = None,
     target_accuracy: Annotated[
         float | None, typer.Option(help="Of a live training, 0 to 1; 0.9 by default.")

@@ -1,7 +1,7 @@
 """What an all-reduce costs by its algorithm: seconds = latency terms x alpha + byte terms x per-byte.
 
 The reduction cost gamma of a byte has the same dependence on N and G as its transfer cost 1/beta in each
-of these forms, so that the two cannot be told apart by timing and are fitted as one number.
+of these forms, so that timing cannot separate the two and are fitted as one number.
 Sources: Thakur, Rabenseifner and Gropp 2005 (ring, tree, recursive doubling, Rabenseifner).
 """
 

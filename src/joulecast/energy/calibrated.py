@@ -10,7 +10,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Standstill:
-    """How long runs of a workload stand still and how often they start, at the node counts it ran on."""
+    """Standstill of a workload: time without work, and starts, at the node counts it ran on."""
 
     doublings: tuple[float, ...]
     stalled_s: tuple[float, ...]

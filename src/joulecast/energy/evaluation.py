@@ -104,15 +104,15 @@ _RUN = ["run", "repeat", *SETTING]
 
 
 def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> pd.DataFrame:
-    told = model.predict(judged, time)
+    prediction = model.predict(judged, time)
     rows = judged[_RUN].assign(split=split, time=time, model=model.name)
     rows = rows.assign(
         measured=judged["energy_j"],
         measured_s=judged["total_s"],
-        predicted=told["predicted_j"],
-        predicted_s=told["predicted_s"],
-        lower=told["lower_j"],
-        upper=told["upper_j"],
+        predicted=prediction["predicted_j"],
+        predicted_s=prediction["predicted_s"],
+        lower=prediction["lower_j"],
+        upper=prediction["upper_j"],
     )
     return rows[rows["predicted"].notna()]
 
@@ -150,7 +150,7 @@ def evaluate(
     Args:
         observations: of all runs, polluted ones left out by the caller.
         allreduce: single sums of the all-reduce calibrations.
-        watts: of each platform by its name, where anybody knows them.
+        watts: of each platform by its name, where they are known.
         bootstrap: resamples behind the intervals of the coefficients of the full fit.
         splits: names of :data:`SPLITS`.
         times: ``given``, ``predicted`` or both.
@@ -207,7 +207,7 @@ def _evaluate(
             if judged.empty or evidence.training.empty:
                 continue
             mc2 = full if name == "in-sample" else mc2_for(imported).fit(evidence)
-            # Nobody can time a workload that the fit has not seen at all.
+            # A workload that the fit has not seen at all cannot be timed.
             timed = judged[judged["workload"].isin(set(evidence.training["workload"]))]
             if len(timed):
                 seconds = mc2.predict(timed, "predicted")["predicted_s"]

@@ -158,7 +158,7 @@ def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def clean_observations(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Observations of all records, and of those that may be fitted.
+    """Observations of all records, and the ones that may be fitted.
 
     Raises:
         JoulecastError: no training run is left to fit; lists why each was left out.

@@ -1,4 +1,4 @@
-"""Forecasting a campaign: energy and time of node counts that nobody has run yet.
+"""Forecasting a campaign: energy and time of node counts that were not run yet.
 
 MC2 is fitted to all records of a few small node counts and asked for larger ones of the same workloads:
 the same work, with the batch that the records themselves keep (of all nodes, or of one).

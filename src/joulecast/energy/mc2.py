@@ -5,7 +5,7 @@ paper's. Per step of N nodes with b samples each and G bytes of gradients::
 
     T_materials = m b                      (what prefetching leaves exposed)
     T_computing = tau + c b                (eta(b) = eta_inf b/(b + b_half) gives the same line: its
-                                            b_half and tau cannot be told apart in one network)
+                                            b_half and tau cannot be separated in one network)
     T_wait      = w sigma_C sqrt(2 ln N)   (the slowest of N normal times)
     T_copy      = alpha A(N) + k B(N, G)   (form chosen on an all-reduce benchmark), of which
                                             max(0, T_copy - phi 2/3 T_C) is exposed with overlap
@@ -44,7 +44,7 @@ SPLIT_POWERS = {
 @dataclass(frozen=True)
 class Fitted:
     """Coefficients by name, with 90 % intervals from resampling runs, and the condition number of
-    the scaled system (large: some of them cannot be told apart)."""
+    the scaled system (large: some of them cannot be separated)."""
 
     values: dict[str, float]
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -213,9 +213,9 @@ class MC2:
             measured = _floats(rows, f"t_{stage}_s")
             if overlapped and stage == "communicating_copy":
                 continue
-            told = np.where(alone & stage.startswith("communicating"), np.nan, measured)
+            seen_s = np.where(alone & stage.startswith("communicating"), np.nan, measured)
             scale = np.maximum(measured, _LEAST_SHARE * step_s)
-            system.add(terms, _networks(rows), told, scale, place + number)
+            system.add(terms, _networks(rows), seen_s, scale, place + number)
         copies = _floats(allreduce, "copy_s")
         sizes = _floats(allreduce, "bytes")
         latency, moved = FORMS[form](_floats(allreduce, "ranks"), sizes)

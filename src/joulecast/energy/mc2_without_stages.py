@@ -67,7 +67,7 @@ _UNSEEN_SPREAD = 0.03
 """Relative: excess power at full duty between workloads."""
 
 _UNSEEN_DRIFT_PER_DOUBLING = 0.03
-"""Relative: what it adds that a workload nobody ran may not be at full duty on more nodes."""
+"""Relative: what it adds that a workload that was never run may not be at full duty on more nodes."""
 
 _LEAST_NODE_SPREAD = 0.005
 """Relative: power between nodes of one type, at least."""
@@ -360,10 +360,10 @@ class PhaseMC2:
             doublings = max(0.0, float(np.log2(row["nodes"] / self.most_nodes)))
             rho = self._belief(self.rho, row)
             drift = math.hypot(rho.sd, _RHO_DRIFT_PER_DOUBLING * doublings)
-            told = self._times(row, np.exp(random.normal(rho.mean, drift, draws)))
+            drawn_s = self._times(row, np.exp(random.normal(rho.mean, drift, draws)))
             seen = math.log2(row["nodes"]) in base.standstill.doublings
             jitter = random.normal(1.0, _TIME_NOISE if seen else _UNSEEN_TIME_NOISE, draws)
             timed = ("training_s", "evaluating_s", "stalled_s", "total_s")
-            row = {**row, **told, **{name: told[name] * jitter for name in timed}}
+            row = {**row, **drawn_s, **{name: drawn_s[name] * jitter for name in timed}}
         seconds = np.broadcast_to(np.asarray(row["total_s"], float), (draws,))
         return self._joules(row, kappas, floor, rise), seconds

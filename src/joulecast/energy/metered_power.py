@@ -23,7 +23,7 @@ def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
 
 
 def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
-    """What is wrong with the readings of a meter, by node and meter, of those that are no good."""
+    """Faults of the meters whose readings cannot be used, by node and meter."""
     outcome = record.info.outcome
     power = record.power
     good = power[power["watts"].notna() | power["joules"].notna()]
@@ -83,7 +83,7 @@ def _of_meters(power: pd.DataFrame, metering: Metering) -> pd.DataFrame:
 
 
 def machines(metering: Metering) -> int:
-    """How many machines have a meter: nodes, of which those that share a device are one."""
+    """Number of machines with a meter; nodes that share a device count as one."""
     sharers: dict[str, set[str]] = {}
     for meter in metering.meters:
         sharers.setdefault(meter.node, {meter.node}).update(meter.shared_with)

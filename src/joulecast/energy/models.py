@@ -39,7 +39,7 @@ class Evidence:
     watts: Watts
 
     def without(self, left_out: pd.Series) -> "Evidence":
-        """The same without some training runs."""
+        """The evidence without some training runs."""
         return Evidence(self.training[~left_out], self.calibration, self.allreduce, self.watts)
 
 
@@ -94,10 +94,10 @@ class Staged:
                 misses.append(_misses(inner.predict(training[out], time), training[out]))
         if len(counts) > 1:
             return {time: pd.concat(m).abs().quantile(0.9) for time, m in missed.items()}
-        spreads = {time: _misses(self._told(training, time), training).std() for time in TIME}
+        spreads = {time: _misses(self._predicted(training, time), training).std() for time in TIME}
         return {time: _Z90 * np.hypot(s.fillna(0.0), _STRUCTURE) for time, s in spreads.items()}
 
-    def _told(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
+    def _predicted(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         times = self.mc2.predict_times(runs)
         seconds = times["total_s"] if time == "predicted" else runs["total_s"]
         if self.mc2.power is None:
@@ -107,26 +107,26 @@ class Staged:
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         """Joules and seconds of ``runs`` with intervals; NaN for networks that the fit did not see."""
-        told = self._told(runs, time)
-        told[~runs["network"].isin(self._networks)] = np.nan
+        prediction = self._predicted(runs, time)
+        prediction[~runs["network"].isin(self._networks)] = np.nan
         if self.intervals:
             joules, seconds = self._widths[time][["j", "s"]]
             doublings = np.log2(runs["nodes"] / self._most_nodes).clip(lower=0)
             joules, seconds = (np.hypot(w, _DRIFT * doublings) for w in (joules, seconds))
-            told["lower_j"] = told["predicted_j"] * np.exp(-joules)
-            told["upper_j"] = told["predicted_j"] * np.exp(joules)
+            prediction["lower_j"] = prediction["predicted_j"] * np.exp(-joules)
+            prediction["upper_j"] = prediction["predicted_j"] * np.exp(joules)
             if time == "predicted":
-                told["lower_s"] = told["predicted_s"] * np.exp(-seconds)
-                told["upper_s"] = told["predicted_s"] * np.exp(seconds)
-        return told
+                prediction["lower_s"] = prediction["predicted_s"] * np.exp(-seconds)
+                prediction["upper_s"] = prediction["predicted_s"] * np.exp(seconds)
+        return prediction
 
 
-def _misses(told: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def _misses(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Logarithms of predicted over measured joules (``j``) and seconds (``s``)."""
     ratios = pd.DataFrame(
         {
-            "j": told["predicted_j"] / runs["energy_j"],
-            "s": told["predicted_s"] / runs["total_s"],
+            "j": prediction["predicted_j"] / runs["energy_j"],
+            "s": prediction["predicted_s"] / runs["total_s"],
         }
     )
     # What is off by more than ten times is off by ten: a width must stay a number.
@@ -153,12 +153,12 @@ class Phased:
         if time == "predicted":
             times = self.mc2.predict_times(runs)
             known = runs.drop(columns=list(times.columns)).join(times)
-        told = _prediction(self.mc2.predict_energy(known), known["total_s"])
+        prediction = _prediction(self.mc2.predict_energy(known), known["total_s"])
         if self.intervals:
             bounds = self.mc2.intervals(runs, time)
             bounds = bounds[["lower_j", "upper_j"]] if time == "given" else bounds
-            told[list(bounds.columns)] = bounds
-        return told
+            prediction[list(bounds.columns)] = bounds
+        return prediction
 
 
 @dataclass
@@ -185,11 +185,11 @@ class Proportional:
         """Joules and seconds of ``runs``, without intervals."""
         known = time == "given"
         seconds = runs["total_s"] if known else self.clock.predict(runs, time)["predicted_s"]
-        told = [
+        prediction = [
             self._on(platform, of_platform, seconds[of_platform.index], time)
             for platform, of_platform in runs.groupby("platform")
         ]
-        return pd.concat(told).reindex(runs.index)
+        return pd.concat(prediction).reindex(runs.index)
 
     def _on(self, platform: str, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.DataFrame:
         context = self._contexts.get(platform, self._everywhere)

@@ -1,6 +1,6 @@
 """One row a run: what the models fit and are judged on, taken from the run records.
 
-Columns (times in s per step unless said, energies in J per run):
+Columns (times in s per step unless another unit is given, energies in J per run):
 
 ``run kind platform network workload nodes ranks batch batch_per_rank steps samples repeat
 gradient_bytes`` the setting, ``workload`` the network as a model tells it from others (with the platform
@@ -157,7 +157,7 @@ def _utilisation(record: RunRecord) -> dict[str, float]:
 
 
 def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> float:
-    """How many units with a meter of their own idle while a run is on ``nodes`` nodes.
+    """Number of separately metered units that idle during a run on ``nodes`` nodes.
 
     Args:
         example: observation of a run on the platform, on several nodes if there is one.

@@ -66,7 +66,7 @@ def rho_of(larger: pd.DataFrame, base: Calibrated) -> Gaussian:
 
 
 def evaluating_rho_of(larger: pd.DataFrame, base: Calibrated, rho: float) -> float:
-    """How much more than the training a workload's evaluations lose by dividing, as a factor."""
+    """Factor by which a workload's evaluations lose more by division than its training."""
     if base.evaluating_pace <= 0:
         return 1.0
     spent = larger["nodes"] * larger["evaluating_s"] / larger["samples"]

@@ -1,4 +1,4 @@
-"""What a run of somebody else's did when: training, evaluating, or standing still.
+"""Phases of an imported run: training, evaluating, or standing still.
 
 A log from outside has no stages of ranks, but it says when epochs, blocks and evaluations began and
 ended and how much work they did. From these times alone, never from power, a run is split into
@@ -144,8 +144,8 @@ def split_by_time(record: RunRecord) -> Phases:
     if outcome.stop_s <= outcome.start_s:
         raise ValueError(f"run {record.info.spec.run} has no start or no stop")
     phases = _by_name(record.phases)
-    told = _segments(phases, outcome.start_s, outcome.stop_s)
-    segments = [s for s in told if s.stop_s > s.start_s]
+    all_segments = _segments(phases, outcome.start_s, outcome.stop_s)
+    segments = [s for s in all_segments if s.stop_s > s.start_s]
     evaluations = [
         (max(e.start_s, outcome.start_s), min(e.stop_s, outcome.stop_s))
         for e in phases.get("evaluation", [])
@@ -236,7 +236,7 @@ def _idle_w(meters: list[_Meter], start_s: float) -> float:
 
 def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
     """Watts of a node at its lowest reading during the run and right after: what idling cannot be
-    above, for runs that nobody read before they started."""
+    above, for runs whose meters were not read before they started."""
     until = stop_s + _IDLE_WINDOW_S / 2
     near = [m.watts[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
     lowest = [watts.min() for watts in near if len(watts)]

@@ -20,7 +20,7 @@ from joulecast.energy.observations import UTILISATIONS, of_usual_batch
 Floats = NDArray[np.float64]
 
 Watts = dict[str, float | None]
-"""``idle_w``, ``full_w`` and ``tdp_w`` of a platform; absent or ``None`` where nobody knows."""
+"""``idle_w``, ``full_w`` and ``tdp_w`` of a platform; absent or ``None`` where it is not known."""
 
 Curve = Callable[[pd.Series], pd.Series]
 
@@ -66,7 +66,7 @@ class Context:
     def with_utilisation(self, runs: pd.DataFrame, total_s: pd.Series, own: bool) -> pd.DataFrame:
         """``runs`` with utilisations: their own, or those that the fit's runs of their network had.
 
-        Where nobody read any, the parallel efficiency at ``total_s`` stands for it.
+        Where no utilisation was read, the parallel efficiency at ``total_s`` stands for it.
         """
         if runs["u_cpu"].isna().all():
             paces = self.training["nodes"] * self.training["total_s"] / self.training["samples"]
@@ -207,14 +207,14 @@ def _by_setting(
     # Grouped once: a search through the fit's runs for each run to predict would cost their product.
     of_batch = paced.groupby(["workload", _batch(paced)]).indices
     of_network = paced.groupby("workload").indices
-    nobody = np.empty(0, dtype=np.intp)
+    no_rows = np.empty(0, dtype=np.intp)
     settings = list(zip(runs["workload"], _batch(runs), runs["nodes"], strict=True))
     asked: dict[tuple[str, float, float], float] = {}
     for workload, batch, nodes in dict.fromkeys(settings):
-        known = [of_batch.get((workload, b), nobody) for b in {batch, _UNKNOWN_BATCH}]
+        known = [of_batch.get((workload, b), no_rows) for b in {batch, _UNKNOWN_BATCH}]
         alike = np.sort(np.concatenate(known))
         if any_batch and not len(alike):
-            alike = of_network.get(workload, nobody)
+            alike = of_network.get(workload, no_rows)
         asked[workload, batch, nodes] = pace(paced.iloc[alike], nodes)
     predicted = [asked[setting] for setting in settings]
     return pd.Series(predicted, index=runs.index, dtype=float) * _repeated(runs)
@@ -224,7 +224,7 @@ _UNKNOWN_BATCH = -1.0
 
 
 def _batch(runs: pd.DataFrame) -> pd.Series:
-    """Batches of a rank, with a number for those that nobody knows: NaN is no key."""
+    """Batches of a rank, with a number for an unknown one: NaN is no key."""
     return runs["batch_per_rank"].fillna(_UNKNOWN_BATCH)
 
 

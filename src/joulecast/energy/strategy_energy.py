@@ -37,7 +37,7 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepEnergy:
-    """Joules of one step of all nodes; ``None`` with a reason where they cannot be told."""
+    """Joules of one step of all nodes; ``None`` with a reason where they are not known."""
 
     joules: float | None
     source: str | None
@@ -112,7 +112,7 @@ def priced(simulation: Simulation, fits: Path | None) -> dict[str, Any]:
     """Stage times of a step, and its joules where ``fits`` of a campaign on the platform are given."""
     fit = None if fits is None else CampaignFit.load(fits)
     times = stage_times(simulation, fit)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "stages": {
             "materials_s": times.materials_s,
             "computing_s": times.computing_s + times.update_s,
@@ -121,9 +121,9 @@ def priced(simulation: Simulation, fits: Path | None) -> dict[str, Any]:
     }
     if fit is None:
         why = "no fits were given (--fits results/fits)"
-        return told | {"step_j": None, "energy_source": None, "why_no_energy": why}
+        return result | {"step_j": None, "energy_source": None, "why_no_energy": why}
     energy = simulation_energy(simulation, fit)
-    return told | {
+    return result | {
         "step_j": energy.joules,
         "energy_source": energy.source,
         "why_no_energy": energy.reason,

@@ -12,7 +12,7 @@ _FAN_EXPONENT = 1.4
 
 @dataclass(frozen=True)
 class Terms:
-    """Which terms the model has: all of them, but in an ablation.
+    """Switches for the terms of the model: all on, except in an ablation.
 
     ``duty`` is how power falls with the computing share: ``partial`` as :func:`duty` says, ``shared`` a
     constant communication power, ``linear`` straight to idle, ``none`` (one power whatever the share).

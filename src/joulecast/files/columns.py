@@ -43,7 +43,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """In words, for the error."""
+        """Expectation in words, for the error message."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]

@@ -71,7 +71,7 @@ def open_address(url: str) -> str:
     Raises:
         ValueError: it holds a user, a password, or a key in its query. The message does not show it.
     """
-    said = (
+    rule = (
         "holds credentials, which would end up in logs and records; fetch the file yourself and set "
         "`external_data` to its folder"
     )
@@ -81,11 +81,11 @@ def open_address(url: str) -> str:
     except ValueError:
         raise ValueError("the address is none (host or port)") from None
     if "@" in parts.netloc:
-        raise ValueError(f"the address {said}")
+        raise ValueError(f"the address {rule}")
     keys = [key for key, _ in parse_qsl(parts.query + "&" + parts.fragment, keep_blank_values=True)]
     secret = next((key for key in keys if _SECRET.search(key)), None)
     if secret is not None:
-        raise ValueError(f"the address has the key `{secret}` in its query and {said}")
+        raise ValueError(f"the address has the key `{secret}` in its query and {rule}")
     return url
 
 

@@ -50,8 +50,8 @@ def opened(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Iterator[IO[byt
     except (FileNotFoundError, NotADirectoryError):
         raise JoulecastError(f"{path}: no such {what}") from None
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise JoulecastError(f"{path}: cannot be read as {what} ({said})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise JoulecastError(f"{path}: cannot be read as {what} ({reason})") from None
     status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
         os.close(descriptor)
@@ -159,7 +159,7 @@ def read_json(path: Path, what: str, max_bytes: int = MAX_BYTES) -> Any:
 
 
 def read_json_object(path: Path, what: str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """The same of a file that has to hold an object."""
+    """The object of a JSON file; errors as :func:`read_json`, and for any other value."""
     value = read_json(path, what, max_bytes)
     if not isinstance(value, dict):
         raise JoulecastError(f"{path}: expected a JSON object: {what}")
@@ -214,7 +214,7 @@ def require_few_values(content: Any, origin: str) -> None:
 
 
 def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
-    """How many values a value and all below it are, each alias counted wherever it stands."""
+    """Number of values in a value, each alias counted wherever it is used."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:

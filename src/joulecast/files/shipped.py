@@ -52,5 +52,5 @@ def known(folder: Path, suffix: str, own: Path | None = None) -> list[str]:
 
 
 def is_path(text: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether what somebody gave is a path of a file, and not a name to look up."""
+    """Whether a text is a path of a file, and not a name to look up."""
     return "/" in text or text.endswith(suffixes)

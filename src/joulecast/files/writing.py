@@ -110,7 +110,7 @@ def _put(written: Path, target: Path) -> None:
     if not target.is_dir():
         os.replace(written, target)
     elif not _exchanged(written, target):
-        # Renamed first: a file server keeps files that somebody reads, and removing takes time.
+        # Renamed first: a file server keeps files that are being read, and removing takes time.
         older = _aside(target)
         os.replace(target, older)
         os.replace(written, target)
@@ -197,8 +197,8 @@ def _no_formula(value: Any) -> Any:
 
 @contextmanager
 def directory_written_aside(target: Path) -> Iterator[Path]:
-    """The same for a directory; an older ``target`` is replaced only when the block succeeds, in one step
-    where the file system can exchange two names (all local ones of Linux can)."""
+    """Folder to fill in place of a directory; an older ``target`` is replaced when the block succeeds, in one
+    step where the file system can exchange two names (all local ones of Linux can)."""
     with _put_in_place(target) as partial:
         partial.mkdir()
         yield partial
@@ -206,7 +206,7 @@ def directory_written_aside(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def directory_added_to(target: Path) -> Iterator[Path]:
-    """The same for a directory that may hold more than what the block writes.
+    """Folder for new files of a directory that may hold others already.
 
     Where ``target`` is there already it stays, and each entry is put in it whole, one after the other.
     """

@@ -62,7 +62,7 @@ def map_groups(axes: Sequence[Axis]) -> Groups:
 
 
 def bindings(view: View, groups: Groups) -> list[Binding]:
-    """Which of the view's atoms are which dims; axes of size 1 are broadcast and are none."""
+    """Dim of each of the view's atoms; axes of size 1 are broadcast and have none."""
     found: list[Binding] = []
     offset = len(groups) - len(view.axes)
     for axis, group in zip(view.axes, groups[offset:], strict=True):

@@ -65,7 +65,7 @@ def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgr
 
 
 class NodeNamer:
-    """Where a node of the export is in the module tree, and whether it is all that its layer does."""
+    """Names of nodes by their place in the module tree, and whether a node is all that its layer does."""
 
     def __init__(self, module: nn.Module) -> None:
         self._layers = dict(module.named_modules())

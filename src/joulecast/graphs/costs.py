@@ -109,7 +109,7 @@ class Cost:
 
 
 class Costs(Protocol):
-    """Where the seconds of ops come from."""
+    """A source of the seconds of ops."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""
@@ -160,7 +160,7 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
 
 @dataclass(frozen=True)
 class Refusal:
-    """No costs: what a database falls back to on a device whose peak rates nobody knows."""
+    """No costs: what a database falls back to on a device whose peak rates are not known."""
 
     reason: str
 

@@ -122,7 +122,7 @@ class Interpolated:
 
 @dataclass(frozen=True)
 class StepCheck:
-    """How much of a whole training step its ops' times make up."""
+    """Share of a whole training step that its ops' times make up."""
 
     network: str
     batch: _Count

@@ -44,7 +44,7 @@ def _loss(logits: Tensor, target: Tensor) -> Tensor:
 
 @dataclass
 class _Clock:
-    """Who was at work when."""
+    """Times at which each op was at work."""
 
     forward: Times = field(default_factory=dict)
     backward: Times = field(default_factory=dict)
@@ -53,7 +53,7 @@ class _Clock:
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def claim(self, op: str, output: Any) -> None:
-        """Time what leads to ``output`` on the tape, and nobody has claimed, as ``op``'s.
+        """Time as ``op``'s what leads to ``output`` on the tape and no other op has claimed.
 
         Autograd runs the nodes of one call one after the other, so that the arrival at the first will do; a
         hook at each of them would make a vision transformer's backward slower by a tenth.

@@ -225,7 +225,7 @@ def _rank(
 def _failure(
     pipes: list[Connection], processes: list[Any], silent: int, network: str
 ) -> JoulecastError:
-    """Why a rank left without a word: another has failed, or it was killed."""
+    """Reason of a rank that ended without a message: another has failed, or it was killed."""
     for rank, pipe in enumerate(pipes):
         try:
             while rank != silent and pipe.poll(1):
@@ -244,10 +244,10 @@ def _failure(
 def _collect(
     pipes: list[Connection], processes: list[Any], count: int, network: str
 ) -> list[tuple[OpGraph, Steps]]:
-    """For each batch size the graph, and the times of all ranks.
+    """Graph and times of all ranks for each batch size.
 
     Raises:
-        JoulecastError: a rank failed; with what it said.
+        JoulecastError: a rank failed; with its message.
     """
     received: list[list[tuple[OpGraph, Steps]]] = [[] for _ in pipes]
     while any(len(of_rank) < count for of_rank in received):

@@ -45,7 +45,7 @@ def _detached(value: Any) -> Any:
 
 
 def _sum(gradients: list[Tensor]) -> Tensor:
-    """As autograd does it: a new tensor for the first two, which then takes the others."""
+    """Sum of gradients as autograd makes it: a new tensor for the first two, which then takes the others."""
     if len(gradients) == 1:
         return gradients[0]
     total = gradients[0] + gradients[1]
@@ -309,7 +309,7 @@ def measure_all(
 ) -> list[Path]:
     """Measure networks into ``folder``/NETWORK.json; those that are there already are left as they are.
 
-    So an interrupted measuring goes on where it stopped. Arguments are those of :func:`measure_tasks`.
+    So an interrupted measurement continues where it stopped. Arguments are those of :func:`measure_tasks`.
 
     Returns:
         The files that were written now.

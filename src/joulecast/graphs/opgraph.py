@@ -174,7 +174,7 @@ class OpGraph:
         return {self.batch: self}
 
     def with_batch(self, batch: int) -> "OpGraph":
-        """The same network for another number of samples."""
+        """The network for another number of samples."""
         if batch not in self._other_batches:
             self._other_batches[batch] = self._scaled(batch)
         return self._other_batches[batch]
@@ -298,7 +298,7 @@ def checked(graph: OpGraph) -> OpGraph:
 
     Raises:
         JoulecastError: names the op and tensor: a cycle (or an op before what it reads), an unknown kind of
-            op, a tensor nobody declared, two writers of a tensor, axes that do not match.
+            op, a tensor that is not declared, two writers of a tensor, axes that do not match.
     """
     if graph.batch < 1 or not graph.ops:
         raise JoulecastError(f"graph {graph.name}: it needs ops, and a batch above 0")

@@ -1,4 +1,4 @@
-"""How long something takes on a quiet machine, told from repetitions on one that is not always quiet.
+"""Time of something on a quiet machine, estimated from repetitions on one that is not always quiet.
 
 On a rented machine other guests use the same caches and memory, and slow everything by a few or by tens of
 percent, for tenths of a second or for minutes. Nothing in this system tells: the process has its core all

@@ -1,4 +1,4 @@
-"""Reads any of the three formats of graphs that can be partitioned, told apart by what is in the file."""
+"""Reads any of the three formats of graphs that can be partitioned, recognised by the content of the file."""
 
 import json
 from pathlib import Path

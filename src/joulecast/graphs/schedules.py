@@ -1,4 +1,4 @@
-"""Who does what when in a pipeline, and how long all of it takes. Needs no torch and no MPI.
+"""Pipeline schedules: the order of each stage's work, and its times. Needs no torch and no MPI.
 
     order of one stage's work     stage_order("1f1b", stages=4, stage=0, micro_batches=8)
     every stage's work in time    timeline([1, 2], [2, 4], "gpipe", micro_batches=8)
@@ -115,7 +115,7 @@ def timeline(
     events: list[Event] = []
 
     def ready_s(stage: int, phase: Phase, batch: int) -> float | None:
-        """When what a stage waits for is there; ``None`` if that is not known yet."""
+        """Time at which the input of a stage is there; ``None`` if that is not known yet."""
         from_stage = stage - 1 if phase == "forward" else stage + 1
         if not 0 <= from_stage < stages:
             return 0.0

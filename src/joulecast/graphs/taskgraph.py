@@ -30,7 +30,7 @@ class Task:
 
     ``reads`` are the tasks whose output it takes; ``activation_bytes`` the size of its own output (as much
     comes back as a gradient), ``parameter_bytes`` of what it trains; times are in microseconds of one step
-    of the graph's batch; ``flops`` of the forward pass, ``None`` where nobody counted them.
+    of the graph's batch; ``flops`` of the forward pass, ``None`` where they were not counted.
     """
 
     name: str
@@ -111,7 +111,7 @@ def in_order(where: str, tasks: Sequence[Task]) -> tuple[Task, ...]:
         by_name[task.name] = task
     placed: dict[str, None] = {}
     for last in tasks:
-        # Every name is on the way once; `under_way` keeps the order that a cycle is told in.
+        # Every name is on the way once; `under_way` keeps the order in which a cycle is reported.
         under_way: dict[str, Iterable[str]] = {}
         to_visit = last.name
         while to_visit:

@@ -1,4 +1,4 @@
-"""How a view's axes hang together with those of the tensor that it looks at.
+"""Relations between a view's axes and those of the tensor that it looks at.
 
 A tensor's axis is an :class:`Atom`. A reshape that splits an axis splits its atom, one that merges axes puts
 several atoms on one axis; a transpose moves them, a select drops one. So a view, however many reshapes made
@@ -19,7 +19,7 @@ from joulecast.errors import JoulecastError
 
 @dataclass(eq=False)
 class Atom:
-    """An axis, or the part of one that some view has told apart; compared by identity."""
+    """An axis, or the part of one that some view has separated; compared by identity."""
 
     size: int
     batch: bool = False
@@ -31,7 +31,7 @@ class Atom:
     """Slices that were taken of it."""
 
     def leaves(self) -> list[Atom]:
-        """The parts that nobody has split, outermost first."""
+        """The parts that no view has split, outermost first."""
         return [leaf for part in self.parts for leaf in part.leaves()] if self.parts else [self]
 
     def family(self) -> list[Atom]:

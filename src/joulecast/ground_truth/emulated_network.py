@@ -68,13 +68,13 @@ def require_mpich() -> list[str]:
         JoulecastError: there is none, or it is not MPICH's (the settings are MPICH's).
     """
     launcher = find_launcher()
-    said = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
-    if "HYDRA" not in said:
+    output = subprocess.run([launcher, "--version"], capture_output=True, text=True).stdout
+    if "HYDRA" not in output:
         raise JoulecastError(
             f"{launcher} is not MPICH's, which the emulated network is measured with; "
             "pip install mpich, or run it as `./run`, whose lock has it"
         )
-    return [line.strip() for line in said.splitlines()[:3]]
+    return [line.strip() for line in output.splitlines()[:3]]
 
 
 def _in_nodes(job: EmulatedJob) -> list[list[str]]:
@@ -124,8 +124,8 @@ def _answers(session: Session, jobs: Sequence[EmulatedJob], link: Link, tell: Te
         count = max(job.ranks // job.ranks_per_node for job in todo)
         with nodes(count, link), awake_cores():
             for number, job in enumerate(todo, 1):
-                _, said = session.answer(job, PROGRAM, _in_nodes(job))
-                tell(f"{number}/{len(todo)} {job.name}: {said}")
+                _, output = session.answer(job, PROGRAM, _in_nodes(job))
+                tell(f"{number}/{len(todo)} {job.name}: {output}")
     return [answer for job in jobs if (answer := session.kept(job)) is not None]
 
 

@@ -68,9 +68,9 @@ def _outside(node: int) -> str:
 def _tool(*command: str) -> str:
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode != 0:
-        said = answer.stderr.strip() or f"exit code {answer.returncode}"
+        complaint = answer.stderr.strip() or f"exit code {answer.returncode}"
         raise JoulecastError(
-            f"the emulated network could not be set up: `{' '.join(command)}` said: {said}; it "
+            f"the emulated network could not be set up: `{' '.join(command)}` complaint: {complaint}; it "
             "needs a Linux kernel with network namespaces, veth, bridge and tbf"
         )
     return answer.stdout

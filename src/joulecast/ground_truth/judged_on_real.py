@@ -129,7 +129,7 @@ def stage_tree(graph: OpGraph, cut: str) -> Node:
     if not inside:
         raise JoulecastError(f"graph {graph.name}: no module `{cut}` to begin a stage at")
     stage = {module: int(i >= inside[0]) for i, module in reversed(list(enumerate(modules)))}
-    # What is said of a module holds for those inside it, unless they are named after it.
+    # The setting of a module holds for those inside it, unless they are named after it.
     inner_last = sorted(stage, key=lambda module: module.count("."))
     return Node(children={module: Node(stage=stage[module]) for module in inner_last})
 

@@ -127,7 +127,7 @@ def _facts(networks: Sequence[str], workload: Workload) -> dict[str, Any]:
 def _measured_session(
     work: Path, networks: Sequence[str], workload: Workload, tell: Tell
 ) -> tuple[Measured, Databases]:
-    """Everything measured once; what an earlier try left in ``work`` is kept."""
+    """Measure everything once; what an earlier try left in ``work`` is kept."""
     answers: list[Answer] = []
     databases: dict[tuple[str, int], list[Database]] = {}
     same = ("host", "versions", "networks", "workload")
@@ -136,11 +136,11 @@ def _measured_session(
             # Several times in a session, so that one of them is quiet.
             for ranks in (1, RANKS) if job.kind == "steps" else ():
                 file = work / f"database-{ranks}-before-{job.name}.json"
-                found, said = _database(file, job.network, ranks, workload)
+                found, summary = _database(file, job.network, ranks, workload)
                 databases.setdefault((job.network, ranks), []).append(found)
-                tell(f"database of {job.network}, {ranks} at work, before {job.name}: {said}")
-            answer, said = session.answer(job, PROGRAM)
-            tell(f"{job.name}: {said}")
+                tell(f"database of {job.network}, {ranks} at work, before {job.name}: {summary}")
+            answer, summary = session.answer(job, PROGRAM)
+            tell(f"{job.name}: {summary}")
             answers.append(answer)
     quietest = {key: quietest_database(measured) for key, measured in databases.items()}
     return Measured(answers, session.facts), quietest

@@ -30,7 +30,7 @@ from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import Foreign, RunSpec
 
-_NEVER_BEGUN = "nothing can be said of its energy"
+_NEVER_BEGUN = "its energy is not known"
 
 MOST_NODES = 100_000
 _MOST_ACCELERATORS = 1_000

@@ -60,7 +60,7 @@ class ResultLog:
 class PowerLog:
     """A power file as logged: times (ms since the epoch) and watts of its readings in file order.
 
-    ``estimates`` are constant figures that nobody measured, as (ms, watts); ``conversion_eff`` is the
+    ``estimates`` are constant figures that were not measured, as (ms, watts); ``conversion_eff`` is the
     supply's efficiency that the submitter names (it is not applied to the readings).
     """
 

@@ -45,7 +45,7 @@ class ImportSummary:
 
     @property
     def reasons(self) -> Counter[str]:
-        """How many runs each kind of reason leaves out; a run may have several."""
+        """Number of runs that each kind of reason leaves out; a run may have several."""
         return Counter(_kind(text) for texts in self.left_out.values() for text in texts)
 
     def text(self) -> str:

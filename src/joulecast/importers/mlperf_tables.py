@@ -2,7 +2,7 @@
 
 One row a run, an event and a reading; times are seconds of the run clock already. ``power.csv`` is
 read once, run by run as its rows come, so that its size does not matter. ``train_samples`` is what the
-log said, which for SSD is steps; it is not used.
+log has, which for SSD is steps; it is not used.
 """
 
 from collections.abc import Iterator

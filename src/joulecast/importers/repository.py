@@ -1,6 +1,6 @@
 """A commit of a git repository as a :class:`~joulecast.importers.sources.Tree`, without its configuration.
 
-A repository that somebody sent may hold commands: git runs what its ``config`` names as transports, hooks,
+A repository from another person may hold commands: git runs what its ``config`` names as transports, hooks,
 filters and monitors. So git never opens it. It opens an empty repository of our own, in a temporary folder,
 that borrows the foreign objects; the refs are read here and copied. Nothing is fetched, and nothing is
 written to the foreign folder.
@@ -207,10 +207,10 @@ def _store(folder: Path) -> Path:
         return folder
     store = inner.resolve()
     if store.is_file():
-        said = read_text(store, "`.git` file", _MAX_REF_BYTES)
-        if not said.startswith("gitdir:"):
+        pointer = read_text(store, "`.git` file", _MAX_REF_BYTES)
+        if not pointer.startswith("gitdir:"):
             raise JoulecastError(f"{inner}: is neither a folder nor a `gitdir:` line")
-        store = (folder / said.removeprefix("gitdir:").strip()).resolve()
+        store = (folder / pointer.removeprefix("gitdir:").strip()).resolve()
     inside = store.is_relative_to(folder.resolve())
     if not inside or not store.is_dir() or (store / "commondir").exists():
         raise JoulecastError(

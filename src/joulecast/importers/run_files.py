@@ -1,4 +1,4 @@
-"""Which files of a submission belong to one run.
+"""The files of each run of a submission.
 
 ``SYSTEM/BENCHMARK/result_X.txt`` is a run and ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` what its
 meters read. Above SYSTEM there is usually ``results`` and any number of folders. Submitters are not

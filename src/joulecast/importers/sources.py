@@ -1,4 +1,4 @@
-"""Where submissions are read from: a folder, or a git repository without a checkout.
+"""Sources of submissions: a folder, or a git repository without a checkout.
 
 Both are a :class:`Tree`: a list of paths and the bytes of each, so that the rest of the importer
 cannot tell them apart. Repositories are in :mod:`joulecast.importers.repository`.

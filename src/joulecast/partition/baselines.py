@@ -1,4 +1,4 @@
-"""How others cut a network: in one order of its nodes, by one measure.
+"""Baseline partitioners: they cut one order of a network's nodes, by one measure.
 
 cudasize and hashrate are names in the paper's Table 1 without a definition; these are reconstructions
 (partition.md, section 1), as good as their names tell. A baseline gives the ideals after each of its stages.

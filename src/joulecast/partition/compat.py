@@ -1,6 +1,6 @@
 """What PipeDream's optimizer finds, with its own arithmetic: for comparison, not for use.
 
-Its faults are kept (partition.md, section 2): a boundary counts nodes that nobody outside reads;
+Its faults are kept (partition.md, section 2): a boundary counts nodes that no node outside reads;
 the first stage pays no transfer; states are listed from the first source only. Harlap et al.
 2018, `optimizer_graph_hierarchical.py`; times in seconds, as there.
 """

@@ -33,7 +33,7 @@ class Contraction:
 
 
 def _groups(order: PartialOrder, pairs: Iterable[tuple[int, int]]) -> tuple[int, list[int]]:
-    """How many groups there are, and each node's, if the first of each pair comes before the second, too."""
+    """Number of groups, and each node's group, if the first of each pair precedes the second, too."""
     links = [
         *(
             (earlier, node)

@@ -119,7 +119,7 @@ def best_chain(problem: Problem, ideals: Sequence[int], limit: float = math.inf)
 
 
 def _best_chain_by_work(problem: Problem, ideals: Sequence[int], limit: float) -> Chain | None:
-    """The same where stages cost what they weigh: for few ideals, all pairs of them at once."""
+    """Best chain where stages cost what they weigh: for few ideals, all pairs of them at once."""
     inside = membership(problem.order, ideals).astype(float)
     work = inside @ problem.work
     is_within = inside @ (1 - inside).T == 0

@@ -64,7 +64,7 @@ def merged_windows(windows: Iterable[Window]) -> list[Window]:
 
 
 class PartialOrder:
-    """Who comes before whom.
+    """Partial order of a graph's nodes.
 
     Args:
         before: for each node the nodes that it directly needs, all of smaller number.
@@ -203,7 +203,7 @@ class WeighedOrder(PartialOrder):
 
 
 def membership(order: PartialOrder, ideals: Sequence[int]) -> NDArray[np.bool_]:
-    """Which nodes are in which ideal: a row an ideal, a column a node."""
+    """Membership of nodes in ideals: a row an ideal, a column a node."""
     size = (order.size + 7) // 8
     packed = np.frombuffer(b"".join(i.to_bytes(size, "little") for i in ideals), np.uint8)
     bits = np.unpackbits(packed.reshape(-1, size), axis=1, bitorder="little", count=order.size)

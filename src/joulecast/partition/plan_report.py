@@ -47,12 +47,12 @@ def _problem(
             "--bandwidth": bandwidth,
             "--memory": memory,
         }
-        told = [name for name, value in given.items() if value is not None]
-        told += ["--replicate"] if replicate else []
-        if told:
+        unused = [name for name, value in given.items() if value is not None]
+        unused += ["--replicate"] if replicate else []
+        if unused:
             raise JoulecastError(
                 f"{graph.name}: a device-placement file says itself what memory its devices have and what "
-                f"transfers cost; leave {', '.join(told)} away"
+                f"transfers cost; leave {', '.join(unused)} away"
             )
         return placement_problem(graph), "the file's", 1.0
     if devices is None:

@@ -224,7 +224,7 @@ class _Search:
             ready = [node for node in range(order.size) if not order.before[node]]
             done, nodes = 0, []
             while ready:
-                # Now and then another branch goes on.
+                # Now and then another branch is continued.
                 place = chance.randrange(len(ready)) if chance.random() < 0.3 else -1
                 node = ready.pop(place)
                 done |= 1 << node
@@ -294,7 +294,7 @@ def _nothing_fits(problem: Problem, is_settled: bool) -> str:
 
 
 def _given_nodes(problem: Problem, search: _Search) -> int:
-    """How many nodes were kept in an order given which, and no further, the plan is the best."""
+    """Number of nodes that were kept in one order, within which alone the plan is the best."""
     if search.is_settled or search.given is None or search.best < search.given * (1 - _SAME):
         return 0
     ordered = {node for pair in problem.mirrored for node in pair}

@@ -38,7 +38,7 @@ def _timed(work: Callable[[], T]) -> tuple[T, float, float]:
 
 
 def _predicted_speedups(graph: TaskGraph, plan: Plan, micro_batches: int) -> dict[str, float]:
-    """Of a pipeline whose batch is the graph's, split into micro-batches; transfers are free."""
+    """Predicted speedups of a pipeline with the graph's batch in micro-batches; transfers are free."""
     forward, backward = [], []
     for stage in plan.stages:
         tasks = [graph.tasks[graph.index[name]] for name in stage.nodes]

@@ -310,7 +310,7 @@ def placement_problem(graph: PlacementGraph) -> Problem:
 
 
 def summable(*parts: Floats) -> list[Floats]:
-    """The same numbers, each moved by less than the last bits of their sum, so that all sums are exact.
+    """Numbers rounded by less than the last bits of their sum, so that all sums are exact.
 
     Added up in any order they give the same then, on every processor: which of several equally good
     pipelines is found, and whether it reaches its bound, is no matter of rounding. Whole numbers stay.

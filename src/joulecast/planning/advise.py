@@ -1,4 +1,4 @@
-"""Which setting to train a network in, within a limit, and what that choice rests on.
+"""Choice of the setting to train a network in, within a limit, and what that choice rests on.
 
 Settings that were run, those that MC2 forecasts from them, and for a platform that nothing was run on those
 that the simulator times, are candidates alike; each says which of the three it is.
@@ -213,14 +213,14 @@ def _settings_differ(records: Sequence[Path], network: str, platform: str) -> li
             continue
         if spec.platform.name != platform:
             continue
-        told = {
+        fields = {
             "image_size": spec.workload.image_size,
             "dataset": spec.workload.dataset,
             "precision": spec.training.precision,
             "threads_per_rank": spec.threads_per_rank,
             "emulation": spec.emulation,
         }
-        for key, value in told.items():
+        for key, value in fields.items():
             seen.setdefault(key, set()).add(str(value))
     mixed = [key for key, values in seen.items() if len(values) > 1]
     if not mixed:

@@ -72,7 +72,7 @@ class Candidate:
         return steady(joules), steady(self.time_s), *self.simplicity
 
     def part(self, share: float) -> "Candidate":
-        """The same setting for a share of the work."""
+        """The candidate for a share of the work."""
 
         def of(amount: float | None) -> float | None:
             return None if amount is None else amount * share

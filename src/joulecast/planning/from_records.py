@@ -62,7 +62,7 @@ class Campaign:
 
     @property
     def why_no_energy(self) -> str:
-        """Why there is none, in the records' own words."""
+        """Reason why there is no energy, as the records have it."""
         reasons = self.runs["why_no_energy"].dropna()
         return str(reasons.iloc[0]) if len(reasons) else "the runs carry no energy"
 
@@ -154,7 +154,7 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
 
 
 def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
-    """Why nothing can be said of a setting; ``None`` where something can."""
+    """Reason why a setting cannot be forecast; ``None`` if it can."""
     runs = campaign.runs
     if campaign.imported:
         return None
@@ -173,19 +173,19 @@ def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
 
 
 def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, ...], float]:
-    """In what a setting lies outside of what was run, and what that adds to the half widths (doublings
+    """Ways in which a setting lies outside of what was run, and what they add to the half widths (doublings
     of the batch)."""
-    runs, told, doublings = campaign.runs, [], 0.0
+    runs, reasons, doublings = campaign.runs, [], 0.0
     most, least = runs["nodes"].max(), runs["nodes"].min()
     if not least <= row["nodes"] <= most:
-        told.append(f"{row['nodes']} nodes: run on {_span(least, most)}")
+        reasons.append(f"{row['nodes']} nodes: run on {_span(least, most)}")
     column = "batch" if campaign.imported else "batch_per_rank"
     low, high = runs[column].min(), runs[column].max()
     if row[column] > high or row[column] < low:
         doublings = abs(math.log2(row[column] / (high if row[column] > high else low)))
         of = "" if campaign.imported else " of a rank"
-        told.append(f"batch {row[column]:,.10g}{of}: run with {_span(low, high)}")
-    return tuple(told), _DRIFT * doublings
+        reasons.append(f"batch {row[column]:,.10g}{of}: run with {_span(low, high)}")
+    return tuple(reasons), _DRIFT * doublings
 
 
 def _span(low: float, high: float) -> str:
@@ -219,10 +219,13 @@ def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, flo
     return value * math.exp(-sides[0]), value * math.exp(sides[1])
 
 
-def _sides(told: Any, quantity: str, drift: float = 0.0) -> Sides | None:
-    """How far the model's interval reaches from what it predicts; ``drift`` widens it."""
-    value, upper = plain(told[f"predicted_{quantity}"]), plain(told[f"upper_{quantity}"])
-    lower = plain(told[f"lower_{quantity}"])
+def _sides(prediction: Any, quantity: str, drift: float = 0.0) -> Sides | None:
+    """Half widths of the model's interval about its prediction; ``drift`` widens them."""
+    value, upper = (
+        plain(prediction[f"predicted_{quantity}"]),
+        plain(prediction[f"upper_{quantity}"]),
+    )
+    lower = plain(prediction[f"lower_{quantity}"])
     if not value or not upper or not lower:
         return None
     # What is drawn may lie to one side of what is expected.
@@ -237,7 +240,7 @@ class _Width:
 
 
 def _measured(
-    campaign: Campaign, row: dict[str, Any], told: Any, widths: _Width
+    campaign: Campaign, row: dict[str, Any], prediction: Any, widths: _Width
 ) -> Candidate | None:
     """The setting as it was run; ``None`` where it was not."""
     runs = campaign.runs
@@ -249,8 +252,8 @@ def _measured(
     means = per_work(own).mean() * units
     with_energy = int(own["energy_j"].notna().sum())
     joules = plain(means["energy_j"])
-    time_sides = widths.time.sides(len(own)) or _sides(told, "s")
-    energy_sides = widths.energy.sides(with_energy) or _sides(told, "j")
+    time_sides = widths.time.sides(len(own)) or _sides(prediction, "s")
+    energy_sides = widths.energy.sides(with_energy) or _sides(prediction, "j")
     time_low, time_high = _bounds(float(means["time_s"]), time_sides)
     energy_low, energy_high = _bounds(joules, energy_sides)
     return Candidate(
@@ -269,15 +272,15 @@ def _measured(
     )
 
 
-def _fitted(campaign: Campaign, row: dict[str, Any], told: Any) -> Candidate | None:
+def _fitted(campaign: Campaign, row: dict[str, Any], prediction: Any) -> Candidate | None:
     """The setting as MC2 forecasts it; ``None`` where it cannot."""
-    seconds = plain(told["predicted_s"])
+    seconds = plain(prediction["predicted_s"])
     if seconds is None:
         return None
-    joules = plain(told["predicted_j"]) if campaign.has_energy else None
+    joules = plain(prediction["predicted_j"]) if campaign.has_energy else None
     outside, drift = _extrapolated(campaign, row)
-    time_low, time_high = _bounds(seconds, _sides(told, "s", drift))
-    energy_low, energy_high = _bounds(joules, _sides(told, "j", drift))
+    time_low, time_high = _bounds(seconds, _sides(prediction, "s", drift))
+    energy_low, energy_high = _bounds(joules, _sides(prediction, "j", drift))
     return Candidate(
         **_identity(campaign, row),
         rests_on="fitted",
@@ -322,12 +325,12 @@ def campaign_candidates(
         return [], refused
     asked = pd.DataFrame(rows)
     model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
-    told = model.predict(asked, "predicted")
+    predictions = model.predict(asked, "predicted")
     on_platform = campaign.evidence.training
     on_platform = on_platform[on_platform["platform"] == campaign.platform]
     widths = _Width(spread_of(on_platform, "time_s"), spread_of(on_platform, "energy_j"))
     candidates = []
-    for row, (_, prediction) in zip(rows, told.iterrows(), strict=True):
+    for row, (_, prediction) in zip(rows, predictions.iterrows(), strict=True):
         candidate = _measured(campaign, row, prediction, widths) or _fitted(
             campaign, row, prediction
         )

@@ -23,7 +23,7 @@ NO_INTERVAL = "simulated, and the simulator's error on this platform was not mea
 
 
 def usual_nodes(platform: Platform) -> list[int]:
-    """Node counts when nobody names any: 1, 2, 4, 8, and no more than there are."""
+    """Default node counts: 1, 2, 4, 8, and no more than the platform has."""
     most = platform.require_cluster().nodes
     return [count for count in _NODES if most is None or count <= most]
 

@@ -70,7 +70,7 @@ class Choice:
 
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "kind": limit.kind,
             "deadline_s": limit.deadline_s,
             "energy_budget_j": limit.energy_budget_j,
@@ -78,8 +78,8 @@ class Choice:
             "judged_by": self.judged_by,
         }
         if self.references is not None:
-            told |= {"energy_ref_j": self.references[0], "time_ref_s": self.references[1]}
-        return told
+            content |= {"energy_ref_j": self.references[0], "time_ref_s": self.references[1]}
+        return content
 
 
 def choose(candidates: Sequence[Candidate], limit: Limit) -> Choice:

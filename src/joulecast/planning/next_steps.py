@@ -58,7 +58,7 @@ def measure_next(
             )
         )
     elif leading.rests_on == "fitted":
-        steps.append((leading.setting, f"{name} is a forecast; nobody ran it"))
+        steps.append((leading.setting, f"{name} is a forecast; it was not run"))
         if leading.extrapolation:
             steps[-1] = (
                 leading.setting,

@@ -1,4 +1,4 @@
-"""The power limit of a choice: only where somebody tuned one."""
+"""The power limit of a choice: known only where a history tuned one."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,17 +47,17 @@ def power_limit_of(history: Path, network: str) -> PowerLimit:
     Raises:
         JoulecastError: no such history, or one of another network.
     """
-    said, _ = read_history_file(history)
+    header, _ = read_history_file(history)
     advice = advise_on_file(history)
     notes = []
-    tuned = network_of(said, history)
+    tuned = network_of(header, history)
     if tuned is not None:
         if tuned != network:
             raise JoulecastError(f"{history}: is of {tuned}, not of {network}; leave --history out")
     else:
         notes.append(
-            f"the history is of the traces' workload {said.get('workload')} on {said.get('gpu')}; whether "
-            f"that is {network} here, it does not say"
+            f"the history is of the traces' workload {header.get('workload')} on {header.get('gpu')}; it "
+            f"does not say whether that is {network} here"
         )
     use = advice["use"]
     knows = use is not None and use["runs"] > 0

@@ -2,7 +2,7 @@
 
 A sampler (:mod:`joulecast.power.sampler`) watches a whole run; a counter is read when it begins and when it
 ends. NVML renews its counter about every 0.1 s and RAPL every millisecond, so what is much shorter than that
-cannot be told.
+cannot be measured.
 """
 
 import os
@@ -26,8 +26,8 @@ class EnergyCounter:
     """The energy counters of what is trained on, added up.
 
     Args:
-        least_s: a shorter run is not told; 0: all are.
-        renewed_s: how often the counters are renewed, to be said then.
+        least_s: a shorter run has no figure; 0: all have one.
+        renewed_s: how often the counters are renewed, for the reason.
 
     Attributes:
         why_not: why there is none; ``None``: there is one.
@@ -128,6 +128,6 @@ def first_visible_gpu() -> int:
         raise JoulecastError(
             f"CUDA_VISIBLE_DEVICES is {first}: say its number in nvidia-smi (`gpu` of the job; in the "
             "configuration `tuning.live.gpu`), or put the number there; the energy and the power limit of a "
-            "MIG slice cannot be told from those of its GPU"
+            "MIG slice cannot be separated from those of its GPU"
         )
     return int(first)

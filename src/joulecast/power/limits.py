@@ -168,7 +168,7 @@ def preflight(indices: Sequence[int] = (0,), *, may_set: bool = True) -> Preflig
     Args:
         indices: of the devices, as nvidia-smi numbers them.
         may_set: whether to set the limit in force once more, the only way to learn whether setting is
-            permitted; without it the answer is that nobody wants to.
+            permitted; without it the reason is that it was not asked for.
     """
     import pynvml
 
@@ -239,7 +239,7 @@ class PowerLimits:
                 except pynvml.NVMLError as error:
                     raise JoulecastError(
                         f"GPU {index}: its power limit cannot be read, or what an earlier process left not "
-                        f"be put back ({error}); go on without power limits"
+                        f"be put back ({error}); continue without power limits"
                     ) from None
         except JoulecastError:
             for held in self._held:
@@ -334,7 +334,7 @@ class PowerLimits:
                 os.write(2, f"{error}\n".encode())
         before = self._before.get(number, signal.SIG_DFL)
         if callable(before):
-            # What it does is its affair; if the process goes on, so do the block and its promise.
+            # If the process continues after it, the limits must still be put back at its end.
             before(number, frame)
         else:
             # The end comes without leaving the block.

@@ -1,8 +1,8 @@
-"""Power limits as they were found, on disk while they are changed: who is killed outright leaves them there.
+"""Power limits as they were found, kept on disk for the case that the process which changed them is killed.
 
-One small file a GPU in the temporary folder, locked while its writer lives. The next one who finds it without
-a lock knows that the limit in force is nobody's wish, and puts it back. A reboot resets limits, so a file of
-another boot says nothing; nor does one that belongs to another user.
+One small file a GPU in the temporary folder, locked while its writer lives. A later process that finds it
+without a lock puts the limit back. A reboot resets limits, so a file of another boot is ignored; so is one
+that belongs to another user.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ class FoundLimit:
         self._file: int | None = None
         self.left_mw: int | None = None
         try:
-            # Nobody else's file or link is followed: its content would be set, perhaps by root.
+            # No file or link of another user is followed: its content would be set, perhaps by root.
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             if os.fstat(self._file).st_uid != os.geteuid():
                 self.close()

@@ -137,7 +137,7 @@ def mean_utilisation() -> float | None:
 
 
 def uuid_of(index: int) -> str | None:
-    """Of a GPU as nvidia-smi numbers it; ``None`` if NVML does not say."""
+    """UUID of a GPU by its number in nvidia-smi; ``None`` if NVML does not give it."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""Which meters make a run's energy: every node has to be covered, or there is no figure.
+"""Choice of the meters that make a run's energy: every node has to be covered, or there is no figure.
 
 A sum over the nodes that happen to have a meter is no energy of the run, and nothing is filled in for
 the others. Meters go by kind (``nvml``, ``rapl``, ...): a kind that is missing on some nodes is left out
@@ -149,8 +149,8 @@ def metered(
         if not meter.available:
             why = f"failed: {meter.reason}"
         kind = kind_of(meter.meter)
-        said = why if why is None or meter.meter == kind else f"{meter.meter} {why}"
-        usable[kind][meter.node] = usable[kind].get(meter.node) or said
+        explained = why if why is None or meter.meter == kind else f"{meter.meter} {why}"
+        usable[kind][meter.node] = usable[kind].get(meter.node) or explained
     gaps: dict[str, list[Gap]] = {}
     for kind, by_node in usable.items():
         absent = {m.node: m.reason for m in meters if not m.available and kind_of(m.meter) == kind}

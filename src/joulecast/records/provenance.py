@@ -1,4 +1,4 @@
-"""Where a record comes from: host, versions, source state, and what else the machine was doing."""
+"""Provenance of a record: host, versions, source state, and what else the machine was doing."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ _CODE = (
 
 
 def boot_id() -> str | None:
-    """Of the running kernel: the same in all containers of a machine; ``None`` if it is not told."""
+    """Boot of the running kernel: the same in all containers of a machine; ``None`` if it is not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

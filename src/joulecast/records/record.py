@@ -1,7 +1,7 @@
-"""The run record: the folder that one run leaves behind, whoever produced it.
+"""The run record: the folder that one run leaves behind, whatever produced it.
 
 ``run.json`` says what was run, where, and how it went; ``stages.parquet`` which rank did what when;
-``power.parquet`` and ``activity.parquet`` what the meters and the kernel said meanwhile. All times
+``power.parquet`` and ``activity.parquet`` the readings of meters and kernel meanwhile. All times
 are seconds of one run clock, the same for all ranks. ``phases.parquet`` holds what the run's own log
 says of it (``init``, ``run``, ``epoch``, ``block``, ``evaluation``), with the work done in each. A
 record is written aside, validated and then
@@ -104,7 +104,7 @@ class RunInfo(_Part):
 
     @property
     def metering(self) -> Metering:
-        """Which meters the energy is made of. What others handed in is taken as it is."""
+        """Meters that the energy is made of; an imported run's are taken as they are."""
         return metered(() if self.spec.kind == "imported" else self.nodes, self.meters)
 
     @property
@@ -115,7 +115,7 @@ class RunInfo(_Part):
 
     @property
     def no_energy_reason(self) -> str | None:
-        """Why there is no energy figure, where there is none: names the nodes without a meter."""
+        """Reason why there is no energy figure: names the nodes without a meter; ``None`` if there is one."""
         return self.metering.why_not
 
 
@@ -184,7 +184,7 @@ def _validate_stages(record: RunRecord) -> None:
     start_s, stop_s = stages["start_s"].to_numpy(float), stages["stop_s"].to_numpy(float)
     beside_s = _BESIDE_S + _BESIDE_SHARE * (outcome.stop_s - outcome.start_s)
     outside = (start_s < outcome.start_s - beside_s) | (stop_s > outcome.stop_s + beside_s)
-    for wrong, said in (
+    for wrong, fault in (
         (stop_s < start_s, "stops before it starts"),
         (outside, "does not lie in the run"),
         (stages["rank"].to_numpy() >= spec.ranks, f"is of a rank of {spec.ranks} ranks"),
@@ -192,7 +192,7 @@ def _validate_stages(record: RunRecord) -> None:
         if wrong.any():
             row = int(wrong.argmax())
             raise JoulecastError(
-                f"run {spec.run}: stages.parquet: row {row + 1}: a stage {said} "
+                f"run {spec.run}: stages.parquet: row {row + 1}: a stage {fault} "
                 f"(rank {stages['rank'].iloc[row]}, {start_s[row]:g} to {stop_s[row]:g} s)"
             )
 

@@ -44,7 +44,7 @@ class Workload(_Frozen):
 
 
 class Training(_Frozen):
-    """How to train."""
+    """Parameters of a training."""
 
     global_batch_size: int = Field(ge=1, le=10**18)
     steps: int = Field(10, ge=1, le=10**18)

@@ -69,7 +69,7 @@ def unseen_times(results: Results) -> pd.DataFrame:
 
 
 def unseen_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
-    """By energy source, rows as in :func:`unseen_times` in J; nothing where there is no energy."""
+    """Rows as in :func:`unseen_times` in J, for each energy source; none where there is no energy."""
     if results.fit is None or results.fit.energies.empty:
         return
     try:
@@ -90,7 +90,7 @@ def _mean_and_worst(cells: pd.DataFrame) -> str:
 
 
 def error_sentences(results: Results) -> list[str]:
-    """How wrong MC2 was, time and energies by source each in a sentence.
+    """Sentences on the errors of MC2: one for the time, one for each source of energies.
 
     Raises:
         NothingToShow: nothing was fitted.
@@ -98,24 +98,24 @@ def error_sentences(results: Results) -> list[str]:
     times = unseen_times(results)
     split = str(times["split"].iloc[0])
     seen = "" if split == "in-sample" else " it had not seen"
-    said = [f"Time: {_mean_and_worst(times)}{seen}."]
+    sentences = [f"Time: {_mean_and_worst(times)}{seen}."]
     for source, cells in unseen_energies(results):
         unseen = "" if cells["split"].iloc[0] == "in-sample" else " it had not seen"
         if source in MEASURED:
-            said.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
+            sentences.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
         else:
-            said.append(
+            sentences.append(
                 f"Energy: {_mean_and_worst(cells)}{unseen}, but only against {source} energy. No meter "
                 "measured it, so this is no error of the model."
             )
-    return [*said, split_sentence(split)]
+    return [*sentences, split_sentence(split)]
 
 
 def why_no_energy(results: Results) -> str:
-    """Why no run has an energy, in the words of the records."""
+    """Reason why no run has an energy, as the records have it."""
     reasons = results.observations.get("why_no_energy", pd.Series(dtype=object)).dropna()
-    told = listed(sorted(set(map(str, reasons))), 3)
-    return f"no run has an energy ({told})" if told else "no run has an energy"
+    text = listed(sorted(set(map(str, reasons))), 3)
+    return f"no run has an energy ({text})" if text else "no run has an energy"
 
 
 def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
@@ -127,7 +127,7 @@ def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
 def _units(results: Results) -> dict[str, str]:
     """What the work of each run is counted in: samples, or epochs where a log says those."""
     foreign = {info.spec.run: info.spec.foreign for info in results.infos}
-    return {run: told.work_unit if told else "samples" for run, told in foreign.items()}
+    return {run: log.work_unit if log else "samples" for run, log in foreign.items()}
 
 
 _COSTS = ("workload", "batch", "samples", "total_s", "energy_j", "energy_source", "nodes_are")
@@ -169,12 +169,12 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
 
 
 def work_told(unit: str) -> str:
-    """The work that costs are told for: ``1,000 samples`` or ``1 epoch``."""
+    """The work that costs are given for: ``1,000 samples`` or ``1 epoch``."""
     return counted(int(work_of(unit)), unit.removesuffix("s"))
 
 
 def work_of(unit: str) -> float:
-    """The same as a number."""
+    """Number of units in the work that costs are given for."""
     return PER_WORK.get(unit, 1.0)
 
 
@@ -269,7 +269,7 @@ def cost_sentences(results: Results) -> list[str]:
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
-    said = []
+    sentences = []
     for workload, of_workload in costs(results, usual_batch(results.clean)).groupby("workload"):
         ordered = of_workload.sort_values("nodes", kind="stable")
         ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
@@ -281,15 +281,15 @@ def cost_sentences(results: Results) -> list[str]:
             strict=True,
         )
         parts = [_cost_sentence(end, time, energy) for end, time, energy in taken]
-        said.append(f"{workload}, {work}: {'; '.join(parts)}.")
+        sentences.append(f"{workload}, {work}: {'; '.join(parts)}.")
     trained = is_training(results.observations).sum()
     without = int(trained) - len(results.clean)
     if without:
-        said.append(
+        sentences.append(
             f"{without} of {counted(int(trained), 'training run')} are left out of these numbers, because "
             "something disturbed them."
         )
-    return said
+    return sentences
 
 
 def _cost_sentence(row: Any, time: str, energy: str) -> str:
@@ -308,14 +308,16 @@ def source_sentences(results: Results) -> list[str]:
     having(runs, ("kind",), "fits/observations.parquet", "fits")
     trained = runs[is_training(runs)]
     counts = trained["energy_source"].value_counts()
-    said = [
+    sentences = [
         f"{_MEANINGS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
     ]
     dark = int(trained["energy_source"].isna().sum())
     if dark:
         why = why_no_energy(results).removeprefix("no run has an energy").strip(" ()")
-        said.append(f"{counted(dark, 'run')} without any energy" + (f": {why}." if why else "."))
-    return said or ["There is no training run."]
+        sentences.append(
+            f"{counted(dark, 'run')} without any energy" + (f": {why}." if why else ".")
+        )
+    return sentences or ["There is no training run."]
 
 
 _MEANINGS = {

@@ -19,7 +19,7 @@ TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
 
 
 class NothingToShow(JoulecastError):
-    """Why a part of the page is not there, and the target that makes what it needs."""
+    """Reason why a part of the page is missing, and the target that makes what it needs."""
 
     def __init__(self, why: str, target: str | None = None) -> None:
         super().__init__(why)

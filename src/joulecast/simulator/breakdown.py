@@ -1,4 +1,4 @@
-"""Where a step's time goes: computing, exposed communication, and waiting for others.
+"""Breakdown of a step's time: computing, exposed communication, and waiting for others.
 
 Of a device's step, what it does not compute is exposed communication while something of its own travels,
 and bubble while nothing does: it waits for another stage, or for a straggler.

@@ -72,7 +72,7 @@ def _exchanges(groups: Ints, flow: Ints, shares: list[tuple[int, float]]) -> Hop
 
 
 def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
-    """Who sends to whom, and which share of what it sends in all.
+    """Messages of a collective: sender, receiver, and the share of what the sender sends in all.
 
     Args:
         kind: of collective.

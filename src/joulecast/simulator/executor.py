@@ -39,7 +39,7 @@ class Activity:
     gradient: bool = False
     """Whether it is gradient communication, which compute overlaps at a price."""
     parts: tuple[Any, ...] = ()
-    """What was fused into it, for whoever explains it."""
+    """What was fused into it, for the explanation of a step."""
     successors: list[int] = field(default_factory=list)
     waits_for: int = 0
 
@@ -82,7 +82,7 @@ class Timeline:
 
     @property
     def duration_s(self) -> float:
-        """From the start to the end of the last activity."""
+        """Time from the start to the end of the last activity."""
         return max(self.end_s, default=0.0)
 
 
@@ -186,7 +186,7 @@ class _Run:
     def _stretch(self, activity: int, slowdown: float) -> None:
         """The paper's overlap: a whole activity takes longer, once, if it meets the other kind at all.
 
-        A transfer meets the compute that goes on once its gradients are there, even while it queues.
+        A transfer overlaps the compute that still runs once its gradients are there, even while it queues.
         """
         if not self.stretched[activity]:
             self.stretched[activity] = True

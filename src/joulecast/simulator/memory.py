@@ -101,7 +101,7 @@ class _Stage:
     def _keep_indices(
         self, graph: OpGraph, item: PlacedOp, place: int, mesh: dict[str, int]
     ) -> None:
-        """Which value of its window each maximum was: 8 bytes each, as torch keeps them."""
+        """Keep the index of each maximum in its window: 8 bytes each, as torch does."""
         written = item.op.writes[0]
         tensor, name = graph.tensors[written.tensor], f"indices of {item.op.name}"
         self.sizes[name] = 8 * tensor.elements * part_of(written, item.parts(mesh))
@@ -202,13 +202,13 @@ def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memo
 
 
 def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
-    """Whether some stage's devices have too little; ``None`` if nobody knows how much they have."""
+    """Whether some stage's devices have too little; ``None`` if their memory is not known."""
     limit = platform.require_cluster().device.memory_bytes
     return None if limit is None else max(m.peak_bytes for m in memory) > limit
 
 
 def memory_verdict(memory: list[Memory], platform: Platform) -> str:
-    """In a line: does it fit, and if not, what does not."""
+    """One line: whether the step fits in memory, and if not, what does not."""
     limit = platform.require_cluster().device.memory_bytes
     worst = max(memory, key=lambda m: m.peak_bytes)
     if limit is None:

@@ -1,7 +1,7 @@
-"""How transfers share the ports of a network: max-min fair, as a fluid.
+"""Shares of transfers in the ports of a network: max-min fair, as a fluid.
 
 A flow takes ``usage`` times its rate from every port that it crosses. Rates grow together until a port is
-full; the flows that cross it keep what they have, the others go on growing (progressive filling; Bertsekas
+full; the flows that cross it keep what they have, the others keep growing (progressive filling; Bertsekas
 and Gallager 1992, section 6.5.2).
 """
 

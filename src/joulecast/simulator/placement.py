@@ -1,4 +1,4 @@
-"""From a strategy tree to every op: its stage, and the mesh axis along which each of its dims is split.
+"""Placement of every op by a strategy tree: its stage, and the mesh axis along which each dim is split.
 
 Settings go down the tree; what is left open is inferred: columns and rows of matrix products along the
 tensor axis, an even cut into stages along the pipeline axis, and for all other ops the placement of the
@@ -115,10 +115,10 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
                     f"{where}: split.{name}: no op in it has that dim (dims: {', '.join(dims)})"
                 )
         for i in inside:
-            said = node.model_dump(
+            given = node.model_dump(
                 include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
             )
-            settings[i] = settings[i].model_copy(update=said)
+            settings[i] = settings[i].model_copy(update=given)
         for name, child in node.children.items():
             apply(child, f"{path}.{name}" if path else name)
 
@@ -158,7 +158,7 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
 
 
 def followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
-    """The dim that an op must split to go on with the shards of what it reads; none if it cannot."""
+    """The dim that an op must split to keep the shards of what it reads; none if it cannot."""
     return _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
 
 
@@ -208,7 +208,7 @@ def _split_products(graph: OpGraph, placements: list[dict[str, str]], axis: str,
 
 
 def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None:
-    """Ops that nobody set go on with the shards of what they read."""
+    """Ops without a setting keep the shards of what they read."""
     shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):
         if axis not in placement:
@@ -258,7 +258,7 @@ def place(
 
     Args:
         graph: the network.
-        strategy: what is said of it.
+        strategy: settings of its modules.
         costs: seconds of ops, to cut stages evenly.
         send_s_per_byte: seconds that a byte takes between stages, for the same.
 
@@ -287,16 +287,16 @@ def place(
     for placement in placements:
         for axis in [a for a in placement if strategy.mesh[a] == 1]:
             del placement[axis]
-    told = [setting.stage for setting in settings]
-    if strategy.stages > 1 and any(stage is None for stage in told):
-        if any(stage is not None for stage in told):
-            missing = next(op.module for op, s in zip(graph.ops, told, strict=True) if s is None)
+    numbers = [setting.stage for setting in settings]
+    if strategy.stages > 1 and any(stage is None for stage in numbers):
+        if any(stage is not None for stage in numbers):
+            missing = next(op.module for op, s in zip(graph.ops, numbers, strict=True) if s is None)
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
         stages = cut_stages(graph, placements, strategy, costs, send_s_per_byte)
     else:
-        stages = [stage or 0 for stage in told]
+        stages = [stage or 0 for stage in numbers]
     placed = [
         PlacedOp(
             op,

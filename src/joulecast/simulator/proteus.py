@@ -3,7 +3,7 @@
 They are conventions, not better knowledge: biases are added in a pass of their own, pooling reads its whole
 window for every value that it gives, attention writes its scores and goes over them op by op, the optimizer
 moves a parameter four times, gradient buckets close at 25 MB (of 10^6), every op costs a launch of 2 us.
-Which of several conceivable conventions hold was told from its outputs without overlap: convolutional
+Which of several conceivable conventions hold was found from its outputs without overlap: convolutional
 networks on one device, GPT split by batch and by tensor over the 8 devices of a node.
 """
 

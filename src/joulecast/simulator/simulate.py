@@ -58,7 +58,7 @@ class Simulation:
     step_s: float
     breakdown: Breakdown
     memory: list[Memory]
-    """Of each stage's devices."""
+    """Memory of each stage's devices."""
     cost_sources: dict[str, int]
     """Ops by how their cost is known: measured, interpolated, roofline, given."""
     fleet: Fleet
@@ -86,7 +86,7 @@ class Simulation:
 
     @property
     def peak_memory_bytes(self) -> float:
-        """Of the device that needs most."""
+        """Peak memory of the device that needs most."""
         return max(memory.peak_bytes for memory in self.memory)
 
     @property
@@ -95,11 +95,11 @@ class Simulation:
         return exceeds(self.memory, self.platform)
 
     def verdict(self) -> str:
-        """In a line: does it fit, and if not, what does not."""
+        """One line: whether the step fits in memory, and if not, what does not."""
         return memory_verdict(self.memory, self.platform)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything but the timeline, as plain values."""
+        """Plain data of the simulation, without the timeline."""
         parts = self.breakdown
         return {
             "network": self.graph.name,
@@ -171,7 +171,7 @@ class Prepared:
     costs: Costs
 
     def memory(self, strategy: Strategy) -> list[Memory]:
-        """Of each stage's devices."""
+        """Memory of each stage's devices."""
         return [memory_of(self.graph, strategy, program) for program in self.programs]
 
 

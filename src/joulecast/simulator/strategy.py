@@ -4,7 +4,7 @@ The mesh has named axes, ``pipeline``, ``data`` and ``tensor`` by habit, whose s
 of devices; a tree that mirrors the network's modules says which dim of an op is split along which axis,
 which pipeline stage it belongs to, whether its activations are computed again for backward, and how much of
 its training state each device keeps (ZeRO). What a node does not say it inherits from its parent; what
-nobody says is inferred: ``data`` splits the batch, ``tensor`` splits columns and rows of matrix products
+is not given is inferred: ``data`` splits the batch, ``tensor`` splits columns and rows of matrix products
 in turn (Megatron), ``pipeline`` cuts the network where the stages' times come out even, and every other op
 follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis after GSPMD).
 """
@@ -56,7 +56,7 @@ class Strategy(BaseModel):
     schedule: Literal["1f1b", "gpipe"] | tuple[int, ...] = Field(
         "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
     )
-    overlap: bool = Field(True, description="Send gradients while backward goes on.")
+    overlap: bool = Field(True, description="Send gradients during the backward pass.")
     bucket_bytes: float | None = Field(
         None,
         ge=1,

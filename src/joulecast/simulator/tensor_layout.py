@@ -1,4 +1,4 @@
-"""How a tensor lies on a mesh, and the collectives that turn one layout into another.
+"""Layouts of a tensor on a mesh, and the collectives that turn one layout into another.
 
 Along each mesh axis a tensor is sharded over one of its own axes, held in copies, or a partial sum. A sum
 that is wanted whole is all-reduced, one that is wanted in shards is reduce-scattered, shards that are wanted
@@ -42,7 +42,7 @@ def gradient_layout(access: Access, split: Mapping[str, str], mesh: Mapping[str,
 
 
 def whole(layout: Layout) -> Layout:
-    """The same with sums in place of partial sums: the layout of a written tensor's own gradient."""
+    """The layout with sums in place of partial sums: that of a written tensor's own gradient."""
     return tuple((axis, "copies" if place == "partial" else place) for axis, place in layout)
 
 

@@ -1,4 +1,4 @@
-"""Where devices sit, and which ports a message between two of them crosses.
+"""Topology of the devices: their places, and the ports that a message between two of them crosses.
 
 The network is a tree of levels. At each level, units of devices (single ones at the first, those that the
 level below joins at the others) hang on a port each, full duplex: one direction out, one in. A message

@@ -30,7 +30,7 @@ STEADY = 5
 
 
 def by_setting(table: pd.DataFrame, column: str) -> Curves:
-    """By setting, an array of seeds by recurrences."""
+    """An array of seeds by recurrences for each setting."""
     return {
         (str(workload), str(gpu)): rows.pivot(
             index="seed", columns="recurrence", values=column
@@ -46,7 +46,7 @@ def recurrences_of(
     column: str,
     goal: Goal = PLAIN,
 ) -> Curves:
-    """By setting, an array of seeds by recurrences; of a policy that draws nothing one row, the expected one.
+    """An array of seeds by recurrences for each setting; without chance one row, the expected one.
 
     Args:
         table: what was replayed.
@@ -71,7 +71,7 @@ class Estimate:
 
     @classmethod
     def of(cls, by_seed: NDArray[np.float64]) -> "Estimate":
-        """Of one value a seed."""
+        """The difference from one value a seed."""
         mean, n = float(by_seed.mean()), len(by_seed)
         if n < 2:
             return cls(mean, None, None)
@@ -80,7 +80,7 @@ class Estimate:
 
 
 def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0.5) -> Curves:
-    """By setting, mean cost of the first n recurrences relative to the default's: seeds by n.
+    """Mean cost of the first n recurrences relative to the default's, for each setting: seeds by n.
 
     Args:
         costs: by setting, seeds by recurrences.
@@ -118,7 +118,7 @@ def oracle_cost(setting: Setting, eta: float = 0.5) -> float:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How two policies' cumulative ratios differ over settings at one recurrence.
+    """Difference of two policies' cumulative ratios over settings at one recurrence.
 
     Attributes:
         difference: mean over settings, negative when the first is better.

@@ -43,7 +43,7 @@ class NarrowLimits:
         self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
-        """As a proposal has them."""
+        """Power limits of a proposal."""
         settable = self._space.limits(batch_size)
         if len(settable) < 2:
             return settable
@@ -145,7 +145,7 @@ class Curve:
         return what_is_left(space, history, self._limits)
 
     def _known(self, trials: list[Trial]) -> dict[int, _Size]:
-        """By batch size; the newest trial says what an epoch costs."""
+        """What is known of each batch size; the newest trial gives the cost of an epoch."""
         known: dict[int, _Size] = {}
         for trial in trials:
             size = known.setdefault(trial.proposal.batch_size, _Size([]))

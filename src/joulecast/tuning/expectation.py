@@ -13,7 +13,7 @@ from joulecast.tuning.trial import PLAIN, CostModel, EpochAtLimit, Goal
 
 @dataclass(frozen=True)
 class Expected:
-    """Of one recurrence: a training to its target, tries that fail included."""
+    """Expectation of one recurrence: a training to its target, tries that fail included."""
 
     cost: float
     energy_j: float
@@ -28,7 +28,7 @@ class Expected:
 def expected_tries(trace: Trace, batch_size: int) -> tuple[float, float]:
     """Epochs of a recurrence with one batch size, and tries; infinite where no run reaches the target.
 
-    A try that fails goes on to the last epoch and is followed by another.
+    A try that fails runs to the last epoch and is followed by another.
     """
     runs = trace.epochs[batch_size]
     reached = [epochs for epochs in runs if epochs is not None and epochs <= trace.max_epochs]

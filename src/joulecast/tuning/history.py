@@ -1,7 +1,7 @@
 """What was tried so far: the only thing a policy knows.
 
 A history also lives in a file, a JSON line a trial after a line that says whose it is, so that a loop that
-was killed goes on where it was.
+was killed continues where it was.
 """
 
 import json
@@ -116,13 +116,13 @@ def _differences(
 def begin_history_file(
     path: Path, whose: Mapping[str, Any], *, begun: Mapping[str, Any] | None = None
 ) -> History:
-    """Begin a history file, or go on with the one that is there.
+    """Begin a history file, or continue the one that is there.
 
-    A last line that was cut off is removed from a file that is gone on with, so that the next trial gets a
+    A last line that was cut off is removed from a file that is continued, so that the next trial gets a
     line of its own.
 
     Args:
-        whose: what the trials are trials of; a file that says otherwise, more or less is not gone on with.
+        whose: what the trials are trials of; a file whose header differs is not continued.
         begun: where a new file comes from (host, versions); stands in its first line and is not compared.
 
     Raises:
@@ -131,9 +131,11 @@ def begin_history_file(
     """
     if path.exists():
         content = _content(path)
-        said, history = _read(path, content)
-        said.pop(_BEGUN, None)
-        for key, then, now in _differences(said, json.loads(json.dumps(_header(whose, None)))):
+        first_line, history = _read(path, content)
+        first_line.pop(_BEGUN, None)
+        for key, then, now in _differences(
+            first_line, json.loads(json.dumps(_header(whose, None)))
+        ):
             raise JoulecastError(
                 f"{path}: its `{key}` is {then}, now it is {now}; unlike trials do not mix: move "
                 "the file away, or name another"
@@ -199,9 +201,9 @@ def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
     return _read(path, _content(path))
 
 
-def begun_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Where a history file says its first trial came from; ``None`` where it does not."""
-    return said.get(_BEGUN)
+def begun_of(first_line: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Provenance of the first trial of a history file; ``None`` where the file has none."""
+    return first_line.get(_BEGUN)
 
 
 def _content(path: Path) -> bytes:
@@ -223,17 +225,17 @@ def _read(path: Path, content: bytes) -> tuple[dict[str, Any], History]:
         raise JoulecastError(
             f"{path}: is no history of trials (or one that was cut off in its first line)"
         )
-    trials, said = [], None
+    trials, first_line = [], None
     for number, line in enumerate(lines, 1):
         where = f"{path}: line {number} is no trial"
         parsed = json_of(line, where)
-        if said is not None:
+        if first_line is not None:
             trials.append(_trial(parsed, where))
             continue
         if not isinstance(parsed, dict) or "format" not in parsed:
             raise JoulecastError(f"{path}: line 1 does not say what the trials are of")
         if parsed["format"] != _FORMAT:
             raise JoulecastError(f"{path}: format {parsed['format']}, this version reads {_FORMAT}")
-        said = parsed
-    assert said is not None
-    return said, History(trials)
+        first_line = parsed
+    assert first_line is not None
+    return first_line, History(trials)

@@ -50,7 +50,7 @@ def _lowest_within(factor: float, epochs: Mapping[int, EpochAtLimit]) -> int:
 
 
 def selector(criterion: Criterion, cost: CostModel, max_slowdown: float = 1.1) -> Selector:
-    """How a power limit is chosen.
+    """The function that chooses a power limit by a criterion.
 
     Args:
         criterion: least ``cost``, least ``energy``, least ``time``, or the lowest limit that is not slower
@@ -71,5 +71,5 @@ def selector(criterion: Criterion, cost: CostModel, max_slowdown: float = 1.1) -
 
 
 def selector_of(space: SearchSpace) -> Selector:
-    """How power limits are chosen in a search space."""
+    """The function that chooses power limits in a search space."""
     return selector(space.criterion, space.cost, space.max_slowdown)

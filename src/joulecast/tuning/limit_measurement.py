@@ -1,10 +1,10 @@
-"""Measuring power limits inside trainings, while they go on (You et al., Zeus, section 4.2).
+"""Measuring power limits during trainings (You et al., Zeus, section 4.2).
 
 Each limit, from the highest to the lowest, gets some steps to settle and then a window of steps and seconds.
-Windows know nothing of epochs: one that is not full when an epoch ends pauses for the evaluation and goes on
-with the next epoch, so that epochs of a single step are profiled like any other. Nor do they know of
-trainings: one that is not full when the training ends goes on in the next one of that batch size, after some
-steps to settle, so that trainings of a second are profiled too, over several recurrences.
+A window may span epochs: one that is not full when an epoch ends pauses for the evaluation and continues
+with the next epoch, so that epochs of a single step are profiled like any other. It may span trainings: one
+that is not full when the training ends continues in the next one of that batch size, after some steps to
+settle, so that trainings of a second are profiled too, over several recurrences.
 
 ::
 
@@ -23,7 +23,7 @@ from joulecast.tuning.trial import EpochAtLimit
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How long a limit is measured: all three have to be met.
+    """Length of the measurement of a limit: all three conditions have to be met.
 
     Attributes:
         warmup_steps: before it, under the new limit.
@@ -59,7 +59,7 @@ class _Measured:
 class LimitProfile:
     """Goes through limits while trainings of one batch size take their steps; keeps the one that is chosen.
 
-    To be told of every step (:meth:`stepped`), of what is no training in between (:meth:`paused`,
+    It is notified of every step (:meth:`stepped`), of pauses for an evaluation (:meth:`paused`,
     :meth:`resumed`), and of the next training (:meth:`again`).
 
     Args:
@@ -103,7 +103,7 @@ class LimitProfile:
     def again(self, limits_w: Sequence[int], set_limit: Callable[[int], None]) -> None:
         """Another training begins; limits that have been measured are not measured again.
 
-        Unless all of them have: who proposes several of those wants to know anew.
+        If all proposed limits were measured already, they are measured again.
         """
         self._proposed = set(limits_w)
         if self._proposed <= set(self.limits):
@@ -162,7 +162,7 @@ class LimitProfile:
         self._since = None
 
     def resumed(self) -> None:
-        """The training goes on."""
+        """The training continues."""
         if self._open is not None and self._steps >= self._window.warmup_steps:
             self._piece, self._since = 0, (self._seconds(), self._joules())
 

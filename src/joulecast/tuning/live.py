@@ -63,7 +63,7 @@ class LiveTraining:
     """Trains as proposed, on this machine.
 
     Where power limits may be set, making one waits until no other measurement of this user holds the machine:
-    the limit that is found would be that of a training which is just being tuned. So nobody makes one while
+    the limit that is found would be that of a training which is just being tuned. So do not make one while
     holding the machine.
 
     Attributes:
@@ -244,7 +244,7 @@ class LiveTraining:
             self._note(
                 "a training ended before a single power limit was measured "
                 f"({self.job.window.measured_steps} steps and {self.job.window.least_s:g} s after "
-                f"{self.job.window.warmup_steps} steps to settle); the next one of that batch size goes on"
+                f"{self.job.window.warmup_steps} steps to settle); the next one of this size continues"
             )
         return Trial(
             recurrence,
@@ -265,7 +265,7 @@ class LiveTraining:
     def _profile(
         self, proposal: Proposal, steps_per_epoch: int, set_limit: Callable[[int], None]
     ) -> LimitProfile:
-        """Of a batch size, over all of its trainings: one of them may be too short for a single limit."""
+        """Profile of a batch size over all of its trainings: one may be too short for a single limit."""
         size = proposal.batch_size
         known = self._profiles.get(size)
         if known is not None:
@@ -346,11 +346,11 @@ def tune_live(
         JoulecastError: the history file is of something else; a GPU is asked for and there is none; a
             power limit could not be put back.
     """
-    said: set[str] = set()
+    noted: set[str] = set()
 
     def say_once(note: str) -> None:
-        if note not in said:
-            said.add(note)
+        if note not in noted:
+            noted.add(note)
             say(note)
 
     def say_notes() -> None:
@@ -371,7 +371,7 @@ def tune_live(
 
     say_notes()
     seeded = SeededByTrial(policy, seed)
-    # Held before the history is read: two loops on one file would both go on from its end.
+    # Held before the history is read: two loops on one file would both continue from its end.
     with held_machine(sys.stderr, quiet_wait_s) as machine:
         load, watch = machine.wait_for_quiet(), LoadWatch()
         if history_file is not None:

@@ -53,7 +53,7 @@ def live_job(**keys: Any) -> LiveJob:
 
 
 class Trained(Protocol):
-    """How a training ended; :class:`joulecast.training.to_target.TrainedToTarget` is one."""
+    """The end of a training; :class:`joulecast.training.to_target.TrainedToTarget` is one."""
 
     @property
     def reached(self) -> bool: ...
@@ -89,7 +89,7 @@ class Training(Protocol):
 
 
 def stopped_by(trained: Trained) -> StoppedBy:
-    """As a trial has it."""
+    """Reason why a training ended, in the terms of a trial."""
     if trained.failed is not None:
         return "interrupted"
     if trained.reached:
@@ -98,5 +98,5 @@ def stopped_by(trained: Trained) -> StoppedBy:
 
 
 def live_provenance() -> dict[str, Any]:
-    """Where trials of now come from."""
+    """Provenance of trials that are made now."""
     return {"host": host_fingerprint(), "versions": versions(), "source": source_state()}

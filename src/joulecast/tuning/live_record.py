@@ -17,11 +17,11 @@ def live_record(
     history: History,
     begun: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """As JSON has it; times in seconds, energies in joules or ``None`` with the reason.
+    """Record of a live tuning as plain data; times in s, energies in J or ``None`` with the reason.
 
     Args:
         begun: where the first of the trials came from, as their history file has it; the loop may have
-            gone on with other versions since.
+            continued with other versions since.
     """
     job = environment.job
     trials = history.trials

@@ -1,7 +1,8 @@
 """What a history says about the next run: the configuration to use, what it saves, whether looking has paid.
 
 An advice exploits: it is the cheapest configuration among those whose batch size has reached the target, by
-what :mod:`joulecast.tuning.observed` makes of the trials. What a policy would explore next is told beside it.
+what :mod:`joulecast.tuning.observed` makes of the trials. A policy's next exploration
+is reported next to it.
 """
 
 import random
@@ -56,21 +57,21 @@ _EXACT = 1e-9
 """Part of the default's cost that is rounding, where costs are added up and compared."""
 
 
-def space_of(said: Mapping[str, Any], file: Path) -> SearchSpace:
+def space_of(header: Mapping[str, Any], file: Path) -> SearchSpace:
     """What could be chosen in the trials of a history file.
 
     Args:
-        said: its first line.
+        header: its first line.
 
     Raises:
         JoulecastError: the line does not say.
     """
     try:
-        if said.get("environment") == "live":
-            live = validated(TypeAdapter(_Live), said, "line 1")
+        if header.get("environment") == "live":
+            live = validated(TypeAdapter(_Live), header, "line 1")
             limits = dict.fromkeys(live.job.batch_sizes, live.power_limits_w)
             return SearchSpace(live.job.batch_sizes, live.job.default_batch_size, limits, live.cost)
-        replayed = validated(TypeAdapter(_Replayed), said, "line 1")
+        replayed = validated(TypeAdapter(_Replayed), header, "line 1")
         return SearchSpace(
             replayed.batch_sizes,
             replayed.default_batch_size,
@@ -84,15 +85,15 @@ def space_of(said: Mapping[str, Any], file: Path) -> SearchSpace:
         ) from None
 
 
-def network_of(said: Mapping[str, Any], file: Path) -> str | None:
+def network_of(header: Mapping[str, Any], file: Path) -> str | None:
     """The network of a live tuning, by the first line of its history file; ``None`` of a replay.
 
     Raises:
         JoulecastError: the line does not say.
     """
-    if said.get("environment") != "live":
+    if header.get("environment") != "live":
         return None
-    job = validated(TypeAdapter(_Live), said, f"{file}: line 1").job
+    job = validated(TypeAdapter(_Live), header, f"{file}: line 1").job
     if job.workload is None:
         raise JoulecastError(f"{file}: line 1: job.workload is missing")
     return job.workload.network
@@ -146,7 +147,7 @@ def _exploration(history: History, use: Configuration, default: Configuration) -
             "more_runs": None,
             "said": why,
         }
-    # One that goes on, or was given up, has been paid for and has not spared a run of the default.
+    # One in flight, or one that was given up, has been paid for and has not spared a run of the default.
     above = spent - len(reached) * default.cost
     exact, paid_at, so_far = _EXACT * default.cost, None, 0.0
     for number, (recurrence, total) in enumerate(totals.items(), 1):
@@ -160,20 +161,20 @@ def _exploration(history: History, use: Configuration, default: Configuration) -
         paid_at = None
         if saving > exact:
             more = ceil(above / saving - _EXACT)
-            said = (
+            outcome = (
                 f"pays after {more} more {'run' if more == 1 else 'runs'} with this configuration"
             )
         else:
-            said = "does not pay: nothing that was tried is cheaper than the default"
+            outcome = "does not pay: nothing that was tried is cheaper than the default"
     elif above < -exact:
-        said = f"has paid since recurrence {paid_at}"
+        outcome = f"has paid since recurrence {paid_at}"
     else:
-        said = "has cost nothing, and saved nothing"
+        outcome = "has cost nothing, and saved nothing"
     return {
         "spent_above_default": above,
         "paid_at_recurrence": paid_at,
         "more_runs": more,
-        "said": f"exploration {said}",
+        "said": f"exploration {outcome}",
     }
 
 
@@ -275,8 +276,8 @@ def advise_on_file(file: Path) -> dict[str, Any]:
         JoulecastError: no history file, one that does not say what could be chosen, or one with a batch
             size that could not be.
     """
-    said, history = read_history_file(file)
-    space = space_of(said, file)
+    header, history = read_history_file(file)
+    space = space_of(header, file)
     strange = set(history.arms) - set(space.batch_sizes)
     if strange:
         raise JoulecastError(
@@ -289,7 +290,7 @@ def advise_on_file(file: Path) -> dict[str, Any]:
                 f"{file}: has trials of batch size {size} at {min(unknown)} W, which its first line does not "
                 "list"
             )
-    return {"history": str(file), "environment": said["environment"]} | advise(space, history)
+    return {"history": str(file), "environment": header["environment"]} | advise(space, history)
 
 
 def _at(configuration: Mapping[str, Any]) -> str:
@@ -318,7 +319,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
         )
         lines.append(f"saves {saving['percent']:.1f} % of the default's {what}{source}; {interval}")
     if advice["why_no_energy"]:
-        lines.append(f"no saving of energy is told: {advice['why_no_energy']}")
+        lines.append(f"no saving of energy is known: {advice['why_no_energy']}")
     if advice["exploration"]:
         lines.append(advice["exploration"]["said"])
     following = advice["explore_next"]

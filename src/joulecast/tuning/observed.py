@@ -19,8 +19,8 @@ from joulecast.tuning.trial import EpochAtLimit, SearchSpace
 # Standard deviation of the log of epochs to the target: believed before (as two observations), and least.
 # With these, and no size counting for more than so many differences, 90 to 97 % of the intervals hold the
 # truth after 8 to 50 recurrences of Zeus or curve on the Zeus traces, which they were chosen on; by workload
-# 85 (ImageNet) to 100 %. The cheapest of several looks cheaper than it is: savings are told 0 to 3 points too
-# large.
+# 85 (ImageNet) to 100 %. The cheapest of several looks cheaper than it is: savings are estimated 0 to
+# 3 points too large.
 _FIRST_SD, _LEAST_SD, _FIRST_WEIGHT, _MOST_WEIGHT = 0.1, 0.02, 2, 4
 
 
@@ -70,7 +70,7 @@ class Size:
 
 
 def _whole_runs(history: History, space: SearchSpace) -> dict[int, dict[int | None, EpochAtLimit]]:
-    """By batch size and power limit, the mean epoch of trials that ran under that limit throughout.
+    """Mean epoch by batch size and power limit, of trials that ran under that limit throughout.
 
     Those are also the ones that ended before the first of several limits had been measured.
     """
@@ -118,7 +118,7 @@ def _profiled(
 
 
 def sizes_of(history: History, space: SearchSpace) -> dict[int, Size]:
-    """By batch size, of all that were tried."""
+    """Findings on every batch size that was tried."""
     whole = _whole_runs(history, space)
     sizes = {batch: Size() for batch in history.arms}
     for trial in history.trials:

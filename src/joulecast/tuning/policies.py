@@ -38,13 +38,13 @@ class LimitChooser:
         self._select = selector_of(space)
 
     def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
-        """As a proposal has them."""
+        """Power limits of a proposal."""
         arm = history.arms.get(batch_size)
         settable = self._space.limits(batch_size)
         if arm is None or not arm.limits:
             return settable
         best = self._select(arm.limits)
-        # A run that was over before its profile goes on with the limits that it had not come to.
+        # A run that was over before its profile continues with the limits that it had not reached.
         return tuple(watts for watts in settable if watts == best or watts not in arm.limits)
 
 
@@ -136,9 +136,9 @@ def cheapest_arm(history: History, window: int | None = None) -> int | None:
 
 
 def is_blind(history: History) -> bool:
-    """Whether the last trial's cost could not be told (its meter was lost).
+    """Whether the last trial's cost is not known (its meter was lost).
 
-    Experiments teach nothing then; policies run what they know until costs are told again.
+    Experiments teach nothing then; policies run what they know until costs are known again.
     """
     return bool(history.trials) and history.trials[-1].cost is None
 
@@ -153,7 +153,7 @@ def nearest_untried(space: SearchSpace, history: History) -> int | None:
 def what_is_left(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
     """What to try where no batch size is known to reach the target at a known cost.
 
-    The untried one that is nearest to the default, as long as there is one and costs can be told; the default
+    The untried one that is nearest to the default, as long as there is one and costs are known; the default
     without a bound where all have failed.
     """
     size = None if is_blind(history) else nearest_untried(space, history)

@@ -68,7 +68,7 @@ def read_settings(
 
 
 def paper_recurrences(trace: Trace) -> int:
-    """As many as the paper runs: twice the number of configurations."""
+    """Number of recurrences in the paper: twice the number of configurations."""
     return 2 * len(trace.epochs) * len(trace.at_limit[trace.default])
 
 

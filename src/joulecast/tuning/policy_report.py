@@ -54,7 +54,7 @@ def read_setting(
 
 @dataclass(frozen=True)
 class Asked:
-    """How a setting is to be replayed.
+    """Parameters of a replay.
 
     Attributes:
         target: metric to reach; ``None``: the paper's.

@@ -102,7 +102,7 @@ class Replay:
 def affordable_epochs(
     cost: CostModel, first: EpochAtLimit, later: EpochAtLimit, bound: float
 ) -> int:
-    """How many whole epochs cost at most ``bound``."""
+    """Number of whole epochs that cost at most ``bound``."""
     if bound == inf:
         return 10**9
     of_first = cost.of(first.time_s, first.energy_j) or 0.0

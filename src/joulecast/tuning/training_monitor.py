@@ -1,4 +1,4 @@
-"""What goes on beside a live training: the meter is read, power limits are profiled, the bound is held."""
+"""The monitor of a live training: it reads the meter, profiles power limits, and enforces the cost bound."""
 
 from collections.abc import Callable
 from math import inf
@@ -12,12 +12,12 @@ _READ_EVERY_S = 10.0
 
 
 class Watch:
-    """What goes on beside one training.
+    """The monitor of one training.
 
     Args:
         counter, seconds: a meter and a clock.
         limits: of the device, entered; ``None``: its power limit is left alone.
-        profile_of: the profile of the proposal's batch size, begun or gone on with, of what sets limits.
+        profile_of: the profile of the proposal's batch size, new or continued, given what sets limits.
 
     Attributes:
         profile: of the proposal's power limits, where it has several.

@@ -48,7 +48,7 @@ class CostModel:
 
     @property
     def unit(self) -> str:
-        """Of costs."""
+        """Unit of costs."""
         return "s" if self.max_power_w is None else "J"
 
     def of(self, time_s: float, energy_j: float | None) -> float | None:
@@ -115,7 +115,7 @@ class Trial:
         recurrence: counted from 0.
         power_limit_w: in force after the first epoch; ``None`` where the limit was left alone.
         energy_j: ``None`` when it was not measured; ``why_no_energy`` says why.
-        cost: ``None`` when it cannot be told (energy counts, and was not measured).
+        cost: ``None`` when it is not known (energy counts, and was not measured).
         limits: epochs by power limit, where limits were tried.
     """
 
@@ -176,7 +176,7 @@ class SearchSpace:
 
 
 class Environment(Protocol):
-    """Where proposals are tried."""
+    """An environment, in which proposals are tried."""
 
     space: SearchSpace
 

@@ -3,7 +3,7 @@
 Otherwise than in the authors' program, from some of whose states there is no way out: the bound on a try
 expires when it stops what was chosen for being cheap; a recurrence that failed does not lower it; when
 nothing survives the pruning, the best known size is run, or one that was not tried; and nothing is tried out
-while costs cannot be told.
+while costs are not known.
 """
 
 import random
@@ -29,7 +29,7 @@ class Prior:
 
 @dataclass(slots=True)
 class _Pruned:
-    """Where the pruning stands: the next size to try, or the sizes that are left."""
+    """State of the pruning: the next size to try, or the sizes that are left."""
 
     next_size: int | None
     survivors: list[int]

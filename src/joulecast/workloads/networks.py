@@ -1,4 +1,4 @@
-"""The networks of the campaign by name, from torchvision unless it is said otherwise.
+"""The networks of the campaign by name, from torchvision unless stated otherwise.
 
 VGG16, ResNet50 and ViT-B/16 are those of the MC2 paper; ViT-S and ViT-Ti (Touvron et al. 2021, DeiT)
 are the same architecture for small machines; LeNet-5 is written here, for trainings that reach their
@@ -170,7 +170,7 @@ def build_network(name: str, image_size: int, patch_size: int, classes: int) -> 
 
 
 def build_empty(name: str, image_size: int, patch_size: int, classes: int) -> "nn.Module":
-    """The same network on the ``meta`` device: shapes without memory or initialisation."""
+    """A network on the ``meta`` device: shapes without memory or initialisation."""
     import torch
 
     with torch.device("meta"):

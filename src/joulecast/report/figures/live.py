@@ -35,15 +35,15 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     unit, network = record["cost_unit"], record["network"]
     costs = [float(row["cost"]) for row in rows]
     means = [fmean(costs[: k + 1]) for k in range(len(costs))]
-    told = seconds if unit == "s" else joules
+    in_words = seconds if unit == "s" else joules
     shown = pd.DataFrame(
         {
             "training": [int(row["number"]) + 1 for row in rows],
             "cost": costs,
             "mean": means,
             "kind": "one training",
-            "cost of it": [told(cost) for cost in costs],
-            "mean so far": [told(mean) for mean in means],
+            "cost of it": [in_words(cost) for cost in costs],
+            "mean so far": [in_words(mean) for mean in means],
             "batch size": [str(row["batch_size"]) for row in rows],
             "phase of the search": [str(row.get("phase") or NONE) for row in rows],
             "energy": [_energy(row) for row in rows],
@@ -74,7 +74,7 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
         (
             str(r["number"] + 1),
             str(r["batch_size"]),
-            told(c),
+            in_words(c),
             _energy(r),
             str(r.get("phase") or NONE),
         )
@@ -85,8 +85,8 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
         "Does tuning the batch size pay?",
         [titled(bars + line, f"{network}, tuned live by {record['policy']}")],
         f"{counted(len(rows), 'training')} of {network} to a target accuracy, measured here: the first cost "
-        f"{told(costs[0])} with batch {rows[0]['batch_size']}, the cheapest {told(min(costs))} with batch "
-        f"{best['batch_size']}, all of them {told(means[-1])} on average. {_source(record)}",
+        f"{in_words(costs[0])} with batch {rows[0]['batch_size']}, the cheapest {in_words(min(costs))} with "
+        f"batch {best['batch_size']}, all of them {in_words(means[-1])} on average. {_source(record)}",
         f"A training is repeated; the policy chooses its batch size each time. {_cost_is(record)}",
         [Table("Every training", columns, table, frozenset(columns[:4]))],
     )

@@ -151,7 +151,7 @@ def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
 
 
 def value_axis(scale: alt.Scale) -> alt.Axis:
-    """A few ticks for the values of a scale; large ones are told in thousands (k) and millions (M)."""
+    """A few ticks for the values of a scale; large ones are given in thousands (k) and millions (M)."""
     large = max(scale.domain) >= _LARGE
     return alt.Axis(tickCount=5, format="~s") if large else alt.Axis(tickCount=5)
 

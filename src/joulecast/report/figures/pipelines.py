@@ -32,7 +32,7 @@ _NAMES: dict[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B"}
 
 
 def pipeline_timelines(results: Results) -> Figure:
-    """Who works when in pipelines: those that were run, with their stages' measured times; else those that
+    """Work of pipelines in time: those that were run, with their stages' measured times; else those that
     were cut, with the times of their tasks.
 
     Raises:

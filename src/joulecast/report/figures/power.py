@@ -22,7 +22,7 @@ from joulecast.report.figures.stages import STAGES
 
 _WIDTH = 640
 _MOST_READINGS = 2 * _WIDTH
-"""A meter's; more cannot be told apart, and take minutes to draw."""
+"""A meter's; more cannot be distinguished, and take minutes to draw."""
 _MARGIN = 0.15
 """Of the run's time, shown before and after it."""
 _SHOWN_PHASES = {

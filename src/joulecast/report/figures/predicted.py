@@ -57,11 +57,11 @@ def predicted_against_measured(results: Results) -> Figure:
             str(row.nodes),
             digits(row.batch),
             _what(row),
-            told(row.measured),
-            told(row.predicted),
+            in_words(row.measured),
+            in_words(row.predicted),
             percent(row.difference_percent, signed=True),
         )
-        for cells, told in zip(found, [seconds, *[joules] * len(found)], strict=False)
+        for cells, in_words in zip(found, [seconds, *[joules] * len(found)], strict=False)
         for row in cells.itertuples()
     ]
     columns = ("network", "nodes", "batch", "quantity", "in the runs", "predicted", "off by")
@@ -162,7 +162,7 @@ def _against_runs(
     legends = cells if of_figure is None else of_figure
     names = sorted(set(_few(legends["network"].astype(str))))
     network = cells["network"].astype(str)
-    told = seconds if panel.unit == "s" else joules
+    in_words = seconds if panel.unit == "s" else joules
     shown = pd.DataFrame(
         {
             "measured": cells["measured"].astype(float),
@@ -173,8 +173,8 @@ def _against_runs(
                 f"{row.network}, {row.nodes} nodes, batch {digits(row.batch)}"
                 for row in cells.itertuples()
             ],
-            what: cells["measured"].map(told),
-            "predicted by MC2": cells["predicted"].map(told),
+            what: cells["measured"].map(in_words),
+            "predicted by MC2": cells["predicted"].map(in_words),
             "off by": [percent(d, signed=True) for d in cells["difference_percent"]],
         }
     )

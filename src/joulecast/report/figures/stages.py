@@ -96,7 +96,7 @@ def _share_bars(shares: pd.DataFrame) -> Chart:
         "percent of the run",
         whole=100,
         what="share of the time",
-        told=percent,
+        in_words=percent,
         label=lambda share: f"{share:.0f}",
     )
 
@@ -119,7 +119,7 @@ def _share_finding(clean: pd.DataFrame) -> str:
     if own["nodes"].nunique() < 2:
         where = listed([answers.nodes_in_words(n) for n in sorted(set(own["nodes"]))])
         which = "All runs" if len(own) == len(clean) else "All runs measured here"
-        return f"{which} are {where}, so nothing can be said about growing."
+        return f"{which} are {where}, so growth cannot be judged."
     shares = _shares(own, STAGES)
     together = shares["waiting"] + shares["exchanging"]
     parts = []
@@ -235,7 +235,7 @@ def stacked(
     *,
     whole: float | None = None,
     what: str = "takes",
-    told: Callable[[float], str] = digits,
+    in_words: Callable[[float], str] = digits,
     label: Callable[[float], str] = lambda size: digits(size, 2),
     row_height: int = _ROW_HEIGHT,
     dots: pd.Series | None = None,
@@ -245,13 +245,13 @@ def stacked(
     Args:
         parts: rows by the name of their bar.
         whole: the end of the axis, if it is not behind the longest bar.
-        what: name of a part's size on hovering, which ``told`` puts in words.
+        what: name of a part's size on hovering, which ``in_words`` puts in words.
         label: the number in a part that is wide enough for one.
         dots: values drawn over the bars, by the name of the bar.
     """
     if parts.empty:
         return nothing("no part is known", title)
-    sizes = _end_to_end(parts, what, told)
+    sizes = _end_to_end(parts, what, in_words)
     longest = whole or sizes["stop"].max()
     wide = sizes["size"] >= _LABELLED_PERCENT / 100 * longest
     sizes["label"] = sizes["size"].map(label).where(wide, "")
@@ -269,7 +269,7 @@ def stacked(
     return titled(drawn, title, row_height * len(parts))
 
 
-def _end_to_end(parts: pd.DataFrame, what: str, told: Callable[[float], str]) -> pd.DataFrame:
+def _end_to_end(parts: pd.DataFrame, what: str, in_words: Callable[[float], str]) -> pd.DataFrame:
     """A row a part: where in its bar it starts and stops."""
     stops = parts.cumsum(axis=1)
     return pd.DataFrame(
@@ -279,7 +279,7 @@ def _end_to_end(parts: pd.DataFrame, what: str, told: Callable[[float], str]) ->
             "size": size,
             "start": stop - size,
             "stop": stop,
-            what: told(size),
+            what: in_words(size),
         }
         for (bar, row), (_, until) in zip(parts.iterrows(), stops.iterrows(), strict=True)
         for (part, size), stop in zip(row.items(), until, strict=True)

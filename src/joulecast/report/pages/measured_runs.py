@@ -48,7 +48,7 @@ def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
         ("No figure from", _absent(infos)),
         ("Dates", _dates(infos)),
     ]
-    return Facts([(term, told) for term, told in rows if told])
+    return Facts([(term, values) for term, values in rows if values])
 
 
 def provenance(infos: Sequence[RunInfo]) -> Facts:
@@ -59,11 +59,13 @@ def provenance(infos: Sequence[RunInfo]) -> Facts:
         for name, version in info.versions.items():
             if version:
                 names.setdefault(name, set()).add(version)
-    told = [f"{name} {' or '.join(sorted(found))}" for name, found in names.items()]
+    values = [f"{name} {' or '.join(sorted(found))}" for name, found in names.items()]
     libraries = sorted({info.mpi_library.strip() for info in infos if info.mpi_library})
-    rows.append(("Versions", ", ".join(told)))
+    rows.append(("Versions", ", ".join(values)))
     rows.append(("MPI", listed([" ".join(library.split()) for library in libraries])))
-    return Facts([(term, told) for term, told in rows if told] or [("Source", "not told")])
+    return Facts(
+        [(term, values) for term, values in rows if values] or [("Source", "not recorded")]
+    )
 
 
 def _hosts(infos: Sequence[RunInfo]) -> str:
@@ -74,31 +76,31 @@ def _hosts(infos: Sequence[RunInfo]) -> str:
             size = f", {digits(memory / 2**30)} GiB" if isinstance(memory, (int, float)) else ""
             name = str(host.get("host", "unnamed")).split(":")[0]
             cores = host.get("cores", NONE)
-            system = host.get("system", "system not told")
+            system = host.get("system", "system not recorded")
             hosts[
-                f"{name}: {host.get('cpu', 'processor not told')}, {cores} cores{size}, {system}"
+                f"{name}: {host.get('cpu', 'processor not recorded')}, {cores} cores{size}, {system}"
             ] = name
-    return listed(sorted(hosts), 4) or "not told by the records"
+    return listed(sorted(hosts), 4) or "not in the records"
 
 
 def _nodes(infos: Sequence[RunInfo]) -> str:
     counts: dict[str, set[int]] = {}
     for info in infos:
         counts.setdefault(info.nodes_are, set()).add(info.spec.nodes)
-    told = []
+    values = []
     for kind, nodes in sorted(counts.items()):
         emulation = {i.spec.emulation.nodes_per_core for i in infos if i.spec.emulation}
         factor = f" ({listed(sorted(emulation))} times)" if kind == "emulated" and emulation else ""
-        told.append(f"{listed(sorted(nodes))}: {_NODES_ARE.get(kind, kind)}{factor}")
-    return "; ".join(told)
+        values.append(f"{listed(sorted(nodes))}: {_NODES_ARE.get(kind, kind)}{factor}")
+    return "; ".join(values)
 
 
 def _meters(infos: Sequence[RunInfo]) -> str:
     used: Counter[tuple[str, str]] = Counter()
     for info in infos:
         used.update({(kind_of(m.meter), str(m.source)) for m in info.metering.meters})
-    told = [f"{kind} ({source}, {counted(n, 'run')})" for (kind, source), n in used.most_common()]
-    return listed(told) or "nothing: no run has an energy"
+    values = [f"{kind} ({source}, {counted(n, 'run')})" for (kind, source), n in used.most_common()]
+    return listed(values) or "nothing: no run has an energy"
 
 
 def _absent(infos: Sequence[RunInfo]) -> str:

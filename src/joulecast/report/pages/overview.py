@@ -1,7 +1,7 @@
 """The overview page: one file with the question, the answers, five figures and a table, and how to repeat it.
 
 It works from a folder (``file://``), without a network: the chart libraries stand in it, once. Whatever is
-missing in the results is said in its place, with the command that makes it.
+missing in the results has its reason in its place, with the command that makes it.
 """
 
 import re
@@ -34,7 +34,7 @@ from joulecast.report.results import NothingToShow, Results, read_results
 T = TypeVar("T")
 
 _EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What reading results of another form ends in: the page then says so in that place and goes on."""
+"""What reading results of another form ends in: the page then says so in that place, and has the rest."""
 
 FIGURES = {
     "predicted": "How good is the forecast?",
@@ -159,7 +159,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
 
 
 def _replayed(found: Results) -> str:
-    """Which recorded campaign is shown, if it is one that was measured elsewhere."""
+    """The recorded campaign that is shown, if the runs were measured elsewhere."""
     named = (info.source.get("recorded_campaign") for info in found.infos)
     recorded = {str(name) for name in named if name is not None}
     return f", replayed from {listed(sorted(recorded), 3)}" if recorded else ""

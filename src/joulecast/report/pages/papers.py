@@ -42,13 +42,13 @@ def papers_section(results: Results) -> Papers:
     ]
     rows.append(("all", *(str(n) for n in counts.sum())))
     columns = tuple(column for column in _SHOWN if column in table.columns)
-    told = [
+    cells = [
         tuple(_told(value) for value in row) for row in table[list(columns)].itertuples(index=False)
     ]
     numeric = frozenset({"published", "ours", "difference", "tolerance"})
     return Papers(
         Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds)),
-        Table("All published numbers", columns, told, numeric),
+        Table("All published numbers", columns, cells, numeric),
     )
 
 

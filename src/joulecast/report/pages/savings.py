@@ -60,7 +60,7 @@ def advices(results: Results) -> list[Advice]:
     if not results.record_folders:
         raise NothingToShow("the records that the advice rests on are not here", "measure")
     having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
-    told = []
+    all_advice = []
     for row in (
         clean.sort_values("workload", kind="stable")
         .drop_duplicates("workload")
@@ -76,10 +76,10 @@ def advices(results: Results) -> list[Advice]:
                 platform=str(row.platform),
             )
         except (JoulecastError, ValueError, KeyError) as error:
-            told.append(Advice(name, [f"No advice: {error}."]))
+            all_advice.append(Advice(name, [f"No advice: {error}."]))
             continue
-        told.append(told_of(answer, name))
-    return told
+        all_advice.append(told_of(answer, name))
+    return all_advice
 
 
 def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
@@ -122,7 +122,7 @@ def setting_of(candidate: Mapping[str, Any]) -> str:
 
 def _energy_is(candidate: Mapping[str, Any]) -> str:
     if not is_number(candidate.get("energy_j")):
-        return f"none: {candidate.get('why_no_energy') or 'no reason is told'}"
+        return f"none: {candidate.get('why_no_energy') or 'no reason is known'}"
     if candidate.get("rests_on") == "simulated":
         return "simulated"
     return energy_is(str(candidate.get("energy_source")), candidate.get("rests_on") == "measured")

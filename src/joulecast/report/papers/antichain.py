@@ -91,7 +91,7 @@ def _by_hand(setting: str, minutes: float | str, published: PublishedPartitionin
         None,
         published.tolerances["time"],
         "down",
-        "a person's minutes; nobody cut by hand here",
+        "a person's minutes; no graph was cut by hand here",
     )
 
 

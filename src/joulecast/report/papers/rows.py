@@ -76,7 +76,7 @@ class Row:
 
 def paper_table(rows: Sequence[Row]) -> pd.DataFrame:
     """The rows with their verdicts, in ``COLUMNS``."""
-    told = [
+    described = [
         {
             **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
             "comparable": "no" if row.why_not_comparable else "yes",
@@ -86,11 +86,11 @@ def paper_table(rows: Sequence[Row]) -> pd.DataFrame:
         }
         for row in rows
     ]
-    return pd.DataFrame(told, columns=list(COLUMNS))
+    return pd.DataFrame(described, columns=list(COLUMNS))
 
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:
-    """How many rows of each paper have which verdict: papers by verdicts."""
+    """Number of rows of each paper with each verdict: papers by verdicts."""
     counts = pd.crosstab(table["paper"], table["verdict"])
     order = [verdict.value for verdict in Verdict]
     return counts.reindex(index=table["paper"].unique(), columns=order, fill_value=0)

@@ -15,7 +15,7 @@ _SAID = """\
 `reproduced`: the difference is within the tolerance. `better`, `worse`: it is not, and the setting is the
 same. `not comparable`: the setting is another one, or there is no number on one side; the reason stands
 beside it, and no better or worse is claimed. `missing`: what ours is made of is not here; the way to
-it is said there. `replayed` is computed from what the papers' authors measured."""
+the table has the reason. `replayed` is computed from what the papers' authors measured."""
 _SPELLED_OUT = ("why_not_comparable", "tolerance")
 _IN_LATEX = [
     c for c in COLUMNS if c not in ("paper", "comparable", "why_not_comparable", "tolerance")

@@ -88,8 +88,8 @@ def _numbers(configuration: str) -> list[str]:
 
 
 def _savings(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
-    """Of Zeus for as long as the paper, in its last recurrences, on the V100: from the workload that saves
-    least to the one that saves most."""
+    """Savings of Zeus in its last recurrences on the V100, as long as in the paper: from the one that saves
+    least to the workload that saves most."""
     of_v100 = None
     if table is not None:
         of_paper = table[(table["policy"] == PAPER_ZEUS) & (table["stretch"] == "steady")]

@@ -1,1 +1,1 @@
-"""Tables and figures: what the models said, next to what was measured and what the papers publish."""
+"""Tables and figures: predictions next to what was measured and what the papers publish."""

@@ -219,7 +219,7 @@ def _notes(observations: pd.DataFrame) -> list[str]:
 def _repeats(training: pd.DataFrame) -> str:
     cv = run_to_run_cv(training, "total_s")
     if np.isnan(cv):
-        return "No setting was repeated, so nobody knows how much repeats vary."
+        return "No setting was repeated, so it is not known how much repeats vary."
     return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
 
 
@@ -264,10 +264,12 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
         ),
     }
     for name, (title, table) in tables.items():
-        said = [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
+        of_table = (
+            [*energy_notes, beside] if "published" in " ".join(table.columns) else energy_notes
+        )
         # What was measured comes before what was estimated.
         table = table.sort_values("judges", key=lambda j: j != "models", kind="stable")
-        write_table(folder / name, title, said, table, sections="split")
+        write_table(folder / name, title, of_table, table, sections="split")
     write_table(
         folder / "scaling",
         "Scaling: speed, parts of the time and joules by node count",

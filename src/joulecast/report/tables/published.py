@@ -9,7 +9,7 @@ from joulecast.files.reading import read_yaml, validated
 
 
 class Tolerance(BaseModel):
-    """How far a number may be from a published one and still reproduce it."""
+    """Distance that a number may have from a published one and still reproduce it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -16,7 +16,7 @@ from joulecast.simulator.simulate import Simulation, simulate
 from joulecast.simulator.strategy import Strategy, text_of
 
 DDP = Strategy()
-"""Data parallel as DDP does it: gradients are sent while backward goes on."""
+"""Data parallel as DDP does it: gradients are sent during the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def scaling_forecast(
     rows = []
     for graph in graphs:
         for setting in settings:
-            # Why a platform cannot be simulated is said once.
+            # The reason why a platform cannot be simulated has one row.
             for count in nodes if not setting.why_not else nodes[:1]:
                 row = _row(graph, setting, count)
                 simulation: Simulation | None = row.pop("simulation", None)

@@ -94,7 +94,7 @@ def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.Dat
 def _ratio(
     curves: Mapping[str, Curves], quantity: str, setting: Setting, stretch: str, eta: float
 ) -> Estimate:
-    """To the default, of the last recurrences (``steady``) or of all."""
+    """Cost relative to the default, of the last recurrences (``steady``) or of all."""
     recurrences = curves[quantity][setting.name]
     kept = recurrences[:, -STEADY:] if stretch == "steady" else recurrences
     of_default = getattr(expected_default(setting.trace, eta), QUANTITIES[quantity])
@@ -102,7 +102,7 @@ def _ratio(
 
 
 def _saved(ratio: float | None) -> float | None:
-    """In percent."""
+    """Saving in percent."""
     return None if ratio is None else 100 * (1 - ratio)
 
 
@@ -181,7 +181,7 @@ def reproduction(
 
 
 def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
-    """By policy, costs of recurrences, and the cumulative ratios that they come to; the default left out."""
+    """Costs of recurrences by policy, and their cumulative ratios; without the default policy."""
     costs = {
         policy: recurrences_of(policy, table, replays.settings, "cost", Goal(replays.eta))
         for policy, table in replays.by_policy.items()
@@ -194,7 +194,7 @@ def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
 
 
 def break_evens(replays: Replays) -> pd.DataFrame:
-    """When each policy has paid back its exploration, in every setting, and where it loses."""
+    """Recurrence at which each policy has paid back its exploration, by setting, and where it loses."""
     of_policies, ratios = _costs(replays)
     rows = []
     for policy, costs in of_policies.items():
