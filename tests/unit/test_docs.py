@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import house
 import pytest
 import yaml
 from alike import assert_alike
@@ -280,3 +281,8 @@ def test_the_site_builds_strictly(tmp_path):
     assert (tmp_path / "site/tutorial/index.html").is_file()
     pages = "".join(file.read_text() for file in (tmp_path / "site").rglob("*.html"))
     assert not re.search(r'(src|href)="https?://[^"]*\.(js|css|woff2?)', pages)
+
+
+def test_the_picture_of_the_house_is_that_of_the_code():
+    text = house.PAGE.read_text()
+    assert house.page(text) == text, "./run python tests/house.py makes it anew"

@@ -1,1 +1,1 @@
-"""The public functions, as :mod:`joulecast` has them: thin, over what the commands call too."""
+"""The public functions: thin, over what the commands call too."""

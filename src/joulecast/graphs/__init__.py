@@ -1,1 +1,1 @@
-"""Op graphs: what a network computes, captured from torch and kept as JSON that needs no torch."""
+"""Op graphs and task graphs of networks, what ops cost, and the order of a pipeline's work; read without torch."""
