@@ -1,4 +1,4 @@
-"""The house in one picture and one table, made from the code; ``./run python tests/house.py`` writes them down.
+"""The house in one picture and one table, from the code; ``python tests/house.py`` writes them down.
 
 The picture has an arrow from a room to each room that it imports, without those that follow from others.
 """

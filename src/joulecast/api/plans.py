@@ -232,8 +232,8 @@ def tune(
             asked for.
     """
     from joulecast.tuning.live_job import live_job
-    from joulecast.tuning.policy_report import Asked
-    from joulecast.tuning.session import reported_here, tuned_on_traces
+    from joulecast.tuning.policy_report import Asked, live_report
+    from joulecast.tuning.session import tuned_here, tuned_on_traces
     from joulecast.tuning.trial import Goal
 
     check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
@@ -251,7 +251,9 @@ def tune(
             max_slowdown=max_slowdown,
             **{name: value for name, value in given.items() if value is not None},
         )
-        return reported_here(job, policy, options, recurrences, path(history), tell)
+        file = path(history)
+        here, done, trials = tuned_here(job, policy, options, recurrences, file, tell)
+        return live_report(here.space, policy, done, trials, here.notes, file)
     lived = {
         "--target-accuracy": target_accuracy,
         "--device": device,

@@ -1,1 +1,1 @@
-"""Op graphs and task graphs of networks, what ops cost, and the order of a pipeline's work; read without torch."""
+"""Op graphs, task graphs, what ops cost, and the order of a pipeline's work; read without torch."""

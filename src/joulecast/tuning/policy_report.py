@@ -85,6 +85,19 @@ def _configuration(
     }
 
 
+def _setting_replayed(setting: Setting, asked: Asked) -> dict[str, Any]:
+    """What is replayed, as plain data."""
+    workload = setting.trace.workload
+    return {
+        "workload": workload,
+        "gpu": setting.trace.gpu,
+        "target": WORKLOADS[workload].target if asked.target is None else asked.target,
+        "eta": asked.goal.eta,
+        "criterion": asked.goal.criterion,
+        "options": dict(asked.options),
+    }
+
+
 def replay_report(
     setting: Setting,
     policy: str,
@@ -125,16 +138,7 @@ def replay_report(
     best = best_configuration(trace, eta)
     oracle = oracle_cost(setting, eta) / default.cost
     return {
-        "setting": {
-            "workload": trace.workload,
-            "gpu": trace.gpu,
-            "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
-            "eta": eta,
-            "criterion": asked.goal.criterion,
-            "options": dict(options),
-            "recurrences": recurrences,
-            "seeds": seeds,
-        },
+        "setting": _setting_replayed(setting, asked) | {"recurrences": recurrences, "seeds": seeds},
         "policy": policy,
         "energy_source": "recorded",
         "default": _configuration(setting, trace.default, trace.max_power_w, eta),

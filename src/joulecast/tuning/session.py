@@ -8,7 +8,6 @@ from joulecast.errors import JoulecastError
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
 from joulecast.tuning.policy_report import (
     Asked,
-    live_report,
     read_setting,
     replay_report,
     write_replayed_history,
@@ -91,16 +90,3 @@ def tuned_here(
         quiet_wait_s=quiet_wait_s,
     )
     return environment, done, trials
-
-
-def reported_here(
-    job: LiveJob,
-    policy: str,
-    options: dict[str, Any],
-    recurrences: int,
-    history: Path | None,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Report of :func:`tuned_here`: what the policy did, and what to use next."""
-    environment, done, trials = tuned_here(job, policy, options, recurrences, history, say)
-    return live_report(environment.space, policy, done, trials, environment.notes, history)

@@ -268,6 +268,18 @@ def write_tuning_tables(
     published: PublishedTuning,
 ) -> None:
     """Write the five tables of the replays."""
+    _write_tables_of_papers(folder, replays, of_reproduction, reproduction_settings, published)
+    _write_tables_of_policies(folder, replays)
+
+
+def _write_tables_of_papers(
+    folder: Path,
+    replays: Replays,
+    of_reproduction: Mapping[str, pd.DataFrame],
+    reproduction_settings: Sequence[Setting],
+    published: PublishedTuning,
+) -> None:
+    """Write what could be saved, what policies save, and the reproduction's experiments."""
     paper = f"Published: {published.paper}; {published.where}."
     write_table(
         folder / "tuning_potential",
@@ -308,6 +320,10 @@ def write_tuning_tables(
         ],
         reproduction(of_reproduction, reproduction_settings, published, replays.eta),
     )
+
+
+def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
+    """Write when policies have paid back, and how they compare with Zeus."""
     chosen = "; ".join(
         f"{workload}: " + ", ".join(f"{name} {value:g}" for name, value in choice.items())
         for workload, choice in replays.choices.items()
