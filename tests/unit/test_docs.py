@@ -20,12 +20,12 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
-from joulecast.power.registry import METERS
+from joulecast.power.meter_registry import METERS
 from joulecast.records.frames import FRAMES, PHASES, STAGES
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo
 from joulecast.records.spec import Foreign, RunSpec, Training, Workload
-from joulecast.tuning.registry import POLICIES
+from joulecast.tuning.policy_registry import POLICIES
 from joulecast.workloads.networks import NETWORKS, NetworkInfo
 
 DOCS = ROOT / "docs"

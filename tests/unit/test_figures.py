@@ -16,7 +16,7 @@ from joulecast.report.figures.policies import cumulative_cost
 from joulecast.report.figures.policy_maps import configuration_maps
 from joulecast.report.figures.power import _thinned, power_trace
 from joulecast.report.figures.predicted import simulator_predictions
-from joulecast.report.figures.stages import stage_energies, stage_times, step_by_node_count
+from joulecast.report.figures.time_parts import stage_energies, stage_times, step_by_node_count
 from joulecast.tuning.policy_experiment import read_settings, replayed
 
 

@@ -20,7 +20,7 @@ from joulecast.planning.advise import advise
 from joulecast.platforms import read_platform
 from joulecast.records.record import record_folders, write_record
 from joulecast.report.pages.savings import advices
-from joulecast.report.results import read_results
+from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.simulator.simulate import simulate

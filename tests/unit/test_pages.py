@@ -25,7 +25,7 @@ from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advices, told_of
-from joulecast.report.results import NothingToShow, read_results
+from joulecast.report.results_folder import NothingToShow, read_results
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
 from joulecast.planning.candidate import Candidate, dominates
-from joulecast.planning.limits import Limit, choose
+from joulecast.planning.choice import Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.text import advice_text
 from joulecast.records.record import RunRecord, record_folders, write_record

@@ -12,7 +12,7 @@ from joulecast.errors import JoulecastError
 from joulecast.records.record import write_record
 from joulecast.report.figures.power import power_trace
 from joulecast.report.figures.predicted import campaign_predictions
-from joulecast.report.figures.stages import stage_energies, stage_times
+from joulecast.report.figures.time_parts import stage_energies, stage_times
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.errors import energy_summary, scaling, write_tables
 from joulecast.report.tables.published import read_published

@@ -32,8 +32,8 @@ from joulecast.tuning.limit_choice import selector
 from joulecast.tuning.outward import OutwardWalk
 from joulecast.tuning.policies import Policy, PowerLimitOnly
 from joulecast.tuning.policy_experiment import Setting, paper_recurrences, replay, replayed
+from joulecast.tuning.policy_registry import POLICIES, make_policy
 from joulecast.tuning.recurrences import recur
-from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
 from joulecast.tuning.traces import MAX_POWER_W, Trace, read_trace
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Goal, Proposal, SearchSpace, Trial

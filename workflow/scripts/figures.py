@@ -8,7 +8,7 @@ from joulecast.energy.fitting import CampaignFit
 from joulecast.records.record import largest_record, read_record, record_folders
 from joulecast.report.figures.power import power_trace
 from joulecast.report.figures.predicted import campaign_predictions
-from joulecast.report.figures.stages import stage_energies, stage_times
+from joulecast.report.figures.time_parts import stage_energies, stage_times
 from joulecast.report.tables.published import read_published
 
 if TYPE_CHECKING:

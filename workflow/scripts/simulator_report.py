@@ -7,7 +7,7 @@ from joulecast.campaign.scripts import logged
 from joulecast.platforms import read_platform
 from joulecast.report.tables.simulator import read_published_simulators, write_simulator_tables
 from joulecast.report.figures.predicted import simulator_predictions
-from joulecast.report.figures.stages import step_by_node_count
+from joulecast.report.figures.time_parts import step_by_node_count
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -9,7 +9,7 @@ from joulecast.files.writing import written_aside
 from joulecast.tuning.history import begun_of, read_history_file
 from joulecast.tuning.live_job import live_job
 from joulecast.tuning.live_record import live_record
-from joulecast.tuning.session import tuned_here
+from joulecast.tuning.tune import tuned_here
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

@@ -200,7 +200,7 @@ def advise(
     """
     from joulecast.files.shipped import PLATFORMS
     from joulecast.planning.advise import advise as advise_on
-    from joulecast.planning.limits import Limit
+    from joulecast.planning.choice import Limit
     from joulecast.records.recorded import run_records
 
     counts, batches = (None if given is None else list(given) for given in (nodes, batch))

@@ -233,8 +233,8 @@ def tune(
     """
     from joulecast.tuning.live_job import live_job
     from joulecast.tuning.policy_report import Asked, live_report
-    from joulecast.tuning.session import tuned_here, tuned_on_traces
     from joulecast.tuning.trial import Goal
+    from joulecast.tuning.tune import tuned_here, tuned_on_traces
 
     check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
     check("device", device, ("cpu", "cuda"))

@@ -11,8 +11,8 @@ from joulecast.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, shipped_folder
 from joulecast.platforms import find_platform, recorded_for
+from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import MeteredNodes, MeterUnavailable
-from joulecast.power.registry import METERS
 from joulecast.records.provenance import usable_cores
 from joulecast.records.spec import RunSpec, check_cores
 

@@ -25,7 +25,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.names import NAME, plain_path, relative_name, simple_name, without_secrets
 from joulecast.files.reading import key_and_message, read_yaml, require_few_values
 from joulecast.files.shipped import is_path
-from joulecast.power.registry import METERS
+from joulecast.power.meter_registry import METERS
 from joulecast.records.spec import Algorithm, Emulation, Precision
 from joulecast.workloads.networks import check_size
 

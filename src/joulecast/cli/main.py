@@ -21,8 +21,8 @@ from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import find_platform
+from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed
-from joulecast.power.registry import METERS
 from joulecast.records.provenance import physical_host, usable_cores
 from joulecast.records.recorded import (
     MAX_BYTES,

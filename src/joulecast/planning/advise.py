@@ -13,7 +13,7 @@ from typing import Any
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, find, is_path
 from joulecast.planning.candidate import Candidate, dominates
-from joulecast.planning.limits import Choice, Limit, choose
+from joulecast.planning.choice import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
 from joulecast.platforms import Platform, find_platform

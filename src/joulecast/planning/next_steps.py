@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from joulecast.planning.candidate import Candidate
-from joulecast.planning.limits import nearest_deadline
+from joulecast.planning.choice import nearest_deadline
 from joulecast.quantities import steady
 
 _MOST = 5

@@ -11,8 +11,8 @@ from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.power import nvml, rapl
+from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import Meter, MeteredNodes, MeterFailed, MeterUnavailable, ReadFailed
-from joulecast.power.registry import METERS
 
 # Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
 # as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,

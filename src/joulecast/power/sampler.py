@@ -23,6 +23,7 @@ import psutil
 from joulecast.power import nvml
 from joulecast.power.estimated import HostWork, ProcessWork
 from joulecast.power.foreign_load import Programs, machine_work_s, work_of
+from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import (
     Meter,
     MeteredNodes,
@@ -30,7 +31,6 @@ from joulecast.power.meters import (
     MeterUnavailable,
     ReadFailed,
 )
-from joulecast.power.registry import METERS
 
 _WORK_PERIOD_S = 0.5
 _KEPT_EVERY_S = 1.0

@@ -20,7 +20,7 @@ from joulecast.quantities import (
     times,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having
 
 WAS_RUN = "was run"
 """How a setting is known that is no forecast."""

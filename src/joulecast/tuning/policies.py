@@ -1,6 +1,6 @@
 """Policies that need no model, and the interface that all policies have.
 
-A new policy is one class with a ``propose``, and an entry in :mod:`joulecast.tuning.registry`.
+A new policy is one class with a ``propose``, and an entry in :mod:`joulecast.tuning.policy_registry`.
 """
 
 import random

@@ -17,8 +17,8 @@ from joulecast.tuning.curve import Curve, earlier_costs
 from joulecast.tuning.expectation import best_configuration, expected_default
 from joulecast.tuning.history import History
 from joulecast.tuning.policies import Fixed, Policy
+from joulecast.tuning.policy_registry import POLICIES, make_policy
 from joulecast.tuning.recurrences import Recurrence, recur
-from joulecast.tuning.registry import POLICIES, make_policy
 from joulecast.tuning.replay import Replay
 from joulecast.tuning.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
 from joulecast.tuning.trial import PLAIN, Goal, Proposal, SearchSpace

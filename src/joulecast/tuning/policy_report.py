@@ -31,8 +31,8 @@ from joulecast.tuning.history import History, add_to_history_file, begin_history
 from joulecast.tuning.next_run import advice_text, advise, advise_on_file
 from joulecast.tuning.policies import Policy
 from joulecast.tuning.policy_experiment import Setting, policy_for, replay, replayed
+from joulecast.tuning.policy_registry import make_policy
 from joulecast.tuning.recurrences import Recurrence
-from joulecast.tuning.registry import make_policy
 from joulecast.tuning.traces import WORKLOADS, read_trace
 from joulecast.tuning.trial import PLAIN, Goal, Proposal, SearchSpace, Trial
 

@@ -23,7 +23,7 @@ from joulecast.report.figures.look import (
     values,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results
+from joulecast.report.results_folder import NothingToShow, Results
 
 _MOST_FRONTS = 6
 

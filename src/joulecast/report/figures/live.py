@@ -20,7 +20,7 @@ from joulecast.report.figures.look import (
     values,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow
+from joulecast.report.results_folder import NothingToShow
 
 
 def tuned_live(record: Mapping[str, Any]) -> Figure:

@@ -22,7 +22,7 @@ from joulecast.report.figures.look import (
     values,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.tuning.comparison import by_setting, cumulative_ratios
 from joulecast.tuning.policy_experiment import Setting
 

@@ -18,7 +18,7 @@ from joulecast.report.figures.look import (
     titled,
     values,
 )
-from joulecast.report.figures.stages import STAGES
+from joulecast.report.figures.time_parts import STAGES
 
 _WIDTH = 640
 _MOST_READINGS = 2 * _WIDTH

@@ -29,7 +29,7 @@ from joulecast.report.figures.look import (
     values,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results import Results
+from joulecast.report.results_folder import Results
 
 _MOST_NAMES = 7
 _OTHERS = "others"

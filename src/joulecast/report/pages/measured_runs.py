@@ -8,7 +8,7 @@ from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.records.metering import host_of, kind_of
 from joulecast.records.record import RunInfo
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having
 
 _NODES_ARE = {
     "hosts": "a machine each",

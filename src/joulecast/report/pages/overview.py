@@ -26,10 +26,10 @@ from joulecast.report.figures.look import CONFIG, VEGA_LITE, Figure, embedded, s
 from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs
 from joulecast.report.figures.predicted import predicted_against_measured
-from joulecast.report.figures.stages import stage_shares
+from joulecast.report.figures.time_parts import stage_shares
 from joulecast.report.pages import measured_runs, savings
 from joulecast.report.pages.papers import papers_section
-from joulecast.report.results import NothingToShow, Results, read_results
+from joulecast.report.results_folder import NothingToShow, Results, read_results
 
 T = TypeVar("T")
 

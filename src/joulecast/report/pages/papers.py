@@ -6,7 +6,7 @@ import pandas as pd
 
 from joulecast.quantities import digits, is_number
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having
 
 _COLUMNS = ("paper", "setting", "quantity", "published", "ours", "verdict")
 _SHOWN = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
-from joulecast.planning.limits import Limit
+from joulecast.planning.choice import Limit
 from joulecast.quantities import (
     NONE,
     counted,
@@ -20,7 +20,7 @@ from joulecast.quantities import (
 )
 from joulecast.report.answers import WAS_RUN, energy_is, work_told
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having
 
 _MOST_NETWORKS, _MOST_ROWS = 6, 40
 _MOST_READ = 500

@@ -6,6 +6,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.tuning.live import LiveJob, LiveTraining, tune_live
+from joulecast.tuning.policy_registry import make_policy
 from joulecast.tuning.policy_report import (
     Asked,
     read_setting,
@@ -13,7 +14,6 @@ from joulecast.tuning.policy_report import (
     write_replayed_history,
 )
 from joulecast.tuning.recurrences import Recurrence
-from joulecast.tuning.registry import make_policy
 from joulecast.tuning.trial import Trial
 
 _SEEDS = 20

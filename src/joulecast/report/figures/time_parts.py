@@ -23,7 +23,7 @@ from joulecast.report.figures.look import (
     values,
 )
 from joulecast.report.grid import Table
-from joulecast.report.results import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having
 
 _MOST_BARS = 36
 _ROW_HEIGHT, _LOW_ROW_HEIGHT = 30, 16
