@@ -315,13 +315,15 @@ def _wrong_numbers(value: Any, key: str = "") -> Iterator[str]:
         yield f"{key} is {value}"
 
 
-def _wrong_output(said: str) -> str | None:
+def _wrong_output(said: str, given: bytes) -> str | None:
+    """What is wrong with an output; a name or reason of ``given`` that looks like a number is not."""
     try:
         wrong = next(_wrong_numbers(json.loads(said)), None)
     except ValueError:
         # What an import says of each run is indented, and may show what it did not believe.
         said = "\n".join(line for line in said.splitlines() if not line.startswith("  left out:"))
-        found = _NEGATIVE_TEXT.search(said) or _NO_NUMBER.search(said)
+        texts = [each for each in _NO_NUMBER.finditer(said) if f'"{each[0]}"'.encode() not in given]
+        found = _NEGATIVE_TEXT.search(said) or next(iter(texts), None)
         wrong = (
             found
             and f"says {found[0]!r} in {said[max(0, found.start() - 60) : found.end() + 20]!r}"
@@ -357,6 +359,7 @@ class Ended:
 def used(use: Use, folder: Path, target: Path) -> Ended:
     """Give an example's files, of which one may be mutated, to a command."""
     names = (str(folder), target.name)
+    given = target.read_bytes() if target.is_file() else b""
     read = False
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     wrong: str | None
@@ -371,7 +374,7 @@ def used(use: Use, folder: Path, target: Path) -> Ended:
                 done = CliRunner().invoke(app, words)
                 read = done.exit_code == 0
                 if read:
-                    wrong = _wrong_output(done.stdout)
+                    wrong = _wrong_output(done.stdout, given)
                 elif done.exit_code == 2:
                     wrong = _wrong_error(done.stderr, names)
                 else:
