@@ -8,7 +8,7 @@ from conftest import ROOT
 from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
-from joulecast.campaign.config import parse_config
+from joulecast.campaign.config import parse_config, read_config
 from joulecast.campaign.external import bring_listed, listed_downloads, locate
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
@@ -123,3 +123,13 @@ def test_whole_numbers_of_hundreds_of_digits_are_refused_by_row(tmp_path):
         JoulecastError, match=r"t\.csv: epochs is .* in row 2, expected a whole number"
     ):
         read_csv(file, "trace", {"epochs": Column("whole", 1, 1e9, optional=True)})
+
+
+@pytest.mark.parametrize(
+    "line", [r'campaign: "\ud800"', r'"\ud800": 1', r'workload: {networks: ["\udfff"]}']
+)
+def test_half_a_character_in_yaml_is_refused_by_the_name_of_the_file(tmp_path, line):
+    file = tmp_path / "mine.yaml"
+    file.write_text(line)
+    with pytest.raises(JoulecastError, match=r"mine\.yaml: has half a character"):
+        read_config(file)

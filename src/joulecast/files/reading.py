@@ -197,7 +197,8 @@ def require_few_values(content: Any, origin: str) -> None:
     """Refuse YAML whose aliases unfold to more than they may, as nodes or as values that Snakemake has read.
 
     Raises:
-        JoulecastError: they do, or it has a whole number that nothing counts; begins with ``origin``.
+        JoulecastError: they do, or it has a whole number that nothing counts, or text that cannot be written;
+            begins with ``origin``.
     """
     try:
         too_many = _unfolded(content, {}, MAX_DEPTH) > MAX_YAML_NODES
@@ -207,6 +208,8 @@ def require_few_values(content: Any, origin: str) -> None:
         ) from None
     except OverflowError:
         raise JoulecastError(f"{origin}: has a whole number of hundreds of digits") from None
+    except UnicodeEncodeError:
+        raise JoulecastError(f"{origin}: has half a character (a lone surrogate)") from None
     if too_many:
         raise JoulecastError(
             f"{origin}: its aliases unfold to more than {MAX_YAML_NODES} values; write out what is meant"
@@ -219,15 +222,18 @@ def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
         raise RecursionError
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
         raise OverflowError
+    if isinstance(value, str):
+        value.encode()
     if id(value) in seen:
         return seen[id(value)]
     children: Iterable[Any] = ()
     if isinstance(value, yaml.MappingNode):
         children = [part for pair in value.value for part in pair]
-    elif isinstance(value, yaml.SequenceNode):
-        children = value.value
+    elif isinstance(value, yaml.SequenceNode | yaml.ScalarNode):
+        # Text of a scalar is looked at, too.
+        children = value.value if isinstance(value.value, list) else [value.value]
     elif isinstance(value, dict):
-        children = value.values()
+        children = [part for pair in value.items() for part in pair]
     elif isinstance(value, list):
         children = value
     seen[id(value)] = 1 + sum(_unfolded(child, seen, depth - 1) for child in children)
