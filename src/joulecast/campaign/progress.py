@@ -11,13 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from joulecast.campaign.attempts import (
-    UNEXPLAINED_END,
-    Attempt,
-    attempts_at,
-    forget_record,
-    goes_on,
-)
+from joulecast.campaign.held_records import forget_record
+from joulecast.campaign.journal import UNEXPLAINED_END, Attempt, attempts_at, is_running
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.quantities import counted, lasting
@@ -119,7 +114,7 @@ def _seconds(start_utc: str, end_utc: str | None, now: datetime) -> float | None
 def _of_attempts(attempts: Sequence[Attempt], now: datetime) -> dict[str, Any]:
     """State, reason and seconds of a run that has no record."""
     for attempt in attempts:
-        if goes_on(attempt):
+        if is_running(attempt):
             return {"state": "running", "seconds": _seconds(attempt.started_utc, None, now)}
     if not attempts:
         return {"state": "waiting"}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
-from joulecast.files.writing import explained_disk_errors, written_aside
+from joulecast.files.writing import written_aside
 from joulecast.graphs.schedules import Schedule, timeline
 from joulecast.power.foreign_load import LoadWatch, disturbances, load_before
 from joulecast.records.provenance import (
@@ -27,7 +27,7 @@ from joulecast.records.provenance import (
     versions,
 )
 from joulecast.training.machine import held_machine
-from joulecast.training.ranks import launch_ranks
+from joulecast.training.ranks import launch_ranks, opened_log
 from joulecast.workloads.networks import check_size
 
 _WHAT = (
@@ -158,10 +158,7 @@ def measure_pipeline(
             f"pipeline of {network}: a batch of {global_batch} does not divide into {micro_batches} "
             "micro-batches"
         )
-    with explained_disk_errors(log_file):
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
-    with log, held_machine(log, quiet_wait_s) as machine:
+    with opened_log(log_file) as log, held_machine(log, quiet_wait_s) as machine:
         load, watch = machine.wait_for_quiet(), LoadWatch()
         begun = {
             "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),

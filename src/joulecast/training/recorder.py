@@ -19,7 +19,7 @@ from joulecast.platforms import recorded_for
 from joulecast.records.record import answers, read_info
 from joulecast.records.recorded import MAX_BYTES, CampaignInfo, pack
 from joulecast.records.spec import RunSpec
-from joulecast.training.launch import Quiet, measure
+from joulecast.training.attempt_to_record import Quiet, measure
 
 
 @dataclass(frozen=True)
