@@ -1,7 +1,7 @@
 """The configuration: one typed model, from which the schema and the documented defaults are made.
 
 ``joulecast config default`` prints ``config/config.yaml``, ``joulecast config schema`` prints
-``config/schema.json``; a test holds both files to the model.
+``config/schema.json``; a test checks that both files agree with the model.
 """
 
 import json
@@ -243,7 +243,7 @@ class Config(Section):
     @field_validator("results")
     @classmethod
     def _plain(cls, path: str) -> str:
-        # As Snakemake writes the paths of what it is asked for.
+        # Snakemake writes paths in this form.
         return os.path.normpath(plain_path(path))
 
     @field_validator("external_data")
@@ -322,12 +322,12 @@ def _explain(error: ValidationError) -> str:
 
 
 def parse_config(content: Any, origin: str = "configuration") -> Config:
-    """Check a configuration.
+    """The checked configuration.
 
     Raises:
-        JoulecastError: names every wrong key, what was given, and the nearest right one.
+        JoulecastError: names every wrong key, its value, and the nearest valid key.
     """
-    # Snakemake reads a configuration by itself, before the workflow can.
+    # Checked here too, as Snakemake reads a configuration before the workflow can.
     require_few_values(content, origin)
     try:
         return Config.model_validate(content)
@@ -336,10 +336,10 @@ def parse_config(content: Any, origin: str = "configuration") -> Config:
 
 
 def read_config(path: Path) -> Config:
-    """Read a configuration file; keys it leaves out keep their defaults.
+    """The configuration in a file, with defaults for keys that it omits.
 
     Raises:
-        JoulecastError: missing, no YAML, or wrong keys.
+        JoulecastError: the file is missing, is no YAML, or has wrong keys.
     """
     content = read_yaml(path, "configuration")
     if not isinstance(content, dict):
@@ -388,7 +388,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def documented_defaults() -> str:
-    """``config/config.yaml``: every key with its default and what it means."""
+    """Text of ``config/config.yaml``: every key with its default and meaning."""
     head = [
         "# The embedded default, generated from joulecast.campaign.config by `joulecast config default`.",
         "# Override single keys in a file of your own: snakemake --configfile mine.yaml",

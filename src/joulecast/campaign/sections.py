@@ -1,4 +1,4 @@
-"""The configuration's sections of the experiments that need no campaign: simulator, partitioning, tuning."""
+"""The configuration's sections for experiments without a campaign: simulator, partitioning, tuning."""
 
 from collections.abc import ValuesView
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from joulecast.workloads.networks import check_size, network_info
 
 _LONGEST_NAME = 255
 _LARGEST = 10**12
-"""Of numbers in a configuration: bytes are the largest."""
+"""Largest number in a configuration, as needed for sizes in bytes."""
 
 
 class Section(BaseModel):
@@ -45,7 +45,7 @@ class Download(Section):
 
 
 def known_networks(networks: list[str]) -> list[str]:
-    """The networks themselves; a ``ValueError`` names one that is unknown."""
+    """The given networks; raises a ``ValueError`` with the name of an unknown one."""
     for name in networks:
         try:
             network_info(name)
@@ -137,7 +137,7 @@ class PipelineRun(Section):
 
     @property
     def name(self) -> str:
-        """What its files are called."""
+        """Name of its files."""
         return (
             f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
             f"-b{self.batch_size}-i{self.image_size}"
@@ -196,8 +196,8 @@ class PartitionSection(Section):
 DEFAULT_POLICY: Literal["curve"] = "curve"
 """Policy of a tuning, live or replayed, when none is named."""
 Criterion = Literal["cost", "energy", "time", "max-slowdown"]
-"""What of the measured power limits is chosen: the one of least cost, energy or time, or the lowest that is
-not slower than ``max_slowdown`` times the highest."""
+"""Choice among the measured power limits: the one of least cost, energy or time, or the lowest under which a
+training takes at most ``max_slowdown`` times as long as under the highest."""
 
 
 class RecurringTraining(Section):

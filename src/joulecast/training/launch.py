@@ -1,7 +1,6 @@
 """The command that starts the ranks of a run, and the record that they leave."""
 
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -13,8 +12,8 @@ from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load
 from joulecast.records.record import RunInfo, read_info
 from joulecast.records.spec import RunSpec
-from joulecast.training.processes import NotBegun
-from joulecast.training.ranks import HUGE_PAGES, Limits, own_mpi_environment, run_ranks
+from joulecast.training.processes import NotBegun, NotFinished
+from joulecast.training.ranks import rank_environment, run_ranks
 
 
 def run_command(
@@ -69,13 +68,6 @@ def _words(spec: RunSpec, command: str, resource: str) -> list[str]:
     return words
 
 
-def _environment(spec: RunSpec, launcher: str | None) -> dict[str, str]:
-    threads = str(spec.threads_per_rank)
-    # Without a launcher, a single rank in a SLURM job step would take its parent's place in MPI.
-    inherited = own_mpi_environment() if launcher is None else dict(os.environ)
-    return {**HUGE_PAGES, **inherited, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-
-
 @dataclass(frozen=True)
 class RunLaunch:
     """How the ranks of a run are started, and when they are ended; see :func:`run_command`."""
@@ -114,9 +106,20 @@ class RunLaunch:
 
     def _run(self, command: list[str], spec_file: Path, lock: int) -> None:
         name = f"run {self.spec.run}"
-        environment = _environment(self.spec, self.launcher)
-        limits = Limits(self.timeout_s, self.start_timeout_s, "run_timeout_s", "start_timeout_s")
-        end = run_ranks(name, command, environment, spec_file, self.log, lock, limits)
+        # Without a launcher, a rank in a SLURM job step must not take its parent's place in MPI.
+        environment = rank_environment(self.spec.threads_per_rank, own_mpi=self.launcher is None)
+        limits = (self.timeout_s, self.start_timeout_s)
+        try:
+            end = run_ranks(command, environment, spec_file, self.log, lock, *limits)
+        except NotFinished as error:
+            raise JoulecastError(
+                f"{name}: {error}; give it longer with the configuration key `run_timeout_s`"
+            ) from None
+        except NotBegun as error:
+            raise NotBegun(
+                f"{name}: {error}, and it was ended; does the launcher wait for the scheduler or the "
+                "network? Start again, or give it longer with the configuration key `start_timeout_s`"
+            ) from None
         if end.code != 0:
             killed = f" (killed by signal {-end.code})" if end.code < 0 else ""
             code = f"ended with exit code {end.code}{killed}"

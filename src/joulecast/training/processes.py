@@ -45,6 +45,10 @@ class NotBegun(JoulecastError):
     """Raised when the ranks of a run have not begun in time."""
 
 
+class NotFinished(JoulecastError):
+    """Raised when the ranks of a run have not finished in time."""
+
+
 # ---- in a rank
 
 
@@ -238,7 +242,7 @@ def run_to_end(
         start_timeout_s: they are ended when they have not begun by then.
 
     Raises:
-        subprocess.TimeoutExpired: not finished in time.
+        NotFinished: the ranks had not finished in time.
         NotBegun: the ranks had not begun in time.
     """
     mark = Path(tempfile.mkdtemp(prefix=f"{_BEGUN}-", dir=scratch))
@@ -254,6 +258,8 @@ def run_to_end(
     )
     try:
         return _wait(process, mark, timeout_s, start_timeout_s)
+    except subprocess.TimeoutExpired:
+        raise NotFinished(f"not finished after {timeout_s:.0f} s and ended") from None
     finally:
         if process.poll() is None:
             _end(process)

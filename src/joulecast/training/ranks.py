@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +20,7 @@ from pydantic import BaseModel
 
 from joulecast.errors import JoulecastError
 from joulecast.files.writing import explained_disk_errors
-from joulecast.training.processes import NotBegun, run_to_end
-
-HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Huge pages for the memory that glibc allocates (other C libraries ignore it); without them the first use of
-memory costs a rank seconds."""
+from joulecast.training.processes import NotFinished, run_to_end
 
 _FAILED_LINES = 8
 
@@ -64,10 +59,20 @@ def leave_mpi_job() -> None:
         del os.environ[name]
 
 
-def one_thread_environment() -> dict[str, str]:
-    """The environment of training runs on this machine, with one thread a rank."""
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return {**HUGE_PAGES, **own_mpi_environment(), **one}
+def rank_environment(threads: int, *, own_mpi: bool = True) -> dict[str, str]:
+    """The environment of ranks with some compute threads.
+
+    Args:
+        own_mpi: without the current MPI job, see :func:`own_mpi_environment`.
+    """
+    inherited = own_mpi_environment() if own_mpi else dict(os.environ)
+    return {
+        # Huge pages for glibc's memory (other C libraries ignore it): its first use takes a rank seconds.
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+        **inherited,
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+    }
 
 
 def _reason_file(job: Path) -> Path:
@@ -108,17 +113,6 @@ def opened_log(file: Path) -> Iterator[TextIO]:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Seconds after which ranks are ended: not finished, or not begun; and the configuration keys that
-    set them, where there are any."""
-
-    timeout_s: float
-    start_timeout_s: float = math.inf
-    timeout_key: str | None = None
-    start_timeout_key: str | None = None
-
-
-@dataclass(frozen=True)
 class LauncherEnd:
     """How a launcher ended: its exit code, the reason if it or a rank gave one, and all that was printed."""
 
@@ -128,50 +122,35 @@ class LauncherEnd:
 
 
 def run_ranks(
-    name: str,
     command: Sequence[str],
     environment: dict[str, str],
     job_file: Path,
     log: TextIO,
     lock: int,
-    limits: Limits,
+    timeout_s: float,
+    start_timeout_s: float = math.inf,
 ) -> LauncherEnd:
-    """Run a launcher with its ranks to the end.
+    """How a launcher ended; all its ranks are gone then.
 
     Args:
-        name: of the job, for messages.
         job_file: the ranks' job, in a folder that all hosts see.
         log: gets what the ranks print; open for reading too.
         lock: descriptor of the machine's lock, which the ranks inherit.
+        timeout_s, start_timeout_s: see :func:`joulecast.training.processes.run_to_end`.
 
     Raises:
-        NotBegun: the ranks had not begun in time.
-        JoulecastError: they had not finished in time.
+        NotFinished, NotBegun: the ranks had not finished, or not begun, in time.
     """
     begin_of_this_try = log.seek(0, os.SEEK_END)
-    try:
-        code = run_to_end(
-            command,
-            environment,
-            log,
-            lock,
-            job_file.parent,
-            timeout_s=limits.timeout_s,
-            start_timeout_s=limits.start_timeout_s,
-        )
-    except subprocess.TimeoutExpired:
-        key = limits.timeout_key
-        longer = f"; give it longer with the configuration key `{key}`" if key else ""
-        raise JoulecastError(
-            f"{name}: not finished after {limits.timeout_s:.0f} s and ended{longer}"
-        ) from None
-    except NotBegun as error:
-        key = limits.start_timeout_key
-        longer = f", or give it longer with the configuration key `{key}`" if key else ""
-        raise NotBegun(
-            f"{name}: {error}, and it was ended; does the launcher wait for the scheduler or the network? "
-            f"Start again{longer}"
-        ) from None
+    code = run_to_end(
+        command,
+        environment,
+        log,
+        lock,
+        job_file.parent,
+        timeout_s=timeout_s,
+        start_timeout_s=start_timeout_s,
+    )
     # Read by descriptor: a restart of this run may have removed the file by its name.
     size = os.fstat(log.fileno()).st_size - begin_of_this_try
     printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")
@@ -227,7 +206,7 @@ def launch_ranks(
         lock: descriptor of the machine's lock, which the ranks inherit.
         timeout_s: the ranks are ended when they have not finished by then.
         inside: see :func:`program_command`.
-        settings: environment variables of the ranks in addition to those of :func:`one_thread_environment`.
+        settings: further environment variables of the ranks.
 
     Raises:
         JoulecastError: no ``mpiexec``, not finished in time, or a rank failed; says why.
@@ -237,8 +216,11 @@ def launch_ranks(
         job_file, answer = Path(scratch) / "job.json", Path(scratch) / "answer.json"
         job_file.write_text(job.model_dump_json())
         command = program_command(program, ranks, job_file, answer, inside)
-        environment = {**one_thread_environment(), **(settings or {})}
-        end = run_ranks(name, command, environment, job_file, log, lock, Limits(timeout_s))
+        environment = {**rank_environment(threads=1), **(settings or {})}
+        try:
+            end = run_ranks(command, environment, job_file, log, lock, timeout_s)
+        except NotFinished as error:
+            raise JoulecastError(f"{name}: {error}") from None
         if end.code != 0 or not answer.is_file():
             reason = end.reason or "; ".join(end.printed.splitlines()[-_FAILED_LINES:])
             raise JoulecastError(f"{name}: failed (exit code {end.code}): {reason}")
