@@ -154,4 +154,4 @@ def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkey
         _open_attempt(tmp_path, os.getpid(), psutil.Process().create_time(), id="a2")
         wait_for_earlier(tmp_path, own, said, 600.0)
     assert child.poll() == 0, "it came back before the other had ended"
-    assert said.getvalue().count("an earlier attempt goes on on") == 1
+    assert said.getvalue().count("an earlier attempt still runs on") == 1

@@ -128,7 +128,7 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
         started, spec = [], make_spec("run0")
 
-        def record(self, spec_file, folder, load, lock):
+        def record(self, spec_file, folder, load, log, lock):
             fate = fates[len(started)]
             started.append(load)
             if fate is None:

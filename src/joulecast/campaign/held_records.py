@@ -1,7 +1,7 @@
 """Records held a second time, because Snakemake removes the output of a job before it starts the job.
 
 Another job, which Snakemake has lost track of, may have finished the record in the meantime. The second copy
-consists of hard links beside the journal of attempts, which take no space.
+consists of hard links next to the journal of attempts, which take no space.
 """
 
 import os

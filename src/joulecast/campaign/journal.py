@@ -178,7 +178,7 @@ def wait_for_earlier(folder: Path, own: Attempt, log: TextIO, longest_s: float) 
                 f"{longest_s / 3600:.3g} h; end it, then start again"
             )
         if not is_noted:
-            print(f"an earlier attempt goes on on {where}; waiting for it", file=log, flush=True)
+            print(f"an earlier attempt still runs on {where}; waiting for it", file=log, flush=True)
             is_noted = True
         time.sleep(_POLL_S)
 

@@ -188,7 +188,7 @@ def _expected_s(run: RunState, done: Sequence[RunState]) -> float | None:
 
 def _time_left(runs: Sequence[RunState], asked: bool) -> tuple[float | None, str]:
     if not asked:
-        return None, "nobody says how many runs were asked for (give --config)"
+        return None, "the number of runs is not known (give --config)"
     open_runs = [run for run in runs if run.state != "done"]
     if not open_runs:
         return 0.0, "all is done"

@@ -1,4 +1,4 @@
-"""What SLURM knows of a job: whether it still runs, and why it ended."""
+"""State of a SLURM job: whether it still runs, and why it ended."""
 
 import os
 import shutil

@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from joulecast.campaign.held_records import bring_back, hold_record
 from joulecast.campaign.journal import attempt_noted, wait_for_earlier
@@ -26,8 +27,8 @@ from joulecast.training.ranks import opened_log
 
 @dataclass(frozen=True)
 class Quiet:
-    """How long to wait for other programs, and how often to repeat a run that they disturbed: see the
-    section ``quiet`` of the configuration."""
+    """The configuration's section ``quiet``: longest wait for other programs, and how often a run that they
+    disturbed is repeated."""
 
     wait_s: float
     repeats: int
@@ -52,11 +53,10 @@ def measure(
     Args:
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything that the ranks print.
-        launcher, nodes, python: see :func:`joulecast.training.launch.run_command`.
+        launcher, nodes, python, timeout_s, start_timeout_s: see
+            :class:`joulecast.training.launch.RunLaunch`.
         attempts: folder of the journals (:mod:`joulecast.campaign.journal`) and held records; next to
             ``out`` if ``None``.
-        timeout_s: the run is ended if it has not finished by then.
-        start_timeout_s: the run is ended if its ranks have not begun by then.
         asked_s: when the campaign was started (seconds since the epoch): a record that another attempt has
             finished since then counts, even if it was removed for this attempt.
         quiet: no wait and no repeats if ``None``.
@@ -83,11 +83,11 @@ def measure(
                 print(f"{out} already answers this specification", file=log)
                 hold_record(attempts, spec.run, out)
                 return
-            launch = RunLaunch(spec, launcher, nodes, python, log, timeout_s, start_timeout_s)
+            launch = RunLaunch(spec, launcher, nodes, python, timeout_s, start_timeout_s)
             # Ranks on other hosts use the scratch folder, so it lies next to the records.
             with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
                 begin = time.monotonic()
-                record = _least_disturbed(launch, Path(scratch), machine, quiet)
+                record = _least_disturbed(launch, Path(scratch), machine, quiet, log)
                 _put_in_place(record, out, spec.run, attempts)
             print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
 
@@ -104,7 +104,9 @@ def _recover_from_killed_attempts(attempts: Path, spec: RunSpec, out: Path) -> N
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _least_disturbed(launch: RunLaunch, scratch: Path, machine: Machine, quiet: Quiet) -> Path:
+def _least_disturbed(
+    launch: RunLaunch, scratch: Path, machine: Machine, quiet: Quiet, log: TextIO
+) -> Path:
     """Folder of the record with the least foreign load; a disturbed run is repeated while the machine is
     quiet.
 
@@ -120,17 +122,17 @@ def _least_disturbed(launch: RunLaunch, scratch: Path, machine: Machine, quiet: 
             break
         folder = scratch / ("record" if not again else f"record-{again}")
         try:
-            info = launch.record(spec_file, folder, load, machine.lock)
+            info = launch.record(spec_file, folder, load, log, machine.lock)
         except JoulecastError as error:
             if best is None:
                 raise
-            print(f"{error}; the first record is kept", file=launch.log)
+            print(f"{error}; the first record is kept", file=log)
             break
         busy = max(load.busy_cores, info.load_during.get("busy_cores", 0.0))
         best = min(best or (busy, folder), (busy, folder))
         if not info.disturbed or not load.is_quiet:
             break
-        print(f"{launch.spec.run} was disturbed: {'; '.join(info.disturbed)}", file=launch.log)
+        print(f"{launch.spec.run} was disturbed: {'; '.join(info.disturbed)}", file=log)
     assert best is not None
     return best[1]
 

@@ -1,4 +1,4 @@
-"""What ranks hand to rank 0 for the record; loaded by every rank, so without pandas."""
+"""Measurements that ranks hand to rank 0 for the record; loaded by every rank, so without pandas."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ class Measured:
 
 @dataclass
 class FromRank:
-    """What one rank hands to rank 0; ``sampled`` comes from one rank of each host."""
+    """Measurements that one rank hands to rank 0; ``sampled`` comes from one rank of each host."""
 
     node: str
     host: str

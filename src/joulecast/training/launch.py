@@ -16,101 +16,94 @@ from joulecast.training.processes import NotBegun, NotFinished
 from joulecast.training.ranks import rank_environment, run_ranks
 
 
-def run_command(
-    spec: RunSpec,
-    spec_file: Path,
-    out: Path,
-    launcher: str | None,
-    nodes: int | None = None,
-    python: str | None = None,
-    load: Load | None = None,
-) -> list[str]:
-    """The argument list that starts a run; no shell ever sees it.
+@dataclass(frozen=True)
+class RunLaunch:
+    """A launch of a run's ranks, with its launcher and time limits.
 
-    Args:
+    Attributes:
         launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
         nodes: number of the scheduler's nodes to spread the ranks over; one for each host if ``None``.
         python: command for the ranks' Python, as ``apptainer exec joulecast.sif python``; this
             interpreter if ``None``.
-        load: load by other programs before the run; rank 0 measures it if ``None``.
-
-    Raises:
-        JoulecastError: the launcher is not installed, or there are several ranks and no launcher.
+        timeout_s: the run is ended if it has not finished by then.
+        start_timeout_s: the run is ended if its ranks have not begun by then.
     """
-    interpreter = _words(spec, python, "rank_python") if python else [sys.executable]
-    rank = [*interpreter, "-m", "joulecast.training", "--spec", str(spec_file), "--out", str(out)]
-    if load is not None:
-        rank += ["--load", json.dumps(asdict(load))]
-    if launcher is None:
-        if spec.ranks > 1:
-            raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
-        return rank
-    words = _words(spec, launcher, "mpi")
-    if Path(words[0]).name == "srun":
-        # By default srun fills the first node before it gives the others more than one rank, binds a
-        # rank and its sampler to one core, and lets ranks wait for one that was killed.
-        words += [
-            f"--ntasks-per-node={-(-spec.ranks // (nodes or spec.hosts))}",
-            "--cpu-bind=none",
-            "--kill-on-bad-exit=1",
-        ]
-    return [*words, "-n", str(spec.ranks), *rank]
-
-
-def _words(spec: RunSpec, command: str, resource: str) -> list[str]:
-    words = shlex.split(command)
-    if not words or shutil.which(words[0]) is None:
-        raise JoulecastError(
-            f"run {spec.run}: no `{words[0] if words else command}` on the PATH; load the site's "
-            "module, install it (an MPI is in the lock: `./run` puts it there), or name another with "
-            f"--set-resources train:{resource}=..."
-        )
-    return words
-
-
-@dataclass(frozen=True)
-class RunLaunch:
-    """How the ranks of a run are started, and when they are ended; see :func:`run_command`."""
 
     spec: RunSpec
-    launcher: str | None
-    nodes: int | None
-    python: str | None
-    log: TextIO
-    timeout_s: float
-    start_timeout_s: float
+    launcher: str | None = "mpiexec"
+    nodes: int | None = None
+    python: str | None = None
+    timeout_s: float = 3600.0
+    start_timeout_s: float = 600.0
 
-    def record(self, spec_file: Path, folder: Path, load: Load, lock: int) -> RunInfo:
+    def command(self, spec_file: Path, out: Path, load: Load) -> list[str]:
+        """The argument list that starts the run; no shell ever sees it.
+
+        Args:
+            load: load by other programs before the run.
+
+        Raises:
+            JoulecastError: the launcher is not installed, or there are several ranks and no launcher.
+        """
+        spec = self.spec
+        python = self._words(self.python, "rank_python") if self.python else [sys.executable]
+        rank = [*python, "-m", "joulecast.training", "--spec", str(spec_file), "--out", str(out)]
+        rank += ["--load", json.dumps(asdict(load))]
+        if self.launcher is None:
+            if spec.ranks > 1:
+                raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
+            return rank
+        words = self._words(self.launcher, "mpi")
+        if Path(words[0]).name == "srun":
+            # By default srun fills the first node before it gives the others more than one rank, binds a
+            # rank and its sampler to one core, and lets ranks wait for one that was killed.
+            words += [
+                f"--ntasks-per-node={-(-spec.ranks // (self.nodes or spec.hosts))}",
+                "--cpu-bind=none",
+                "--kill-on-bad-exit=1",
+            ]
+        return [*words, "-n", str(spec.ranks), *rank]
+
+    def _words(self, command: str, resource: str) -> list[str]:
+        words = shlex.split(command)
+        if not words or shutil.which(words[0]) is None:
+            raise JoulecastError(
+                f"run {self.spec.run}: no `{words[0] if words else command}` on the PATH; load the site's "
+                "module, install it (an MPI is in the lock: `./run` puts it there), or name another with "
+                f"--set-resources train:{resource}=..."
+            )
+        return words
+
+    def record(self, spec_file: Path, folder: Path, load: Load, log: TextIO, lock: int) -> RunInfo:
         """``run.json`` of the record that the ranks have written to ``folder``.
 
         Args:
+            log: gets what the ranks print.
             lock: descriptor of the machine's lock, which the ranks inherit.
 
         Raises:
             JoulecastError: the ranks failed; says why.
         """
-        command = run_command(
-            self.spec, spec_file, folder, self.launcher, self.nodes, self.python, load
-        )
+        command = self.command(spec_file, folder, load)
         try:
-            self._run(command, spec_file, lock)
+            self._run(command, spec_file, log, lock)
         except NotBegun as error:
             # When a node goes down, SLURM may leave a launcher without ranks; a second one gets them.
-            print(f"{error}; they are started once more", file=self.log, flush=True)
-            self._run(command, spec_file, lock)
+            print(f"{error}; they are started once more", file=log, flush=True)
+            self._run(command, spec_file, log, lock)
         # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
             raise JoulecastError(f"run {self.spec.run}: its record answers another one")
         return info
 
-    def _run(self, command: list[str], spec_file: Path, lock: int) -> None:
-        name = f"run {self.spec.run}"
+    def _run(self, command: list[str], spec_file: Path, log: TextIO, lock: int) -> None:
+        name, limits = f"run {self.spec.run}", (self.timeout_s, self.start_timeout_s)
         # Without a launcher, a rank in a SLURM job step must not take its parent's place in MPI.
-        environment = rank_environment(self.spec.threads_per_rank, own_mpi=self.launcher is None)
-        limits = (self.timeout_s, self.start_timeout_s)
+        own_mpi = self.launcher is None
+        environment = rank_environment(self.spec.threads_per_rank, own_mpi=own_mpi)
         try:
-            end = run_ranks(command, environment, spec_file, self.log, lock, *limits)
+            end = run_ranks(command, environment, spec_file, log, lock, *limits)
         except NotFinished as error:
             raise JoulecastError(
                 f"{name}: {error}; give it longer with the configuration key `run_timeout_s`"

@@ -33,7 +33,7 @@ from joulecast.workloads.networks import check_size
 _WHAT = (
     "Training steps in fp32 on one machine, one thread a process, each process on a core of its own unless "
     "`oversubscribed`; images are synthetic (torch.randn). `step_s` is forward and backward of all "
-    "micro-batches, `updated_s` with the optimizer (SGD with momentum) besides, of the pipeline from the "
+    "micro-batches, `updated_s` with the optimizer (SGD with momentum) too, of the pipeline from the "
     "first rank's start to the last one's end. `alone`: every stage's forward and backward of a "
     "micro-batch, stage after stage in one process, receiving included. `whole`: the network that is not "
     "cut, the same micro-batches one after the other in one process. `at_once`: the same in several "

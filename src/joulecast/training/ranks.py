@@ -63,7 +63,7 @@ def rank_environment(threads: int, *, own_mpi: bool = True) -> dict[str, str]:
     """The environment of ranks with some compute threads.
 
     Args:
-        own_mpi: without the current MPI job, see :func:`own_mpi_environment`.
+        own_mpi: leave out the current MPI job, see :func:`own_mpi_environment`.
     """
     inherited = own_mpi_environment() if own_mpi else dict(os.environ)
     return {
@@ -114,7 +114,7 @@ def opened_log(file: Path) -> Iterator[TextIO]:
 
 @dataclass(frozen=True)
 class LauncherEnd:
-    """How a launcher ended: its exit code, the reason if it or a rank gave one, and all that was printed."""
+    """End of a launcher: its exit code, the reason if it or a rank gave one, and all that was printed."""
 
     code: int
     reason: str | None
@@ -130,7 +130,7 @@ def run_ranks(
     timeout_s: float,
     start_timeout_s: float = math.inf,
 ) -> LauncherEnd:
-    """How a launcher ended; all its ranks are gone then.
+    """The end of a launcher, after all its ranks are gone.
 
     Args:
         job_file: the ranks' job, in a folder that all hosts see.

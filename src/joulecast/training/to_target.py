@@ -29,7 +29,7 @@ _WARM_UP_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainedToTarget:
-    """How a training ended.
+    """Result of one training.
 
     Attributes:
         reached: whether the accuracy met the target.
@@ -134,7 +134,7 @@ class TrainingToTarget:
         ended: Callable[[], None] | None = None,
         go_on: GoOn | None = None,
     ) -> TrainedToTarget:
-        """How one training has ended.
+        """The result of one training.
 
         Args:
             seed: seed of the weights, the order of images, and dropout.
