@@ -6,6 +6,7 @@
 
 import json
 import os
+import textwrap
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -371,21 +372,14 @@ def _section_lines(section: BaseModel, indent: str) -> list[str]:
             continue
         if isinstance(value, BaseModel):
             value = value.model_dump()
-        lines += [
-            f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))
-        ]
+        described = textwrap.wrap(field.description or "", 96 - len(indent))
+        lines += [f"{indent}# {line}" for line in described]
         if isinstance(value, list) and value and isinstance(value[0], BaseModel):
             lines.append(f"{indent}{name}:")
             lines += [f"{indent}  - {_inline(each.model_dump())}" for each in value]
             continue
         lines.append(f"{indent}{name}: {_inline(value)}")
     return lines
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width)
 
 
 def documented_defaults() -> str:

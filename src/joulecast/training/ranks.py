@@ -132,14 +132,11 @@ def run_ranks(
 ) -> LauncherEnd:
     """The end of a launcher, after all its ranks are gone.
 
+    The other arguments and the errors are those of :func:`joulecast.training.processes.run_to_end`.
+
     Args:
         job_file: the ranks' job, in a folder that all hosts see.
-        log: gets what the ranks print; open for reading too.
-        lock: descriptor of the machine's lock, which the ranks inherit.
-        timeout_s, start_timeout_s: see :func:`joulecast.training.processes.run_to_end`.
-
-    Raises:
-        NotFinished, NotBegun: the ranks had not finished, or not begun, in time.
+        log: open for reading too.
     """
     begin_of_this_try = log.seek(0, os.SEEK_END)
     code = run_to_end(
