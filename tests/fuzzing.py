@@ -27,10 +27,10 @@ from conftest import ROOT
 from mutations import mutated
 from typer.testing import CliRunner
 
-from joulecast.campaign.attempts import attempts_at
 from joulecast.campaign.check import require_campaign
 from joulecast.campaign.config import read_config
 from joulecast.campaign.external import listed_downloads
+from joulecast.campaign.journal import attempts_at
 from joulecast.cli.errors import shown
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError

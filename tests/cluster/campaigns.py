@@ -15,7 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import copy_workflow
 
-from joulecast.campaign.attempts import Attempt, attempts_at
+from joulecast.campaign.journal import Attempt, attempts_at
 
 PROFILE = "slurm-no-accounting"
 # A node of the cluster for each of a run's, although the platform says that one host has them all.

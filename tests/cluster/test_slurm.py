@@ -11,7 +11,7 @@ from emulated import NODES, EmulatedSlurm, why_not
 
 from joulecast.records.frames import FRAMES
 from joulecast.records.record import read_record
-from joulecast.training.launch import measure
+from joulecast.training.attempt_to_record import measure
 
 # Ranks of four nodes on two cores: emulated, and said so in every record.
 FOUR_NODES = (

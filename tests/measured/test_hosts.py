@@ -14,8 +14,8 @@ from joulecast.energy.observations import observe
 from joulecast.records.provenance import boot_id
 from joulecast.records.record import read_record
 from joulecast.records.spec import Calibration
+from joulecast.training.attempt_to_record import measure
 from joulecast.training.hosts import ClockOffset, RunClock
-from joulecast.training.launch import measure
 
 AHEAD_S = 1000
 

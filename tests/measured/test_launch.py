@@ -14,14 +14,17 @@ import psutil
 import pytest
 from conftest import make_spec
 
-from joulecast.campaign.attempts import attempts_at, bring_back
+from joulecast.campaign.held_records import bring_back
+from joulecast.campaign.journal import attempts_at
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
+from joulecast.power.foreign_load import Load
 from joulecast.records.provenance import usable_cores
 from joulecast.records.record import read_record
 from joulecast.records.spec import Calibration, Emulation, RunSpec
-from joulecast.training import launch
-from joulecast.training.launch import command_line, measure
+from joulecast.training import ranks
+from joulecast.training.attempt_to_record import measure
+from joulecast.training.launch import RunLaunch
 from joulecast.training.processes import NotBegun
 
 
@@ -256,8 +259,8 @@ def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, ti
             raise NotBegun("its ranks had not begun after 9 s")
         return whole(*arguments, **limits)
 
-    whole = launch.run_to_end
-    monkeypatch.setattr(launch, "run_to_end", run_to_end)
+    whole = ranks.run_to_end
+    monkeypatch.setattr(ranks, "run_to_end", run_to_end)
     idle = {"kind": "idle", "workload": None, "training": None}
     idle |= {"calibration": Calibration(seconds=0.3)}
     spec = RunSpec.model_validate(make_spec("late").model_dump() | idle)
@@ -273,7 +276,7 @@ def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, ti
 
 STARTER = (
     "import sys; from pathlib import Path; from joulecast.records.spec import RunSpec;"
-    "from joulecast.training.launch import measure; out = Path(sys.argv[2]);"
+    "from joulecast.training.attempt_to_record import measure; out = Path(sys.argv[2]);"
     "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
 )
 
@@ -319,7 +322,9 @@ def test_one_measurement_at_a_time(tmp_path):
 
 def test_no_shell_sees_a_name(tmp_path):
     spec = make_spec("x; touch /tmp/owned")
-    command = command_line(spec, tmp_path / "a b.json", tmp_path / "$(id)", "mpiexec -l")
+    command = RunLaunch(spec, "mpiexec -l").command(
+        tmp_path / "a b.json", tmp_path / "$(id)", Load(0.0)
+    )
     assert command[1:4] == ["-l", "-n", "1"] and str(tmp_path / "$(id)") in command
 
 
@@ -328,9 +333,8 @@ def test_srun_is_told_how_to_spread_the_ranks(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     spec = make_spec("x", 2).model_copy(update={"ranks_per_node": 4, "threads_per_rank": 3})
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
-    words = command_line(
-        spec, tmp_path / "s", tmp_path / "o", "srun --mpi=pmix", 2, "env A=1 python"
-    )
+    launch = RunLaunch(spec, "srun --mpi=pmix", 2, "env A=1 python")
+    words = launch.command(tmp_path / "s", tmp_path / "o", Load(0.0))
     assert words[:2] == ["srun", "--mpi=pmix"] and words[5:10] == [
         "-n",
         "8",

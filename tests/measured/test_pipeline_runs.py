@@ -9,7 +9,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.schedules import makespan
 from joulecast.records.provenance import usable_cores
 from joulecast.training.pipeline_runs import measure_pipeline
-from joulecast.training.pipeline_tasks import numbered, tasks_of
+from joulecast.training.pipeline_tasks import TASK_OPS, numbered, traced
 from joulecast.workloads.networks import build_network
 
 MICRO_BATCHES, ITERATIONS, ROUNDS = 2, 2, 2
@@ -17,7 +17,8 @@ SETTING = ("squeezenet1_0", 32, 4, 4, MICRO_BATCHES, "1f1b")
 
 
 def test_a_measured_pipeline(tmp_path):
-    tasks = list(tasks_of(build_network("squeezenet1_0", 32, 16, 4)))
+    nodes = traced(build_network("squeezenet1_0", 32, 16, 4)).nodes
+    tasks = [node.name for node in nodes if node.op in TASK_OPS]
     stages = [tasks[:30], tasks[30:]]
     out = tmp_path / "records" / "run.json"
     record = measure_pipeline(

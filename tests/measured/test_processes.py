@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from joulecast.training import processes
-from joulecast.training.processes import NotBegun, remove_shared_memory, run_to_end
+from joulecast.training.processes import NotBegun, NotFinished, remove_shared_memory, run_to_end
 
 # Rank 0 never arrives, rank 1 waits for it busily: as when one of two ranks is gone.
 SPINNING = """
@@ -165,7 +165,7 @@ def test_the_limit_ends_a_run_with_a_stopped_rank_and_frees_the_lock(tmp_path, m
         raise subprocess.TimeoutExpired("mpiexec", 1.0)
 
     monkeypatch.setattr(processes, "_wait", stopped_at_the_limit)
-    with pytest.raises(subprocess.TimeoutExpired):
+    with pytest.raises(NotFinished):
         run(two_ranks(SPINNING), tmp_path, timeout_s=100.0)
     assert len(found) >= 3 and not alive(found)
     assert not shared_memory(tmp_path)
@@ -227,6 +227,6 @@ def test_a_launcher_that_never_starts_its_ranks_is_ended(tmp_path):
     """As `srun`, which may wait for a step that SLURM does not give it."""
     with pytest.raises(NotBegun, match="had not begun after 1 s"):
         run(["sleep", "1000"], tmp_path, timeout_s=100.0, start_timeout_s=1.0)
-    with pytest.raises(subprocess.TimeoutExpired):
+    with pytest.raises(NotFinished):
         run(["sleep", "1000"], tmp_path, timeout_s=1.0, start_timeout_s=100.0)
     assert run(["true"], tmp_path, timeout_s=100.0, start_timeout_s=50.0) == 0

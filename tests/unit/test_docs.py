@@ -253,6 +253,27 @@ def test_stages_and_phases_are_documented():
 # --- the site -----------------------------------------------------------------------------------------------
 
 
+def test_every_station_of_one_run_is_there_and_is_used_by_an_earlier_one():
+    page = (DOCS / "one-run.md").read_text()
+    named = re.findall(r"`([\w/]+\.(?:py|smk))`", page)
+    files = [ROOT / n if n.startswith("workflow/") else ROOT / "src/joulecast" / n for n in named]
+    assert len(re.findall(r"^\d+\. `", page, re.M)) >= 20
+    rules = "".join(file.read_text() for file in (ROOT / "workflow/rules").glob("*.smk"))
+    for number, (name, file) in enumerate(zip(named, files, strict=True)):
+        assert file.is_file(), name
+        if file.parent.name == "scripts":
+            assert f"scripts/{file.name}" in rules, name
+        elif file.suffix == ".py":
+            earlier = "".join(each.read_text() for each in files[:number])
+            assert re.search(rf"{re.escape(module_of(name))}\b", earlier), name
+
+
+def module_of(path: str) -> str:
+    """The dotted name by which other modules import a file of the library."""
+    name = f"joulecast.{path.removesuffix('.py').replace('/', '.')}"
+    return name.removesuffix(".__main__")
+
+
 def test_every_page_is_in_the_navigation_and_nothing_comes_from_elsewhere():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(site["nav"])))

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from joulecast.campaign.attempts import attempt_noted, wait_for_earlier
+from joulecast.campaign.journal import attempt_noted, wait_for_earlier
 from joulecast.errors import JoulecastError
 from joulecast.training import machine
 from joulecast.training.machine import holders, machine_lock

@@ -127,7 +127,7 @@ def test_without_a_configuration_there_is_no_total(tmp_path):
     done(tmp_path, specs(1)[0])
     progress = progress_of(tmp_path)
     assert progress.total is None and progress.time_left_s is None and progress.finished
-    assert "nobody says how many runs were asked for" in progress_text(progress)
+    assert "the number of runs is not known" in progress_text(progress)
 
 
 def test_a_record_of_another_specification_does_not_count(tmp_path):

@@ -23,9 +23,10 @@ from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
 from joulecast.records.record import read_info, write_record
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
-from joulecast.training import launch, machine
+from joulecast.training import machine
 from joulecast.training.assemble import _load_during
-from joulecast.training.launch import Quiet, measure
+from joulecast.training.attempt_to_record import Quiet, measure
+from joulecast.training.launch import RunLaunch
 
 BUSY = Load(1.7, ("stress-ng",))
 IDLE = Load(0.1)
@@ -127,18 +128,18 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
         started, spec = [], make_spec("run0")
 
-        def once(self, spec_file, folder, load, lock):
+        def record(self, spec_file, folder, load, log, lock):
             fate = fates[len(started)]
             started.append(load)
             if fate is None:
                 raise JoulecastError("run run0: no luck")
-            record = make_record(spec)
+            made = make_record(spec)
             during = foreign_load.disturbances(load, Load(fate))
             facts = {"disturbed": during, "load_during": {"busy_cores": fate}}
-            write_record(folder, replace(record, info=record.info.model_copy(update=facts)))
+            write_record(folder, replace(made, info=made.info.model_copy(update=facts)))
             return read_info(folder)
 
-        monkeypatch.setattr(launch._Job, "_once", once)
+        monkeypatch.setattr(RunLaunch, "record", record)
         quiet = Quiet(wait_s=60, repeats=repeats)
         measure(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=quiet)
         return len(started), read_info(tmp_path / "r/run0")

@@ -27,7 +27,7 @@ from joulecast.records.recorded import (
 )
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.training import recorder
-from joulecast.training.launch import Quiet
+from joulecast.training.attempt_to_record import Quiet
 
 PLATFORMS = ROOT / "config/platforms"
 FRAMES = ("stages", "power", "activity", "phases")

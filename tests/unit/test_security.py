@@ -26,7 +26,7 @@ from joulecast.records.recorded import pack, read_campaign, unpack_all
 from joulecast.records.spec import Calibration
 from joulecast.report.tables.output import write_table
 from joulecast.training import machine
-from joulecast.training.launch import measure
+from joulecast.training.attempt_to_record import measure
 
 HOSTILE = [
     "; touch PWNED",

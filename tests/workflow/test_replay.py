@@ -14,7 +14,7 @@ from conftest import ROOT, copy_workflow, snakemake
 from mlperf_fixtures import write_run
 from test_dry import TARGETS
 
-from joulecast.campaign.attempts import attempts_at
+from joulecast.campaign.journal import attempts_at
 from joulecast.records.recorded import pack, unpack_all
 
 SHIPPED = ROOT / "recorded/two-core-vm"

@@ -10,7 +10,7 @@ from time import time
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from joulecast.campaign.attempts import ASKED_S
+from joulecast.campaign.held_records import ASKED_S
 from joulecast.campaign.runs import run_table
 from joulecast.campaign.check import require_campaign, require_host
 from joulecast.campaign.config import parse_config

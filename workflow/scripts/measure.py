@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecast.campaign.attempts import ASKED_S
+from joulecast.campaign.held_records import ASKED_S
 from joulecast.errors import JoulecastError
 from joulecast.records.spec import RunSpec
-from joulecast.training.launch import Quiet, measure
+from joulecast.training.attempt_to_record import Quiet, measure
 
 if TYPE_CHECKING:
     from snakemake.iocontainers import snakemake

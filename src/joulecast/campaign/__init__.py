@@ -1,1 +1,1 @@
-"""Campaigns: the configuration, the runs that it asks for, their attempts, and how far they are."""
+"""Campaigns: the configuration, its runs, the attempts at them, and the progress."""

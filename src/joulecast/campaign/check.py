@@ -1,4 +1,4 @@
-"""What a campaign needs before its first run: looked at in one place, each mistake answered in one line."""
+"""Checks of all that a campaign needs before its first run; each error is one line."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from joulecast.records.provenance import usable_cores
 from joulecast.records.spec import RunSpec, check_cores
 
 _WORKFLOW = Path("workflow/rules/common.smk")
-"""A file by which a folder is known to hold this workflow, and not another one."""
+"""A file that identifies the folder of this workflow."""
 
 
 def _require_external(config: Config) -> None:
@@ -48,15 +48,15 @@ def _require_kept(config: Config, project: Path) -> None:
 def require_campaign(
     config: Config, platforms: Path = PLATFORMS, project: Path | None = None
 ) -> list[RunSpec]:
-    """The runs of a campaign, after a look at all files and folders that its configuration names.
+    """The runs of a campaign, after a check of all files and folders in its configuration.
 
     Args:
         platforms: folder of the user's own platform files.
-        project: folder that the configuration's kept measurements lie below; not looked at if ``None``.
+        project: folder that contains the configuration's kept measurements; not checked if ``None``.
 
     Raises:
-        JoulecastError: as :func:`~joulecast.campaign.runs.campaign_runs`; a platform that is forecast on, the
-            external data or kept measurements are not there. Names the key and the way out.
+        JoulecastError: an error of :func:`~joulecast.campaign.runs.campaign_runs`; or a platform to forecast
+            on, external data or kept measurements are missing. Names the key and the way out.
     """
     runs = campaign_runs(config, platforms)
     for name in config.simulator.platforms:
@@ -68,7 +68,7 @@ def require_campaign(
 
 
 def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
-    """Look whether this host has what the campaign computes on, if its runs are to be here.
+    """Check that this host has the cores and the GPU of the campaign's runs, if it is to run them.
 
     Raises:
         JoulecastError: it has fewer cores than the ranks of a run need, or no GPU.
@@ -80,7 +80,7 @@ def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
             check_cores(run, run.ranks, usable_cores())
     if config.training.device != "cuda":
         return
-    # Takes seconds to load, which only campaigns on GPUs pay.
+    # Imported here, as it takes seconds and only campaigns on GPUs need it.
     import torch
 
     if not torch.cuda.is_available():
@@ -91,7 +91,7 @@ def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
 
 
 def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
-    """What a user should know of a sound configuration: what will be run, and what this host lacks for it."""
+    """Remarks on a valid configuration: the runs, and the meters that this host lacks."""
     trained = [run for run in runs if run.workload is not None]
     networks = sorted({run.workload.network for run in trained if run.workload})
     counts = ", ".join(f"{count:,}" for count in sorted({run.nodes for run in runs}))
@@ -114,13 +114,13 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
 
 
 def dry_run(project: Path, file: Path) -> int:
-    """How many jobs Snakemake still has to run for a configuration file.
+    """Number of jobs that Snakemake has yet to run for a configuration file.
 
     Args:
         project: folder of the Snakefile.
 
     Raises:
-        JoulecastError: Snakemake refuses it; with what it says.
+        JoulecastError: Snakemake rejects it; contains its message.
     """
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1"]
     command += ["--snakefile", str(project / "Snakefile"), "--configfile", str(file)]
@@ -134,6 +134,6 @@ def dry_run(project: Path, file: Path) -> int:
 
 
 def project_here() -> Path | None:
-    """The folder whose workflow runs a campaign: the working directory, or the checkout; else ``None``."""
+    """Folder of the workflow: the working directory, or the checkout; ``None`` if neither has it."""
     folders = (Path.cwd(), shipped_folder())
     return next((folder for folder in folders if (folder / _WORKFLOW).is_file()), None)

@@ -1,11 +1,12 @@
 """The configuration: one typed model, from which the schema and the documented defaults are made.
 
 ``joulecast config default`` prints ``config/config.yaml``, ``joulecast config schema`` prints
-``config/schema.json``; a test holds both files to the model.
+``config/schema.json``; a test checks that both files agree with the model.
 """
 
 import json
 import os
+import textwrap
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,7 @@ from joulecast.workloads.networks import check_size
 
 
 class WorkloadSection(Section):
-    """What is trained."""
+    """Networks and data set."""
 
     networks: list[str] = Field(
         ["vgg16", "resnet50", "vit_s"], min_length=1, description="Networks by name."
@@ -62,7 +63,7 @@ class WorkloadSection(Section):
 
 
 class ScaleSection(Section):
-    """On how many nodes, and how often."""
+    """Node counts, ranks, batches and repeats."""
 
     nodes: list[int] = Field([1, 2, 4], min_length=1, description="Node counts.")
     ranks_per_node: int = Field(1, ge=1, description="MPI ranks on a node (or GPU count).")
@@ -88,7 +89,7 @@ class ScaleSection(Section):
 
 
 class TrainingSection(Section):
-    """How it is trained."""
+    """Training: steps, optimiser, gradient all-reduce and loader."""
 
     steps: int | dict[str, int] = Field(
         {"vgg16": 2, "resnet50": 3, "vit_s": 5},
@@ -97,9 +98,9 @@ class TrainingSection(Section):
     samples: int | dict[str, int] | None = Field(
         None,
         description="Measured samples of a run (one number, or one for each network) in place of "
-        "steps: every batch size gets the steps that reach them, so that all runs last alike.",
+        "steps: the number of steps then depends on the batch size, so that runs take similar times.",
     )
-    warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, left out.")
+    warmup_steps: int = Field(1, ge=0, description="Steps before the measured ones, not measured.")
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="Stop when the test split reaches this; steps is the limit."
     )
@@ -113,8 +114,10 @@ class TrainingSection(Section):
         description="Gradient all-reduce: mpi, shared (one host) or two_level (shared in a host).",
     )
     bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
-    overlap: bool = Field(False, description="All-reduce buckets while backward goes on.")
-    cuda_aware_mpi: bool = Field(False, description="Hand GPU memory to MPI (it must be able to).")
+    overlap: bool = Field(False, description="All-reduce buckets during backward.")
+    cuda_aware_mpi: bool = Field(
+        False, description="Pass GPU memory to MPI (it must support that)."
+    )
     loader_workers: int = Field(0, ge=0, description="Loader processes; 0: a thread of the rank.")
     prefetch_batches: int = Field(2, ge=0, description="Batches prepared ahead; 0: none.")
 
@@ -128,12 +131,12 @@ class TrainingSection(Section):
 
 
 class PowerSection(Section):
-    """What is sampled."""
+    """Power meters and their sampling."""
 
     meters: list[str] = Field(
         ["nvml", "rapl", "estimated"],
-        description="Meters to try. estimated is a formula over utilisation and the platform's "
-        "watts; its figures are labelled so everywhere and never judge a model.",
+        description="Meters to try. estimated is a formula of utilisation and the platform's "
+        "watts; its figures are always labelled and never judge a model.",
     )
     sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
 
@@ -147,7 +150,7 @@ class PowerSection(Section):
 
 
 class CalibrationSection(Section):
-    """What MC2 measures beside training."""
+    """Calibration runs of MC2."""
 
     batch_sizes: list[int] = Field(
         [2, 4, 8], min_length=1, description="Batches of one node, at N = 1, for the compute time."
@@ -157,21 +160,20 @@ class CalibrationSection(Section):
     allreduce_bytes: list[int] = Field(
         [4194304, 16777216, 33554432, 67108864, 134217728, 268435456],
         min_length=1,
-        description="Sizes of the all-reduce loop; cover the buckets that training sends, since "
-        "what fits a cache moves faster.",
+        description="Sizes of the all-reduce loop; they should cover the buckets of training, as "
+        "data that fit a cache are transferred faster.",
     )
     allreduce_repeats: int = Field(15, ge=1, description="Repeats of every size.")
 
 
 class EvaluationSection(Section):
-    """How the models are judged."""
+    """Evaluation of the models."""
 
     imports: list[str] = Field(
         [],
         description="External data (names below external_data) of MLPerf power submissions, to be "
-        "imported and judged beside the campaign: a folder, a git repository, or files of one folder.",
+        "imported and evaluated with the campaign: a folder, a git repository, or files of one folder.",
     )
-
     bootstrap: int = Field(
         200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
     )
@@ -184,7 +186,7 @@ class EvaluationSection(Section):
 
 
 class QuietSection(Section):
-    """What is done while other programs keep the machine busy."""
+    """Handling of other programs that keep the machine busy."""
 
     wait_s: float = Field(
         60,
@@ -243,7 +245,7 @@ class Config(Section):
     @field_validator("results")
     @classmethod
     def _plain(cls, path: str) -> str:
-        # As Snakemake writes the paths of what it is asked for.
+        # Snakemake writes paths in this form.
         return os.path.normpath(plain_path(path))
 
     @field_validator("external_data")
@@ -322,12 +324,12 @@ def _explain(error: ValidationError) -> str:
 
 
 def parse_config(content: Any, origin: str = "configuration") -> Config:
-    """Check a configuration.
+    """The checked configuration.
 
     Raises:
-        JoulecastError: names every wrong key, what was given, and the nearest right one.
+        JoulecastError: names every wrong key, its value, and the nearest valid key.
     """
-    # Snakemake reads a configuration by itself, before the workflow can.
+    # Checked here too, as Snakemake reads a configuration before the workflow can.
     require_few_values(content, origin)
     try:
         return Config.model_validate(content)
@@ -336,10 +338,10 @@ def parse_config(content: Any, origin: str = "configuration") -> Config:
 
 
 def read_config(path: Path) -> Config:
-    """Read a configuration file; keys it leaves out keep their defaults.
+    """The configuration in a file, with defaults for keys that it omits.
 
     Raises:
-        JoulecastError: missing, no YAML, or wrong keys.
+        JoulecastError: the file is missing, is no YAML, or has wrong keys.
     """
     content = read_yaml(path, "configuration")
     if not isinstance(content, dict):
@@ -370,9 +372,8 @@ def _section_lines(section: BaseModel, indent: str) -> list[str]:
             continue
         if isinstance(value, BaseModel):
             value = value.model_dump()
-        lines += [
-            f"{indent}# {line}" for line in _wrapped(field.description or "", 96 - len(indent))
-        ]
+        described = textwrap.wrap(field.description or "", 96 - len(indent))
+        lines += [f"{indent}# {line}" for line in described]
         if isinstance(value, list) and value and isinstance(value[0], BaseModel):
             lines.append(f"{indent}{name}:")
             lines += [f"{indent}  - {_inline(each.model_dump())}" for each in value]
@@ -381,14 +382,8 @@ def _section_lines(section: BaseModel, indent: str) -> list[str]:
     return lines
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width)
-
-
 def documented_defaults() -> str:
-    """``config/config.yaml``: every key with its default and what it means."""
+    """Text of ``config/config.yaml``: every key with its default and meaning."""
     head = [
         "# The embedded default, generated from joulecast.campaign.config by `joulecast config default`.",
         "# Override single keys in a file of your own: snakemake --configfile mine.yaml",

@@ -1,4 +1,4 @@
-"""The last words of a campaign: what to open, what was left out, and what to repeat."""
+"""The lines at the end of a campaign: what to open, what was left out, and what to repeat."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ def _left_out(results: Path) -> str:
 
 
 def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
-    """One line that says what a campaign left, and one more where other programs disturbed runs.
+    """One line with the results of a campaign, and another if other programs disturbed runs.
 
     Args:
         results: folder of the campaign's results.

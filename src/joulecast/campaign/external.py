@@ -1,4 +1,4 @@
-"""Public data that is not ours to ship: taken from a local folder, or fetched by address and checksum."""
+"""Public data that we may not ship: taken from a local folder, or fetched by address and checksum."""
 
 import shutil
 import urllib.error
@@ -24,12 +24,12 @@ _FileName = Annotated[str, AfterValidator(relative_name)]
 
 
 _MAX_BYTES = 100_000_000_000
-"""Of a download, which may not end."""
+"""Largest size of a download, as a server may send without end."""
 
 
 @contextmanager
 def _asked(url: str) -> Iterator[IO[bytes]]:
-    """What an address gives. A file of this machine is opened as any other: it may be a pipe."""
+    """The content at an address; a local file is checked like any other, as it may be a pipe."""
     parts = urlsplit(url)
     with ExitStack() as stack:
         if parts.scheme == "file":
@@ -70,10 +70,10 @@ def _fetch(name: str, download: Download, target: Path) -> None:
 
 
 def locate_folder(config: Config, name: str) -> Path:
-    """The local folder of external data ``name``; downloads are every file whose name lies below it.
+    """The local folder of external data ``name``, with all configured downloads below it.
 
     Raises:
-        JoulecastError: as :func:`locate`, for the folder or for one of its files.
+        JoulecastError: an error of :func:`locate` for the folder or for one of its files.
     """
     source = config.external_data
     if not isinstance(source, dict):
@@ -93,8 +93,8 @@ def locate(config: Config, name: str) -> Path:
     """The local path of external data ``name`` (a path below the folder, as ``zeus_trace/x.csv``).
 
     Raises:
-        JoulecastError: nothing is configured, the file is absent, cannot be fetched, or has another
-            checksum than the configuration says (names both).
+        JoulecastError: no external data is configured; the file is missing, cannot be fetched, or has
+            another checksum than in the configuration (names both).
     """
     source = config.external_data
     if source is None:
@@ -124,22 +124,22 @@ def locate(config: Config, name: str) -> Path:
 
 
 def listed_downloads(path: Path) -> dict[str, Download]:
-    """The files that a list of ``config/external`` names, with address and sha256.
+    """The files in a list of ``config/external``, with address and sha256.
 
     Raises:
-        JoulecastError: missing, or no such list.
+        JoulecastError: the list is missing or invalid.
     """
     listed = TypeAdapter(dict[_FileName, Download])
     return validated(listed, read_yaml(path, "list of downloads"), str(path))
 
 
 def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -> None:
-    """Put listed files into ``folder``, from the folder of that name below `external_data`, or fetched.
+    """Copy listed files into ``folder`` from its namesake below `external_data`, or fetch them.
 
-    Where ``external_data`` names a download of its own for one of them, that is fetched instead.
+    A download that ``external_data`` gives for one of them is fetched instead.
 
     Raises:
-        JoulecastError: a file is absent or cannot be fetched, or its checksum is another (names both).
+        JoulecastError: a file is missing, cannot be fetched, or has another checksum (names both).
     """
     source = config.external_data
     for name, download in downloads.items():
@@ -158,15 +158,14 @@ def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -
 
 
 def why_unavailable(config: Config, folder: str, listed: dict[str, Download]) -> str:
-    """Why external data cannot be had now, and what to do; empty if it can.
+    """Why external data is not available now, and what to do; empty if it is.
 
-    Listed files are brought and checked, and not kept; of other data the folder or its downloads have to be
-    there.
+    Listed files are fetched, checked and not kept; of other data, the folder or its downloads must be there.
 
     Args:
-        config: whose ``external_data`` says where to look.
-        folder: of the data, below it.
-        listed: its files with addresses, where the project knows them (``config/external``).
+        config: configuration with ``external_data``.
+        folder: name of the data's folder, below it.
+        listed: files of the data with addresses, if the project has them (``config/external``).
     """
     try:
         if listed:

@@ -1,7 +1,7 @@
-"""How far a campaign is: runs done, running, failed and waiting, and the time that is left.
+"""Progress of a campaign: runs done, running, failed and waiting, and the time left.
 
-Read from the records and the journal of attempts alone, so that a campaign can be looked at from outside
-while it runs; nothing is written and nothing is locked.
+It is read from the records and the journals of attempts, without writing or locking anything, so that a
+running campaign can be watched from another process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from joulecast.campaign.attempts import (
-    UNEXPLAINED_END,
-    Attempt,
-    attempts_at,
-    forget_record,
-    goes_on,
-)
+from joulecast.campaign.held_records import forget_record
+from joulecast.campaign.journal import UNEXPLAINED_END, Attempt, attempts_at, is_running
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.quantities import counted, lasting
@@ -31,11 +26,11 @@ STATES: tuple[State, ...] = ("done", "running", "failed", "damaged", "waiting")
 
 @dataclass(frozen=True)
 class RunState:
-    """One run: where it stands, and why where that needs a reason.
+    """State of one run, with the reason where it is not done.
 
     Attributes:
-        seconds: wall time of the attempt that ended well, or of the one that goes on so far.
-        disturbed: what other programs did during a run that is done.
+        seconds: wall time of the attempt that succeeded, or so far of the one that is running.
+        disturbed: load by other programs during a run that is done.
     """
 
     run: str
@@ -50,15 +45,15 @@ class RunState:
 
 @dataclass(frozen=True)
 class Progress:
-    """All runs of a campaign, as far as anybody knows of them."""
+    """All known runs of a campaign."""
 
     results: str
     runs: list[RunState]
     total: int | None
-    """How many were asked for; ``None`` where no configuration says."""
+    """Number of runs in the configuration; ``None`` without a configuration."""
     time_left_s: float | None
     time_left_is: str
-    """What the time left rests on, or why there is none."""
+    """Basis of the time left, or why it is not known."""
     not_asked_for: list[str] = field(default_factory=list)
 
     def of(self, state: State) -> list[RunState]:
@@ -72,25 +67,25 @@ class Progress:
 
     @property
     def finished(self) -> bool:
-        """Whether all that was asked for is done; where nobody says what was: all that was begun."""
+        """Whether all runs of the configuration are done; without one, all that were begun."""
         return bool(self.runs) and all(run.state == "done" for run in self.runs)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """The progress as plain data."""
         counts: dict[str, int] = {state: len(self.of(state)) for state in STATES}
         counts["disturbed"] = len(self.disturbed)
         return asdict(self) | {"counts": counts, "finished": self.finished}
 
 
 Seen = dict[Path, tuple[tuple[int, int], RunInfo]]
-"""What was read of records before, by the age and size of their ``run.json``."""
+"""Records read before, with the age and size of their ``run.json``."""
 
 
 def _info(folder: Path, seen: Seen) -> RunInfo:
-    """``run.json`` of a record all of whose files are there.
+    """``run.json`` of a complete record.
 
     Raises:
-        JoulecastError: what is missing or broken.
+        JoulecastError: a file is missing or broken.
     """
     try:
         facts = (folder / "run.json").stat()
@@ -119,7 +114,7 @@ def _seconds(start_utc: str, end_utc: str | None, now: datetime) -> float | None
 def _of_attempts(attempts: Sequence[Attempt], now: datetime) -> dict[str, Any]:
     """State, reason and seconds of a run that has no record."""
     for attempt in attempts:
-        if goes_on(attempt):
+        if is_running(attempt):
             return {"state": "running", "seconds": _seconds(attempt.started_utc, None, now)}
     if not attempts:
         return {"state": "waiting"}
@@ -134,12 +129,12 @@ def _of_attempts(attempts: Sequence[Attempt], now: datetime) -> dict[str, Any]:
 def run_state(
     results: Path, run: str, spec: RunSpec | None = None, seen: Seen | None = None
 ) -> RunState:
-    """State of one run, by its record and its attempts.
+    """State of one run, from its record and its attempts.
 
     Args:
-        results: the folder of the campaign's results.
-        spec: of the run, if it is known; a record that answers another one does not count.
-        seen: kept between calls, it spares reading again what did not change.
+        results: folder of the campaign's results.
+        spec: specification of the run, if known; a record of another one does not count.
+        seen: cache of unchanged records, to be passed to the next call.
     """
     seen, now = {} if seen is None else seen, datetime.now(UTC)
     attempts = attempts_at(results / "attempts", run)
@@ -161,7 +156,7 @@ def run_state(
                 facts = {"state": "waiting", "why": "its record answers another specification"}
     if facts.get("state") != "done":
         by_attempts = _of_attempts(attempts, now)
-        # An earlier failure does not matter once there is a record; an attempt in flight does.
+        # With a record, an earlier failure does not matter, but a running attempt does.
         if not facts or by_attempts["state"] == "running":
             facts = by_attempts
     setting: dict[str, Any] = {}
@@ -193,7 +188,7 @@ def _expected_s(run: RunState, done: Sequence[RunState]) -> float | None:
 
 def _time_left(runs: Sequence[RunState], asked: bool) -> tuple[float | None, str]:
     if not asked:
-        return None, "nobody says how many runs were asked for (give --config)"
+        return None, "the number of runs is not known (give --config)"
     open_runs = [run for run in runs if run.state != "done"]
     if not open_runs:
         return 0.0, "all is done"
@@ -212,15 +207,15 @@ def _time_left(runs: Sequence[RunState], asked: bool) -> tuple[float | None, str
 def progress_of(
     results: Path, specs: Iterable[RunSpec] | None = None, seen: Seen | None = None
 ) -> Progress:
-    """How far the campaign in a folder is.
+    """Progress of the campaign in a folder.
 
     Args:
-        results: the folder of its results; it may be empty, and need not exist where ``specs`` are given.
-        specs: the runs that were asked for; without them the runs are those that left a trace.
-        seen: kept between calls, it spares reading again what did not change.
+        results: folder of its results; need not exist if ``specs`` are given.
+        specs: the runs of the configuration; without them, all runs with a record or a journal.
+        seen: cache of unchanged records, to be passed to the next call.
 
     Raises:
-        JoulecastError: there is no such folder and nothing was asked for.
+        JoulecastError: the folder does not exist and there are no ``specs``.
     """
     if specs is None and not results.is_dir():
         raise JoulecastError(
@@ -241,7 +236,7 @@ def progress_of(
 
 
 def disturbed_pipelines(results: Path) -> list[Path]:
-    """Files of the pipelines that were run while other programs were at work."""
+    """Files of the pipelines that other programs disturbed."""
     found = []
     for pipeline in sorted((results / "pipelines").glob("*.json")):
         with suppress(JoulecastError):
@@ -251,10 +246,10 @@ def disturbed_pipelines(results: Path) -> list[Path]:
 
 
 def remove_disturbed(results: Path) -> list[str]:
-    """The names of the runs and pipelines that were removed because other programs had disturbed them.
+    """Names of the runs and pipelines that were removed because other programs had disturbed them.
 
-    The checks, the page and the table of pipelines, which show them, are removed too; the next start makes
-    all of it again.
+    The checks, the page and the table of pipelines, which show them, are removed too. The next start makes
+    all of these again.
 
     Raises:
         JoulecastError: no runs were measured in this folder, or one is being measured.
@@ -280,14 +275,14 @@ def remove_disturbed(results: Path) -> list[str]:
         pipeline.unlink()
         removed.append(pipeline.stem)
     if removed:
-        # What was made of all records: without it a campaign that is started again looks for them.
+        # Made from all records: where these files are missing, the next start looks for the records.
         for made in ("checks.csv", "index.html", "tables/partition_pipeline.csv"):
             (results / made).unlink(missing_ok=True)
     return removed
 
 
 def progress_line(progress: Progress, *, brief: bool = False) -> str:
-    """The counts and the time left, in one line; ``brief`` for beside a bar: no names and no reasons."""
+    """The counts and the time left in one line; if ``brief``, without names and reasons."""
     done, running = progress.of("done"), progress.of("running")
     of = "" if progress.total is None else f" of {progress.total}"
     disturbed = f" ({len(progress.disturbed)} of them disturbed)" if progress.disturbed else ""
@@ -314,7 +309,7 @@ def progress_line(progress: Progress, *, brief: bool = False) -> str:
 
 
 def progress_text(progress: Progress) -> str:
-    """The line, and below it every run with something wrong."""
+    """The line of :func:`progress_line`, and below it all runs with a problem."""
     lines = [f"{progress.results}: {progress_line(progress)}"]
     if not progress.runs:
         lines.append("no run has left a record (records/) or an attempt (attempts/) in this folder")

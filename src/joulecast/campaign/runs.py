@@ -1,6 +1,6 @@
-"""A campaign: the runs that a configuration asks for, each with its specification.
+"""The runs of a campaign's configuration, each with its specification.
 
-Where the platform is a recorded campaign, they are the runs that were recorded.
+If the platform is a recorded campaign, they are the recorded runs.
 """
 
 import math
@@ -62,7 +62,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
         for nodes in scale.nodes
         for repeat in range(1, scale.repeats + 1)
     }
-    # The sweep over batch sizes at N = 1, except what the campaign trains anyway.
+    # The sweep over batch sizes at N = 1, except batches that the campaign trains anyway.
     cells |= {
         (network, 1, batch, 1)
         for network in config.workload.networks
@@ -124,7 +124,7 @@ def _calibration_runs(config: Config, platform: Platform) -> list[RunSpec]:
 
 
 def _require_root(config: Config) -> None:
-    """Say before the first run what every one of them would find out."""
+    """Raise the error that every run would raise: the data set's folder is missing."""
     dataset, root = config.workload.dataset, config.workload.data_root
     if dataset in ROOT_LAYOUT and (root is None or not Path(root).is_dir()):
         found = "is not given" if root is None else f"{root} is no folder"
@@ -137,17 +137,17 @@ def _require_root(config: Config) -> None:
 def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     """All runs of a campaign in the order in which they are to be measured.
 
-    The order is shuffled by ``scale.seed``, so that a machine that drifts does not drift along with
-    the node count. A recorded campaign's runs come by name; the configuration's sections ``workload``,
-    ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` say nothing of them.
+    The order is shuffled by ``scale.seed``, so that a drift of the machine does not correlate with the node
+    count. A recorded campaign's runs are in order of their names; the configuration's sections ``workload``,
+    ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` do not affect them.
 
     Args:
         platforms: folder of the user's own platform files.
 
     Raises:
-        JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, or a
-            batch is smaller than the ranks, or the data set's root is no folder, or the recorded
-            campaign cannot be read.
+        JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, a batch is
+            smaller than the ranks, the data set's root is no folder, or the recorded campaign cannot be
+            read.
     """
     recorded = recorded_for(config.platform, platforms)
     if recorded is not None:
@@ -162,7 +162,7 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
 
 
 def run_table(runs: list[RunSpec]) -> pd.DataFrame:
-    """One row a run, indexed by its name: kind, network, nodes, ranks, batch, repeat, order."""
+    """Table with one row for each run, indexed by name: kind, network, nodes, ranks, batch, repeat, order."""
     rows = [
         {
             "run": spec.run,

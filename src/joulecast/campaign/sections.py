@@ -1,4 +1,4 @@
-"""The configuration's sections of the experiments that need no campaign: simulator, partitioning, tuning."""
+"""The configuration's sections for experiments without a campaign: simulator, partitioning, tuning."""
 
 from collections.abc import ValuesView
 from typing import Any, Literal
@@ -12,11 +12,11 @@ from joulecast.workloads.networks import check_size, network_info
 
 _LONGEST_NAME = 255
 _LARGEST = 10**12
-"""Of numbers in a configuration: bytes are the largest."""
+"""Largest number in a configuration, as needed for sizes in bytes."""
 
 
 class Section(BaseModel):
-    """Keys that belong together; others are refused."""
+    """A section of keys; others are refused."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False)
 
@@ -45,7 +45,7 @@ class Download(Section):
 
 
 def known_networks(networks: list[str]) -> list[str]:
-    """The networks themselves; a ``ValueError`` names one that is unknown."""
+    """The given networks; raises a ``ValueError`` with the name of an unknown one."""
     for name in networks:
         try:
             network_info(name)
@@ -55,7 +55,7 @@ def known_networks(networks: list[str]) -> list[str]:
 
 
 class SimulatorSection(Section):
-    """What is simulated, and what the simulator is judged on."""
+    """Simulations, and the measurements that the simulator is judged on."""
 
     emulated_network: str | None = Field(
         "recorded/emulated-network",
@@ -64,15 +64,15 @@ class SimulatorSection(Section):
     )
     real_training: str | None = Field(
         "recorded/two-core-training",
-        description="Measured steps of real training on two ranks, to judge the simulator on beside; "
-        "the rule measure_real_training leaves others in real-training below results. null: none.",
+        description="Measured steps of real training on two ranks, to judge the simulator on too; "
+        "the rule measure_real_training writes new ones to real-training below results. null: none.",
     )
     profile_ops: bool = Field(
         True, description="Measure what every op of the networks costs on this machine."
     )
     platforms: list[str] = Field(
         ["hc1", "hc2", "hc3", "dgx-h100", "dgx-h200", "tianhe3-mt", "tianhe3-ft"],
-        description="Platforms to forecast on, beside the campaign's own.",
+        description="Platforms to forecast on, in addition to the campaign's own.",
     )
     nodes: list[int] = Field(
         [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
@@ -84,7 +84,9 @@ class SimulatorSection(Section):
         ge=1,
         description="Samples of a device's step on those platforms (scale.batch_size here).",
     )
-    precision: Precision = Field("fp32", description="Whose peak rate those platforms compute at.")
+    precision: Precision = Field(
+        "fp32", description="Precision of the peak rate of those platforms."
+    )
     speed_devices: list[int] = Field(
         [8, 32, 64, 128, 1024, 10000],
         min_length=1,
@@ -111,15 +113,15 @@ class SimulatorSection(Section):
 
 
 class PipelineRun(Section):
-    """A pipeline that is run for real, a rank to a stage."""
+    """A pipeline that is run with a rank for each stage."""
 
     network: str = Field("resnet18", description="A network of the campaign's list.")
-    stages: int = Field(2, ge=1, description="Ranks; not more than there are cores.")
+    stages: int = Field(2, ge=1, description="Ranks, at most one for each core.")
     planner: Literal["exact", "uniform", "parameters", "cudasize", "hashrate"] = Field(
-        "exact", description="Who cuts the network."
+        "exact", description="Planner that cuts the network."
     )
     schedule: Literal["gpipe", "1f1b"] = Field("1f1b", description="Order of the micro-batches.")
-    micro_batches: int = Field(4, ge=1, description="That a batch is split into.")
+    micro_batches: int = Field(4, ge=1, description="Parts of a batch.")
     batch_size: int = Field(16, ge=1, description="Samples of a step.")
     image_size: int = Field(32, ge=8, description="Pixels of a side; the images are synthetic.")
 
@@ -137,7 +139,7 @@ class PipelineRun(Section):
 
     @property
     def name(self) -> str:
-        """What its files are called."""
+        """Name of its files."""
         return (
             f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
             f"-b{self.batch_size}-i{self.image_size}"
@@ -145,7 +147,7 @@ class PipelineRun(Section):
 
 
 class PartitionSection(Section):
-    """Which networks are cut into pipeline stages, and which pipelines are run."""
+    """Networks that are cut into pipeline stages, and pipelines that are run."""
 
     graphs: str | None = Field(
         "recorded/task-graphs",
@@ -161,7 +163,7 @@ class PartitionSection(Section):
         description="Networks to cut: those of the paper's Table 1, and the campaign's ViT.",
     )
     devices: list[int] = Field([4, 8], min_length=1, description="Numbers of stages.")
-    micro_batches: int = Field(16, ge=1, description="Of the predicted pipelines.")
+    micro_batches: int = Field(16, ge=1, description="Micro-batches of the predicted pipelines.")
     batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
     image_size: int | None = Field(
         None, description="Pixels there; null: 224 (Inception 299), as in the paper."
@@ -196,28 +198,28 @@ class PartitionSection(Section):
 DEFAULT_POLICY: Literal["curve"] = "curve"
 """Policy of a tuning, live or replayed, when none is named."""
 Criterion = Literal["cost", "energy", "time", "max-slowdown"]
-"""What of the measured power limits is chosen: the one of least cost, energy or time, or the lowest that is
-not slower than ``max_slowdown`` times the highest."""
+"""Choice among the measured power limits: the one of least cost, energy or time, or the lowest under which a
+training takes at most ``max_slowdown`` times as long as under the highest."""
 
 
 class RecurringTraining(Section):
-    """A training that recurs on this machine, and what may be chosen for it."""
+    """A training that recurs on this machine, and the choices of a tuner."""
 
-    network: str = Field("lenet5", description="What is trained, on scikit-learn's digits.")
+    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
     image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
-    target_accuracy: float = Field(0.9, gt=0, le=1, description="Of the test split.")
-    max_epochs: int = Field(60, ge=1, description="A try that needs more has failed.")
+    target_accuracy: float = Field(0.9, gt=0, le=1, description="Accuracy on the test split.")
+    max_epochs: int = Field(60, ge=1, description="A training that needs more has failed.")
     batch_sizes: list[int] = Field(
         [8, 16, 32, 64, 128, 256, 512], min_length=1, description="The only knob without a GPU."
     )
-    default_batch_size: int = Field(256, ge=1, description="What is used without tuning.")
+    default_batch_size: int = Field(256, ge=1, description="Batch size without tuning.")
     learning_rate: float = Field(
         0.05, gt=0, description="At the default batch size; it is scaled linearly with others."
     )
     max_learning_rate: float | None = Field(
         None, gt=0, description="The scaled learning rate is held to this; null: it is not."
     )
-    seed: int = Field(1, description="Of the policy, the weights and the order of batches.")
+    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
     gpu: int | None = Field(
         None, ge=0, description="As nvidia-smi numbers it; null: the first that CUDA shows."
@@ -261,7 +263,7 @@ class RecurringTraining(Section):
 
 
 class LiveTuningSection(RecurringTraining):
-    """A training that recurs on this machine, to be tuned as it goes."""
+    """A training that recurs on this machine, tuned from one recurrence to the next."""
 
     policy: Literal[
         "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
@@ -272,7 +274,7 @@ class LiveTuningSection(RecurringTraining):
 class TuningSection(Section):
     """Replays of the Zeus authors' traces (config/external/zeus_trace.yaml), and a training tuned live."""
 
-    eta: float = Field(0.5, ge=0, le=1, description="Weight of energy in the cost, beside time.")
+    eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
     seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
-    recurrences: int = Field(50, ge=10, le=10_000, description="Of every replay.")
+    recurrences: int = Field(50, ge=10, le=10_000, description="Trainings of every replay.")
     live: LiveTuningSection = LiveTuningSection()

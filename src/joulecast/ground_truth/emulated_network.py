@@ -29,7 +29,7 @@ from joulecast.ground_truth.session import (
     facts_of_now,
     kept_until_written,
 )
-from joulecast.training.ranks import command_line, find_launcher
+from joulecast.training.ranks import find_launcher, program_command
 
 _MPI_SETTINGS = {
     # Ranks of one machine would otherwise share memory behind the network's back.
@@ -103,7 +103,7 @@ def all_jobs(only: Sequence[str] | None = None) -> list[EmulatedJob]:
 
 def _facts(mpiexec: list[str], link: Link) -> dict[str, Any]:
     example = calibration_jobs()[0]
-    words = command_line(
+    words = program_command(
         PROGRAM.module, example.ranks, Path("JOB"), Path("OUT"), _in_nodes(example)
     )
     return {

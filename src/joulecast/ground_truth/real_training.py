@@ -39,7 +39,7 @@ from joulecast.ground_truth.session import (
     facts_of_now,
     kept_until_written,
 )
-from joulecast.training.ranks import one_thread_environment
+from joulecast.training.ranks import rank_environment
 
 ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
 SESSIONS, VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 2, 12
@@ -111,7 +111,7 @@ def _database(file: Path, network: str, ranks: int, workload: Workload) -> tuple
 
 
 def _facts(networks: Sequence[str], workload: Workload) -> dict[str, Any]:
-    environment = one_thread_environment()
+    environment = rank_environment(threads=1)
     return {
         **facts_of_now(_WHAT),
         "networks": list(networks),

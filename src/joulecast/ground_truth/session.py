@@ -17,15 +17,15 @@ from typing import Any, TextIO
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
-from joulecast.files.writing import explained_disk_errors, written_aside
+from joulecast.files.writing import written_aside
 from joulecast.ground_truth.disturbance import is_polluted
 from joulecast.ground_truth.jobs import Answer, Job
 from joulecast.ground_truth.results import Table
 from joulecast.power.foreign_load import load_before
 from joulecast.records.provenance import host_fingerprint, source_state, versions
-from joulecast.training.launch import ended_by_signals
 from joulecast.training.machine import machine_lock
-from joulecast.training.ranks import launch_ranks
+from joulecast.training.processes import ended_by_signals
+from joulecast.training.ranks import launch_ranks, opened_log
 
 Tell = Callable[[str], object]
 
@@ -120,7 +120,7 @@ class Session:
         Args:
             job: what is measured.
             program: of its ranks.
-            inside: as of :func:`joulecast.training.ranks.command_line`.
+            inside: as of :func:`joulecast.training.ranks.program_command`.
 
         Raises:
             JoulecastError: a launch failed.
@@ -187,10 +187,7 @@ def begun_session(
     Raises:
         JoulecastError: a fact has changed, or another measurement holds the machine.
     """
-    with explained_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        log = open(folder / "log.txt", "a", encoding="utf-8")  # noqa: SIM115 (closed below)
     begin = time.monotonic()
-    with log, ended_by_signals(), machine_lock(log) as lock:
+    with opened_log(folder / "log.txt") as log, ended_by_signals(), machine_lock(log) as lock:
         yield Session(folder, _resumed(folder, facts, same), log, lock)
     tell(f"{folder.name} measured in {time.monotonic() - begin:.0f} s")

@@ -28,14 +28,14 @@ def _load(text: str) -> Load:
 
 
 def main() -> None:
-    """Parse, measure, and take the whole job down if this rank fails."""
+    """Measure this rank's part of the run; end the whole job if it fails."""
     parser = argparse.ArgumentParser(prog="python -m joulecast.training", description=__doc__)
     parser.add_argument("--spec", type=Path, required=True, help="RunSpec as JSON")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run record")
     parser.add_argument("--load", type=_load, help="load before the run as JSON, if it is known")
     arguments = parser.parse_args()
     try:
-        # Here, so that a machine without MPI gets its reason where the launcher looks for it.
+        # Imported here, so that the lack of an MPI is reported as the launcher expects it.
         from joulecast.training.mpi import MPI
         from joulecast.training.run import measure_this_run
     except JoulecastError as error:
@@ -46,7 +46,7 @@ def main() -> None:
         measure_this_run(_read_spec(arguments.spec), arguments.out, comm, arguments.load)
     except BaseException as error:
         if comm.rank > 0:
-            # What all ranks find wrong, rank 0 says, and its abort ends the others meanwhile.
+            # An error of all ranks is reported by rank 0, which ends the others during this sleep.
             time.sleep(_LET_RANK_0_SPEAK_S)
         if isinstance(error, JoulecastError):
             say_reason(error, arguments.spec)

@@ -1,12 +1,12 @@
 """Sums of gradients over all ranks, in place, by one of three algorithms.
 
-``mpi``        one ``MPI_Allreduce`` on the buffer, whatever the library does inside.
-``shared``     ranks of one host: the buffers lie in one MPI shared-memory window and each rank adds
-               its own slice of all of them, a block that fits the cache at a time.
-``two_level``  as ``shared`` within a host, with every slice summed across hosts by its owner.
+``mpi``        one ``MPI_Allreduce`` on the buffer, by whatever algorithm the library chooses.
+``shared``     for ranks of one host: the buffers lie in one MPI shared-memory window, and each rank adds
+               up one slice of all of them, in blocks that fit the cache.
+``two_level``  ``shared`` within each host, and each slice summed across hosts by its rank.
 
-All of them hand out the buffer (so that gradients are written where they are reduced) and add in the
-order of the ranks of a host, so that all ranks end with the same bits.
+Gradients are written straight into the reducer's buffer. Within a host they are added in the order of the
+ranks, so that all ranks end with the same bits.
 """
 
 import shutil
@@ -41,12 +41,12 @@ class AllReduce(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back (collective)."""
+        """Free the memory (collective)."""
         ...
 
 
 class MpiAllReduce:
-    """``MPI_Allreduce``, in place."""
+    """A reducer that calls ``MPI_Allreduce`` in place."""
 
     name = "mpi"
 
@@ -68,7 +68,7 @@ class MpiAllReduce:
 
 
 class SharedAllReduce:
-    """Slices of a shared-memory window; across hosts too when there are several."""
+    """A reducer on slices of a shared-memory window; it sums them across hosts when there are several."""
 
     def __init__(self, hosts: Hosts, elements: int, dtype: DTypeLike, yields: bool) -> None:
         self.name = "shared" if hosts.count == 1 else "two_level"
@@ -103,8 +103,8 @@ class SharedAllReduce:
             )
 
     def arrive(self) -> None:
-        # The ranks of the host are enough: a slice that crosses hosts waits for its peers anyway,
-        # but that wait would be booked as copying, so all ranks are waited for.
+        # To be correct, waiting for the ranks of this host would do. A slice that crosses hosts would then
+        # wait later, and that wait would count as copying, so all ranks are waited for here.
         self._window.Sync()
         arrive(self._hosts.comm, self._yields)
         self._window.Sync()
@@ -160,7 +160,7 @@ class SharedAllReduce:
         self._window.Sync()
         if not hosts.is_leader:
             self.buffer[:] = self._of_rank[0]
-        # The leader may not write its next gradients before everybody has read.
+        # The leader may not write its next gradients before all ranks have read.
         arrive(hosts.local, self._yields)
 
     def close(self) -> None:
@@ -171,8 +171,8 @@ class SharedAllReduce:
 
 
 def _memory_is_shared(hosts: Hosts) -> bool:
-    """Whether MPI can share memory between all ranks of every host; emulated nodes of one host and
-    containers keep them apart."""
+    """Whether MPI can share memory between all ranks of each host; emulated nodes and containers prevent
+    it."""
     together = hosts.comm.Split_type(MPI.COMM_TYPE_SHARED)
     shared = bool(hosts.comm.allreduce(hosts.local.size <= together.size, op=MPI.LAND))
     together.Free()
@@ -182,16 +182,16 @@ def _memory_is_shared(hosts: Hosts) -> bool:
 def open_allreduce(
     algorithm: str, hosts: Hosts, elements: int, dtype: DTypeLike, yields: bool = False
 ) -> AllReduce:
-    """Open a reducer of ``elements`` numbers.
+    """A reducer of ``elements`` numbers.
 
     Args:
-        yields: give the core away while waiting, for ranks that share cores.
+        yields: release the core while waiting, for ranks that share cores.
 
     Raises:
-        JoulecastError: ``shared`` across hosts or where memory is not shared, or too little of it.
+        JoulecastError: ``shared`` across hosts, or without shared memory; or shared memory is too small.
     """
-    # Where no two ranks share a host there is nothing for a window to do, and MPI moves ordinary
-    # memory (huge pages) a tenth faster than a window's.
+    # With one rank on each host a window has no use, and MPI transfers ordinary memory (huge pages) a
+    # tenth faster than that of a window.
     alone = hosts.count == hosts.comm.size
     if algorithm == "mpi" or (algorithm == "two_level" and (alone or not _memory_is_shared(hosts))):
         return MpiAllReduce(hosts, elements, dtype, yields)

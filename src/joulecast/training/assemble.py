@@ -1,4 +1,4 @@
-"""The record of a run, put together by rank 0 from what all ranks hand over."""
+"""The record of a run, assembled by rank 0 from what all ranks hand over."""
 
 import math
 import os
@@ -14,17 +14,17 @@ from joulecast.records.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLU
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import RunSpec
+from joulecast.training.from_ranks import FromRank, Measured
 from joulecast.training.mpi import MPI
-from joulecast.training.run import FromRank, Measured
 
 _SEEN_S = 1.0
-"""Least seconds in which foreign load is looked at, as far as the sampler ran so long."""
+"""Foreign load is judged over at least this many seconds, as far as the sampler ran that long."""
 _SHORTEST_JUDGED_S = 0.2
-"""Clock ticks of 10 ms say too little of what happened in less time."""
+"""In less time, foreign load is not judged: the kernel counts work in ticks of 10 ms."""
 
 
 def _nodes_by_device(samplers: list[FromRank]) -> dict[str | None, list[str]]:
-    """The nodes that read each device: several where containers of one machine pass for hosts."""
+    """The nodes that read each device: several where containers of one machine count as hosts."""
     nodes: dict[str | None, list[str]] = {None: []}
     for rank in samplers:
         assert rank.sampled is not None
@@ -103,15 +103,15 @@ def _finite(value: float | None) -> float | None:
 
 
 def _load_during(samplers: list[FromRank], outcome: Outcome) -> Load | None:
-    """What other programs did during the run, on the machine where they did most; ``None`` if not known.
+    """Load by other programs during the run, on the machine where it was highest; ``None`` if not known.
 
-    A run of less than a second is seen with what came just before and after it.
+    For a run of less than a second, the time just before and after it counts too.
     """
     loads = []
     around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
     machines: dict[str, list[FromRank]] = {}
     for rank in samplers:
-        # Containers of one machine see the work of all of it: only together do they know what is foreign.
+        # Containers of one machine see all its work: only together do they know how much is foreign.
         boot = rank.host.partition(":")[2]
         machines.setdefault(rank.host if boot == "unknown-boot" else boot, []).append(rank)
     for ranks in machines.values():
@@ -143,14 +143,14 @@ def assemble(
     """The record of a run.
 
     Args:
-        ranks: what each rank handed over, in the order of the ranks.
-        load_before: what other programs did before the run.
+        ranks: in their order, what each one has handed over.
+        load_before: load by other programs before the run.
     """
     samplers = [rank for rank in ranks if rank.sampled is not None]
     power, activity = _frames(samplers)
     did: dict[str, Any] = {key: _finite(value) for key, value in measured.outcome.items()}
     outcome = Outcome(
-        # Ranks leave the barrier one after the other; the run lasts from the first to the last.
+        # Ranks leave the barrier one after the other; the run lasts from the first start to the last stop.
         start_s=min(rank.start_s for rank in ranks),
         stop_s=max(rank.stop_s for rank in ranks),
         peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),

@@ -1,8 +1,8 @@
-"""Calibration runs: what MC2 needs beside training, each measured alone.
+"""Calibration runs, each of which measures one part of MC2 alone.
 
-``idle``           the process is loaded and does nothing: the power of an idle node.
-``allreduce``      sums of several sizes, nothing between: the communication's time and power.
-``sleeping_rank``  all ranks but the last wait for one that sleeps: the power of waiting.
+``idle``           a loaded process that does nothing: the power of an idle node.
+``allreduce``      sums of several sizes without pause: the communication's time and power.
+``sleeping_rank``  all ranks wait for the last one, which sleeps: the power of waiting.
 """
 
 import time
@@ -20,7 +20,7 @@ def _elements(nbytes: int) -> int:
 
 
 def load_what_training_loads() -> None:
-    """Bring the process into the state in which training leaves it between steps."""
+    """Bring the process into the state that it has between two training steps."""
     import torch
 
     from joulecast.workloads import networks
@@ -30,7 +30,7 @@ def load_what_training_loads() -> None:
 
 
 def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageClock) -> list[int]:
-    """Sum buffers of every size ``repeats`` times; the bytes of each step."""
+    """The bytes of each step, after buffers of every size have been summed ``repeats`` times."""
     step_bytes: list[int] = []
     for size in calibration.sizes_bytes:
         elements = _elements(size)
@@ -47,7 +47,7 @@ def run_allreduce(reducer: AllReduce, calibration: Calibration, clock: StageCloc
 def run_sleeping_rank(
     calibration: Calibration, hosts: Hosts, clock: StageClock, yields: bool
 ) -> None:
-    """The last rank sleeps; the others wait for it as they do in training."""
+    """Sleep on the last rank; wait for it on the others, as in training."""
     last = hosts.comm.size - 1
     arrive(hosts.comm, yields)
     if hosts.comm.rank == last:
@@ -62,7 +62,7 @@ def run_sleeping_rank(
 def run(
     spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool
 ) -> tuple[float, float, list[int] | None, str | None]:
-    """Run a calibration; start and stop on this host's clock, bytes of each step, algorithm."""
+    """Start and stop of a calibration on this host's clock, bytes of each step, algorithm."""
     assert spec.calibration is not None
     calibration, step_bytes, reducer = spec.calibration, None, None
     if spec.kind == "idle":
@@ -71,7 +71,7 @@ def run(
         elements = _elements(max(calibration.sizes_bytes))
         reducer = open_allreduce(calibration.algorithm, hosts, elements, np.float32, yields)
         reducer.arrive()
-        reducer.sum(0, elements)  # the first touch of the memory is not what is measured
+        reducer.sum(0, elements)  # the first use of the memory is slow, and not measured
     arrive(hosts.comm, yields)
     start = time.monotonic()
     if reducer is not None:

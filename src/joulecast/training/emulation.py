@@ -1,16 +1,16 @@
-"""Slower nodes on fast cores: padding that gives every node count the same node speed.
+"""Emulated slower nodes: stages are padded so that nodes have the same speed at every node count.
 
-Ranks that share cores would make a node slower the more nodes there are. So one rank of the host first
-measures compute and update alone on a free machine, and then every rank stretches each of its own to
-``nodes_per_core`` times that. A stage that took longer all the same (the cores were not enough) is
-an overrun, and its share is kept in the record.
+Without padding, ranks that share cores would be slower the more nodes there are. So one rank of the host
+first times compute and update alone on a free machine. Then all ranks extend each of these stages to
+``nodes_per_core`` times that. A stage that still took longer, for want of cores, is an overrun; the record
+has the share of overruns.
 """
 
 import time
 
 
 class NodeSpeed:
-    """How long the stages of an emulated node last; without emulation it pads nothing."""
+    """The durations of an emulated node's stages; without emulation nothing is padded."""
 
     def __init__(self, nodes_per_core: int = 1) -> None:
         self.nodes_per_core = nodes_per_core
@@ -21,19 +21,19 @@ class NodeSpeed:
         """Sleep until ``stage``, begun at ``started``, has lasted as long as on an emulated node.
 
         Args:
-            share: this rank's work in units of the reference's (batches that differ by a sample).
+            share: this rank's work relative to the reference (batches may differ by a sample).
         """
         if stage not in self.reference_s:
             return
         due = started + self.reference_s[stage] * share * self.nodes_per_core
         now = time.monotonic()
         self._padded += 1
-        # A millisecond is what the sleep itself is off by.
+        # Sleep itself is inexact by a millisecond.
         self._overran += now > due + 1e-3
         time.sleep(max(0.0, due - now))
 
     def restart_count(self) -> None:
-        """Forget the overruns so far (those of the warm-up)."""
+        """Discard the overruns so far (those of the warm-up)."""
         self._padded = self._overran = 0
 
     @property

@@ -1,8 +1,8 @@
-"""Gradients: flat buckets that are summed over the ranks, under the backward pass or after it.
+"""Gradients in flat buckets that are summed over the ranks, during the backward pass or after it.
 
-Autograd hands over one gradient a parameter; it is copied once, into the flat buffer of the reducer,
-and let go. Buckets are runs of that buffer in the order in which backward finishes, and all ranks
-reduce them in that order. On a GPU the flat buffer has a twin there, and a bucket moves once each way.
+Each gradient from autograd is copied once, into the flat buffer of the reducer, and freed. Buckets are
+contiguous parts of that buffer in the order in which backward fills them, and all ranks reduce them in that
+order. On a GPU the flat buffer has a copy there, and a bucket is transferred once in each direction.
 """
 
 import queue
@@ -34,11 +34,11 @@ class GradientBuckets:
     """The gradients of some parameters in a flat buffer shared with a reducer.
 
     Args:
-        parameters: all of one floating dtype; those without ``requires_grad`` are left alone.
-        bucket_bytes: least size of a bucket (the last may be smaller).
-        overlap: reduce a bucket in a thread of its own as soon as it is full.
-        yields: waiting ranks give their core away.
-        cuda_aware: hand GPU memory to MPI instead of staging through the host.
+        parameters: all of one floating dtype; those without ``requires_grad`` are ignored.
+        bucket_bytes: smallest size of a bucket (the last may be smaller).
+        overlap: reduce each bucket in a separate thread as soon as it is full.
+        yields: release the core while waiting.
+        cuda_aware: pass GPU memory to MPI instead of copying it to the host.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class GradientBuckets:
 
     @property
     def algorithm(self) -> str:
-        """What really reduces: the reducer's name, with ``cuda-aware`` where MPI reads the GPU."""
+        """Name of the reducer in use, with ``cuda-aware`` where MPI reads GPU memory."""
         return f"{self.reducer.name}:cuda-aware" if self._cuda_aware else self.reducer.name
 
     def _lay_out(self, bucket_bytes: float) -> None:
@@ -108,7 +108,7 @@ class GradientBuckets:
 
     @torch.no_grad()
     def broadcast_parameters(self) -> None:
-        """Give the parameters of every rank the values of rank 0's, by way of the buffer."""
+        """Copy the parameters of rank 0 to all ranks, through the buffer."""
         root = self._comm.rank == 0
         if root:
             for parameter, view in zip(self.parameters, self._views, strict=True):
@@ -152,7 +152,7 @@ class GradientBuckets:
         part = slice(bucket.start, bucket.stop)
         begin = time.monotonic()
         if bucket.ready is not None:
-            # Backward goes on in its own stream; only this bucket has to be there.
+            # Waits for this bucket only: backward continues in its own stream.
             bucket.ready.synchronize()
         ready = time.monotonic()
         if self._side is not None and not self._cuda_aware:
@@ -177,11 +177,10 @@ class GradientBuckets:
         self._clock.record("communicating_copy", together, end)
 
     def finish(self) -> list[Tensor]:
-        """After backward: reduce what is left and return the summed gradients.
+        """The summed gradients after backward, once the remaining buckets are reduced.
 
-        Returns:
-            One view into the flat buffer for each of :attr:`parameters`, valid until the next
-            backward. A parameter that backward did not reach counts as zero on this rank.
+        There is one view into the flat buffer for each of :attr:`parameters`, valid until the next backward.
+        A parameter that backward did not reach counts as zero on this rank.
         """
         for bucket in self._buckets:
             for index in bucket.missing:
@@ -204,7 +203,7 @@ class GradientBuckets:
         return self._views
 
     def discard(self) -> list[Tensor]:
-        """Forget the gradients of a backward pass that ran with :attr:`overlap` off; zeros instead."""
+        """Zeros in place of the gradients of a backward pass that ran with :attr:`overlap` off."""
         self._flat.zero_()
         for bucket in self._buckets:
             bucket.missing = set(bucket.members)
@@ -212,7 +211,7 @@ class GradientBuckets:
         return self._views
 
     def close(self) -> None:
-        """Stop the thread, remove the hooks and give the buffer back (collective)."""
+        """Stop the thread, remove the hooks and free the buffer (collective)."""
         if self._thread is not None:
             self._launched.put(None)
             self._thread.join()

@@ -1,9 +1,8 @@
-"""Who sits where, and what time it is there.
+"""The hosts of a job's ranks, and their clocks.
 
-Ranks are grouped by physical host (name and boot id, so that several node names of one machine count
-once). The run clock is rank 0's monotonic clock; hosts elsewhere are brought onto it by an offset
-that ping-pong measures before and after the run, the round trip with the least delay being the best
-witness.
+Ranks are grouped by physical host (name and boot id, so that several node names of one machine count once).
+The run clock is rank 0's monotonic clock. The offsets of other hosts' clocks are measured by ping-pong before
+and after the run, from the round trip with the least delay.
 """
 
 import os
@@ -36,7 +35,7 @@ class Hosts:
 
     @classmethod
     def of(cls, comm: MPI.Intracomm, name: str | None = None) -> "Hosts":
-        """Group ``comm`` by host; ``name`` takes the place of this host's own (for tests)."""
+        """The hosts of ``comm``; ``name`` replaces this host's own (for tests)."""
         of_rank = comm.allgather(physical_host() if name is None else name)
         distinct = tuple(dict.fromkeys(of_rank))
         local = cast(MPI.Intracomm, comm.Split(distinct.index(of_rank[comm.rank]), comm.rank))
@@ -46,30 +45,32 @@ class Hosts:
 
     @property
     def count(self) -> int:
-        """Distinct physical hosts."""
+        """Number of distinct physical hosts."""
         return len(self.names)
 
     @property
     def label(self) -> str:
-        """This host's name in records: with a piece of its boot id where another has the same name."""
+        """This host's name in records, with part of its boot id where another has the same name."""
         name, _, boot = self.own.partition(":")
         alike = sum(other.partition(":")[0] == name for other in self.names)
         return name if alike == 1 else f"{name}~{boot[:8]}"
 
     def usable_cores(self) -> int:
-        """Cores that the ranks of this host may use together; they all ask. A scheduler may bind each rank
-        to cores of its own."""
+        """Number of cores that the ranks of this host may use together (collective on the host).
+
+        A scheduler may have bound each rank to different cores.
+        """
         return len(set().union(*self.local.allgather(os.sched_getaffinity(0))))
 
     @property
     def is_leader(self) -> bool:
-        """Whether this rank speaks for its host."""
+        """Whether this rank acts for its host."""
         return self.local.rank == 0
 
 
 def arrive(comm: MPI.Comm, yields: bool) -> None:
-    """Wait until all ranks are here. MPI waits busily; with ``yields`` the core is given away
-    meanwhile, which ranks that share cores need."""
+    """Wait for all ranks. MPI spins meanwhile; with ``yields`` the core is released, as ranks that share
+    cores need."""
     if not yields:
         comm.Barrier()
         return
@@ -79,7 +80,7 @@ def arrive(comm: MPI.Comm, yields: bool) -> None:
 
 
 def arrive_slowly(comm: MPI.Comm) -> None:
-    """Wait for ranks that are still setting up, leaving them all of the machine."""
+    """Wait for ranks that are still setting up, with hardly any use of a core."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(_SLOW_POLL_S)
@@ -87,8 +88,8 @@ def arrive_slowly(comm: MPI.Comm) -> None:
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """Add ``offset_s`` to a host's monotonic clock for rank 0's, off by ``uncertainty_s`` at most;
-    ``at_s`` is when that was measured, on the host's own clock."""
+    """Rank 0's clock minus a host's own, with its largest error; ``at_s`` is when it was measured, on the
+    host's clock."""
 
     offset_s: float
     uncertainty_s: float
@@ -97,12 +98,11 @@ class ClockOffset:
 
 @dataclass(frozen=True)
 class RunClock:
-    """Brings times of one host's monotonic clock onto the run clock.
+    """Converts times of one host's monotonic clock to the run clock.
 
-    Clocks of two hosts drift apart by some 10 ppm, tens of milliseconds in an hour. Between the
-    measurements before and after the run the offset is taken to change evenly.
-
-    ``origin_s`` is the run clock's zero on rank 0's monotonic clock.
+    Clocks of two hosts drift apart by some 10 ppm, tens of milliseconds in an hour. The offset is taken to
+    change linearly between the measurements before and after the run. ``origin_s`` is the run clock's zero
+    on rank 0's monotonic clock.
     """
 
     origin_s: float
@@ -115,7 +115,7 @@ class RunClock:
 
     @property
     def drift(self) -> float:
-        """Seconds that the offset grows by in a second."""
+        """Growth of the offset, in seconds per second."""
         grown = self.after.offset_s - self.before.offset_s
         return grown / self._lasted_s if self._lasted_s > 0 else 0.0
 
@@ -124,7 +124,7 @@ class RunClock:
         return host_s + offset - self.origin_s
 
     def facts(self) -> dict[str, float]:
-        """What the record says of the clock; the offset is that before the run."""
+        """The clock's facts for the record; the offset is that before the run."""
         doubt_s = self.before.uncertainty_s + self.after.uncertainty_s
         return {
             "offset_s": self.before.offset_s,
@@ -146,7 +146,7 @@ def _ping(comm: MPI.Intracomm, other: int) -> tuple[float, float, float]:
 
 
 def clock_offsets(hosts: Hosts) -> dict[str, ClockOffset]:
-    """Offset of every host's clock from rank 0's; all ranks call it and get the same answer."""
+    """Offset of every host's clock from rank 0's, the same on all ranks (collective)."""
     comm = hosts.comm
     leaders = comm.allgather((hosts.is_leader, hosts.own))
     offsets = {leaders[0][1]: ClockOffset(0.0, 0.0, 0.0)}

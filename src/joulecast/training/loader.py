@@ -1,8 +1,8 @@
-"""Batches: sharded over the ranks, seeded, and prepared ahead.
+"""Batches, divided over the ranks, seeded, and prepared ahead.
 
-The order of an epoch is a permutation of seed and epoch. A global batch is the next run of it, and
-each rank takes its part of that run, so that N ranks together see what one rank would. Uneven batches
-go to the ranks with sizes that differ by one at most.
+The order of an epoch is a permutation given by seed and epoch. A global batch is the next piece of it, and
+each rank takes a part, so that N ranks together see the images that one rank would. The parts of the ranks
+differ in size by one at most.
 """
 
 import queue
@@ -21,14 +21,14 @@ Batch = tuple[Tensor, Tensor]
 
 
 def rank_share(global_batch: int, ranks: int, rank: int) -> tuple[int, int]:
-    """First and last + 1 place of a rank's part in a global batch."""
+    """Begin and end (exclusive) of a rank's part in a global batch."""
     return global_batch * rank // ranks, global_batch * (rank + 1) // ranks
 
 
 def batch_indices(
     length: int, global_batch: int, ranks: int, rank: int, seed: int
 ) -> Iterator[list[int]]:
-    """Indices of this rank's batches, without end; a global batch may span two epochs."""
+    """Endless indices of this rank's batches; a global batch may span two epochs."""
     first, last = rank_share(global_batch, ranks, rank)
     epoch = 0
     order = np.random.default_rng((seed, epoch)).permutation(length)
@@ -42,7 +42,7 @@ def batch_indices(
 
 
 class _IndexedBatches(torch.utils.data.Dataset[Batch]):
-    """A torch data set whose index is a whole batch, for worker processes."""
+    """A torch data set with whole batches as items, for worker processes."""
 
     def __init__(self, images: Images) -> None:
         self._images = images
@@ -56,8 +56,8 @@ class Loader:
 
     Args:
         workers: processes that prepare batches; 0 prepares them in a thread of this rank.
-        prefetch: batches prepared ahead (per worker); 0 prepares each when it is asked for.
-        slow_down: with 0 workers, a batch is held back to this multiple of its CPU time (emulation).
+        prefetch: batches prepared ahead (per worker); with 0, each is prepared when it is needed.
+        slow_down: without workers, a batch takes this multiple of its CPU time (emulation).
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Loader:
         self._worker_batches: Iterator[Batch] | None = None
         self._queue: queue.Queue[Batch | BaseException] = queue.Queue(max(1, prefetch))
         if workers:
-            # Not fork: the parent has MPI and its threads running.
+            # No fork, as MPI and its threads run in the parent.
             self._worker_batches = iter(
                 torch.utils.data.DataLoader(
                     _IndexedBatches(images),
@@ -127,7 +127,7 @@ class Loader:
         return self
 
     def close(self) -> None:
-        """Stop preparing."""
+        """Stop the preparation of batches."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

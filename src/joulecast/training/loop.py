@@ -33,19 +33,19 @@ _INCEPTION_AUXILIARY_WEIGHT = 0.4  # Szegedy et al. 2016, section 4
 def keep_freed_memory() -> None:
     """Let the C library keep memory that torch frees, instead of returning it to the kernel.
 
-    Every backward frees and takes its gradients anew; when each of them is mapped and faulted in
-    again, VGG16 spends a fifth of its step on page faults. Peak memory stays the same.
+    Each backward pass frees and allocates its gradients again. If the kernel has to map them each time, VGG16
+    spends a fifth of its step on page faults. Peak memory stays the same.
     """
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, -1)
     except (OSError, AttributeError):
-        pass  # not glibc: slower, nothing else
+        pass  # another C library: only slower
 
 
 def loss_sum(outputs: Any, labels: Tensor) -> Tensor:
-    """Cross entropy summed over the batch, with Inception's auxiliary classifier where there is one."""
+    """Cross entropy summed over the batch, including Inception's auxiliary classifier."""
     if isinstance(outputs, Tensor):
         return nn.functional.cross_entropy(outputs, labels, reduction="sum")
     main = nn.functional.cross_entropy(outputs.logits, labels, reduction="sum")
@@ -54,7 +54,7 @@ def loss_sum(outputs: Any, labels: Tensor) -> Tensor:
 
 
 def broadcast_replica(network: nn.Module, buckets: GradientBuckets, comm: MPI.Intracomm) -> None:
-    """Give every rank the parameters and buffers of rank 0."""
+    """Copy the parameters and buffers of rank 0 to all ranks."""
     buckets.broadcast_parameters()
     for buffer in network.buffers():
         on_host = buffer.detach().cpu().contiguous()
@@ -70,7 +70,7 @@ def momentum_step(
     learning_rate: float,
     momentum: float,
 ) -> None:
-    """One fused step of SGD with momentum; ``momenta`` are updated with the parameters."""
+    """Do one fused step of SGD with momentum; updates ``momenta`` and the parameters."""
     sgd(
         list(parameters),
         gradients,
@@ -88,7 +88,7 @@ def momentum_step(
 
 
 def weights_sha256(network: nn.Module) -> str:
-    """Hash of all parameters; buffers (batch statistics) are each rank's own and left out."""
+    """Hash of all parameters, without buffers (batch statistics), which differ between ranks."""
     digest = hashlib.sha256()
     for parameter in network.parameters():
         digest.update(parameter.detach().cpu().contiguous().view(-1).numpy().data)
@@ -96,10 +96,10 @@ def weights_sha256(network: nn.Module) -> str:
 
 
 def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
-    """The device of this rank; ranks of a host take its GPUs in turn.
+    """The device of this rank; the GPUs of a host are assigned to its ranks in turn.
 
     Raises:
-        JoulecastError: a GPU is asked for and there is none.
+        JoulecastError: the specification asks for a GPU and there is none.
     """
     assert spec.training is not None
     if spec.training.device == "cpu":
@@ -115,7 +115,7 @@ def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
 
 @dataclass
 class Trained:
-    """What the loop leaves: run-clock-free times are this host's monotonic clock."""
+    """Result of the loop; its times are on this host's monotonic clock."""
 
     start: float
     stop: float
@@ -128,14 +128,14 @@ class Trained:
 
 @dataclass(frozen=True)
 class Splits:
-    """A data set that is open already, for those who train on it again and again."""
+    """Both splits of an open data set, for repeated trainings."""
 
     train: Images
     test: Images
 
     @classmethod
     def of(cls, workload: Workload) -> "Splits":
-        """Open both splits of a workload's data set."""
+        """Both splits of a workload's data set, opened."""
         w = workload
         train, test = (
             open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=train)
@@ -148,7 +148,7 @@ class Trainer:
     """One rank's replica, optimiser state, loader and gradient buckets.
 
     Args:
-        splits: the workload's data set where it is open already; it is opened here otherwise.
+        splits: the workload's data set; opened here if ``None``.
     """
 
     def __init__(
@@ -208,13 +208,13 @@ class Trainer:
         if self.hosts.comm.rank == 0:
             network = build_network(w.network, w.image_size, w.patch_size, w.classes)
         else:
-            # Rank 0's weights will replace these, so the seconds of drawing them are saved.
+            # Not drawn, which takes seconds: the weights of rank 0 will replace them.
             with _NoInitialisation():
                 network = build_network(w.network, w.image_size, w.patch_size, w.classes)
         return network.double() if self.training.precision == "fp64" else network
 
     def forward_backward(self, batch: Batch) -> float:
-        """Computing: the gradients of this rank's part of the batch's mean loss; its loss sum."""
+        """This rank's loss sum; leaves the gradients of its part of the batch's mean loss."""
         images, labels = (part.to(self.device, non_blocking=True) for part in batch)
         if self.training.precision == "fp64":
             images = images.double()
@@ -225,14 +225,14 @@ class Trainer:
         )
         with autocast:
             loss = loss_sum(self.network(images), labels)
-        # Divided by the global batch, the plain sum over ranks is the gradient of the global mean.
+        # Divided by the global batch size, so that the sum over ranks is the gradient of the global mean.
         (loss / self.training.global_batch_size).backward()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return float(loss.detach())
 
     def update(self, gradients: list[Tensor]) -> None:
-        """One fused step of SGD with momentum."""
+        """Do one fused step of SGD with momentum."""
         training = self.training
         momentum_step(
             self.parameters, gradients, self._momenta, training.learning_rate, training.momentum
@@ -241,7 +241,7 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
     def measure_reference(self) -> None:
-        """For emulation: one rank of the host times compute and update while the others rest."""
+        """Time compute and update on one rank of the host while the others are idle, for emulation."""
         if self.speed.nodes_per_core == 1:
             return
         times: dict[str, float] | None = None
@@ -259,7 +259,7 @@ class Trainer:
             begin = time.monotonic()
             self.forward_backward(batch)
             computed = time.monotonic()
-            # Zero gradients on zero momentum: the time of an update that changes nothing.
+            # With zero gradients and momenta the update changes nothing, and takes as long as any.
             zeros = self.buckets.discard()
             discarded = time.monotonic()
             self.update(zeros)
@@ -273,7 +273,7 @@ class Trainer:
         return best
 
     def step(self) -> float:
-        """One training step with its stages booked; this rank's loss sum."""
+        """This rank's loss sum of one training step, whose stages are recorded."""
         clock = self.clock
         with clock.stage("materials"):
             batch = next(self.loader)
@@ -290,7 +290,7 @@ class Trainer:
 
     @torch.no_grad()
     def accuracy(self) -> float:
-        """Share of the test split that is classified right, each rank taking a part of it."""
+        """Share of the test split that is classified correctly; each rank takes a part of it."""
         w, comm = self.workload, self.hosts.comm
         if self._test is None:
             self._test = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
@@ -311,12 +311,12 @@ class Trainer:
         progress: Callable[[int, float], None],
         go_on: Callable[[int, float], bool] | None = None,
     ) -> Trained:
-        """Warm up, then train to the given steps or to the target accuracy.
+        """Warm up, then train for the given steps or to the target accuracy.
 
         Args:
             progress: called after every step with the steps done and this rank's mean loss.
-            go_on: asked after every evaluation that missed the target, with the steps done and the
-                accuracy, whether to go on; all ranks have to answer alike.
+            go_on: called after every evaluation that missed the target, with the steps done and the
+                accuracy; says whether to continue, and the same on all ranks.
         """
         training, comm, clock = self.training, self.hosts.comm, self.clock
         self.measure_reference()
@@ -350,13 +350,13 @@ class Trainer:
         return Trained(start, stop, done, samples, total, accuracy, reached)
 
     def close(self) -> None:
-        """Stop threads and give shared memory back (collective)."""
+        """Stop threads and free shared memory (collective)."""
         self.loader.close()
         self.buckets.close()
 
 
 class _NoInitialisation(torch.overrides.TorchFunctionMode):
-    """Under it the functions of ``torch.nn.init`` leave their tensor as it is."""
+    """Mode in which the functions of ``torch.nn.init`` do not change their tensor."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

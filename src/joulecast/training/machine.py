@@ -1,12 +1,12 @@
 """The machine of a measurement: held by one measurement at a time, and quiet when it begins.
 
-Who holds the machine has bound a name, an abstract UNIX socket, which is the machine's: of no folder, user
-or checkout, and not there for anybody to plant or remove. The processes of the measurement inherit the
-socket, so that the name is taken until the last of them is gone, also when their starter was killed. Of
-another user's process nothing is believed but what the kernel says.
+A measurement holds the machine by binding an abstract UNIX socket. Its name belongs to the machine, not to a
+folder, user or checkout, and is no file that somebody could create or remove. The processes of the
+measurement inherit the socket, so the machine is held until the last of them is gone, even if their starter
+was killed. About other users' processes only the kernel is trusted.
 
-A small file of the user's keeps the time of the last wait that ended without quiet: for a while after it,
-the next measurements do not wait again.
+A small file of the user has the time of the last wait that did not lead to a quiet machine: for some minutes
+after it, measurements do not wait again.
 """
 
 import errno
@@ -32,7 +32,7 @@ _NAME = "joulecast-measurement"
 """Name of the socket, for all users and checkouts of a machine (of a network namespace)."""
 
 LONGEST_WAIT_S = 2 * 3600.0
-"""How long the end of another measurement is waited for, unless a run may itself take longer."""
+"""Longest wait for the end of another measurement, unless a run may itself take longer."""
 
 _LOOK_S = 0.2
 _MOST_HOLDERS = 3
@@ -41,7 +41,7 @@ _NO_NEW_WAIT_S = 600.0
 
 
 def _described(pid: int) -> str:
-    """A process as an error names it; its command is text that its owner has chosen."""
+    """A process for an error message; its command is cleaned, as its owner can choose any text."""
     try:
         process = psutil.Process(pid)
         command, user = " ".join(process.cmdline()) or process.name(), process.username()
@@ -53,7 +53,7 @@ def _described(pid: int) -> str:
 
 
 def _binder() -> str:
-    """What the kernel says of the process that bound the name: it may be gone, and its children hold it."""
+    """The process that bound the name, from the kernel: it may be gone while its children hold the name."""
     with suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
         asking.setblocking(False)
         asking.connect(f"\0{_NAME}")
@@ -68,7 +68,7 @@ def _binder() -> str:
 
 
 def holders() -> str:
-    """The processes that hold the machine, for a person."""
+    """The processes that hold the machine, as text for the user."""
     with suppress(OSError):
         lines = Path("/proc/net/unix").read_text().splitlines()
         nodes = {line.split()[6] for line in lines if line.endswith(f" @{_NAME}")}
@@ -101,7 +101,7 @@ def _is_bound(name: socket.socket) -> bool:
 
 @contextmanager
 def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int]:
-    """Hold this host for one measurement; gives the lock's descriptor for children to inherit.
+    """Hold this host for one measurement; yields the lock's descriptor, for children to inherit.
 
     Raises:
         JoulecastError: another measurement has held it for ``longest_s``; names the processes.
@@ -116,26 +116,26 @@ def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int
                     f"{holders()}; wait for its end or end it, then start again"
                 )
             if not is_noted:
-                _teller(log)(f"{holders()} measures; waiting for its end")
+                _printer(log)(f"{holders()} measures; waiting for its end")
                 is_noted = True
             time.sleep(_LOOK_S)
         yield name.fileno()
 
 
-def _teller(log: TextIO) -> Callable[[str], None]:
-    """A function that prints a line where the user looks, and in the log."""
+def _printer(log: TextIO) -> Callable[[str], None]:
+    """A function that prints a line to the log and to standard error."""
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         print(line, file=log, flush=True)
         if log is not sys.stderr:
             print(line, file=sys.stderr, flush=True)
 
-    return tell
+    return print_line
 
 
 @contextmanager
 def _note() -> Iterator[int]:
-    """The file of the last wait in vain; an error if it is somebody else's, or a link."""
+    """Descriptor of the file with the last vain wait; an error if another user owns it, or it is a link."""
     path = Path(tempfile.gettempdir()) / f"joulecast-vain-wait-{os.getuid()}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
@@ -156,34 +156,34 @@ def _note_vain_wait(when_s: float | None) -> None:
     with suppress(OSError), _note() as note:
         os.ftruncate(note, 0)
         if when_s is not None:
-            os.pwrite(note, str(int(when_s)).encode(), 0)  # not in the future
+            os.pwrite(note, str(int(when_s)).encode(), 0)  # rounded down, so never in the future
 
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine, held for a measurement; ``lock`` is the lock's descriptor, for children to inherit."""
+    """This machine, held for a measurement; children inherit ``lock``, the lock's descriptor."""
 
     lock: int
     _wait_s: float
     _since_s: float
-    _tell: Callable[[str], None]
+    _print: Callable[[str], None]
 
     def wait_for_quiet(self) -> Load:
-        """The load after waiting for other programs to end, for the time that the machine was held with.
+        """The load of the machine, after other programs have ended or the longest wait is over.
 
-        After a wait in vain, the measurements of the next 10 minutes of the same campaign do not wait.
+        After a vain wait, the same campaign's measurements of the next 10 minutes do not wait.
         """
         vain_s = _last_vain_wait_s()
         is_of_now = self._since_s <= vain_s and 0 <= time.time() - vain_s < _NO_NEW_WAIT_S
         patience_s = 0.0 if is_of_now else self._wait_s
-        load, waited_s = wait_for_quiet(patience_s, self._tell)
+        load, waited_s = wait_for_quiet(patience_s, self._print)
         if load.is_quiet:
             _note_vain_wait(None)
             return load
         if patience_s:
             _note_vain_wait(time.time())
         waited = f" after a wait of {waited_s:.0f} s" if patience_s else ""
-        self._tell(f"{load.text()}{waited}; what is measured now is marked as disturbed")
+        self._print(f"{load.text()}{waited}; what is measured now is marked as disturbed")
         return load
 
 
@@ -194,11 +194,11 @@ def held_machine(
     """Hold this machine for a measurement.
 
     Args:
-        log: gets the lines that say what is waited for; standard error gets them too.
+        log: gets the messages about waits, as does standard error.
         wait_s: longest wait for other programs to end.
-        since_s: when the campaign was started (seconds of the epoch): waits in vain of earlier ones do not
-            shorten its own.
+        since_s: when the campaign was started (seconds since the epoch): vain waits of earlier campaigns
+            do not shorten its own.
         longest_s: longest wait for the end of another measurement.
     """
     with machine_lock(log, longest_s) as lock:
-        yield Machine(lock, wait_s, since_s, _teller(log))
+        yield Machine(lock, wait_s, since_s, _printer(log))

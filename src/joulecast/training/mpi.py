@@ -1,6 +1,6 @@
-"""MPI as this package uses it; where no library can be loaded, an error says how to get one.
+"""MPI, with an error that says how to get a library where none can be loaded.
 
-All programs that are ranks begin here, so here they are tied to their launcher.
+All ranks import this module first, so it ties them to their launcher.
 """
 
 from joulecast.errors import JoulecastError

@@ -1,11 +1,11 @@
-"""Cuts a network into the pieces that the stages of a pipeline have.
+"""A network cut into the pieces of a pipeline's stages.
 
     along any partition of its tasks    split_tasks(network, {"conv1": 0, "bn1": 0, "relu": 1, ...})
     where modules begin                 split_network(network, ["layer3"])
 
-A task is a call in the ``torch.fx`` trace of the network, by the name of its node there: a layer, a function
-or a method. Values go straight from the piece that makes them to every piece that reads them, over however
-many stages. Every piece may read the network's input; the last one has the network's outputs.
+A task is a call in the ``torch.fx`` trace of the network, named like its node there: a layer, a function or a
+method. Values go directly from the piece that makes them to all pieces that read them, across any number of
+stages. Every piece may read the network's input; the last one has the network's outputs.
 """
 
 import inspect
@@ -32,13 +32,13 @@ class Piece:
     """One stage's part of a network.
 
     Attributes:
-        module: has the network's own parameters, by their names there.
-        stage: 0-based; of ``stages``.
-        tasks: in the order in which they run.
+        module: has the network's own parameters, under their names there.
+        stage: number of the stage, from 0; there are ``stages``.
+        tasks: names in the order in which they run.
         reads_images: whether a task reads the network's input.
-        entering: what comes from earlier stages, by the task that makes it, and the stage of that.
-        leaving: what goes to later stages, by the task that makes it, and the stages that read it.
-        dtype: of the network's parameters, and of the images that it takes.
+        entering: tasks of earlier stages whose values this piece reads, and their stages.
+        leaving: tasks whose values later stages read, and these stages.
+        dtype: type of the network's parameters, and of the images that it accepts.
     """
 
     module: fx.GraphModule
@@ -51,12 +51,12 @@ class Piece:
     dtype: torch.dtype
 
     def __call__(self, images: Any, entering: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Run the tasks; gives what leaves, by name, and the network's outputs (of the last piece)."""
+        """The leaving values by name, and the network's outputs (of the last piece)."""
         left, outputs = self.module(images, *(entering[name] for name in self.entering))
         return dict(zip(self.leaving, left, strict=True)), outputs
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Those of this piece's tasks."""
+        """The parameters of this piece's tasks."""
         return self.module.parameters()
 
 
@@ -77,7 +77,7 @@ class _Cut:
         self.copying = self._tasks_to_copy_for()
 
     def _stages_of(self, nodes: Iterable[fx.Node]) -> tuple[int, ...]:
-        # The loss is computed from all outputs, in the last stage.
+        # Outputs are read by the last stage, which computes the loss.
         found = {self.count - 1 if node.op == "output" else self.stages[node] for node in nodes}
         return tuple(sorted(found))
 
@@ -114,7 +114,7 @@ class _Cut:
                     )
 
     def _check_parameters(self) -> None:
-        """Every parameter, and the state of every layer, must be in one stage."""
+        """Raise an error where a parameter, or the state of a layer, is in two stages."""
         held: dict[str, tuple[Any, tuple[int, ...]]] = {}
         for node in self.graph.nodes:
             if node.op == "get_attr":
@@ -139,7 +139,7 @@ class _Cut:
                     )
 
     def _writes(self, node: fx.Node) -> bool:
-        """Whether a task changes what it reads."""
+        """Whether a task changes its input in place."""
         if node.op == "call_module":
             return bool(getattr(self.network.get_submodule(str(node.target)), "inplace", False))
         if node.op == "call_method":
@@ -151,19 +151,19 @@ class _Cut:
             return True
         try:
             given = inspect.signature(node.target).bind(*node.args, **node.kwargs).arguments
-        except (TypeError, ValueError):  # built in, without a signature that Python knows
+        except (TypeError, ValueError):  # a built-in without a known signature
             given = dict(node.kwargs)
         return given.get("inplace") is True
 
     def _may_share(self, node: fx.Node) -> bool:
-        """Whether a task may give a view of what it reads, or the very same memory."""
+        """Whether a task may return a view of its input, or the input itself."""
         if node.op == "call_module":
             layer = self.network.get_submodule(str(node.target))
             return isinstance(layer, _GIVES_ITS_INPUT) or self._writes(node)
         return node.op in TASK_OPS and node.target not in _MAKES_ANEW
 
     def _sharing(self, task: fx.Node, copied: set[fx.Node]) -> set[fx.Node]:
-        """All that may be in the memory that a task writes, made by others."""
+        """The other tasks whose values may share the memory that a task writes to."""
         found: set[fx.Node] = set()
         to_do = [task.all_input_nodes[0]]
         while to_do:
@@ -177,10 +177,10 @@ class _Cut:
         return found
 
     def _tasks_to_copy_for(self) -> set[fx.Node]:
-        """The tasks that would write in place into what enters or leaves their stage.
+        """The tasks that would change in place a value that enters or leaves their stage.
 
-        Autograd forbids to write into a received leaf, and what is on its way to another stage must stay as
-        it is; such a task gets a copy to write into.
+        Autograd forbids changes of a received leaf, and a value must not change while it is sent. So these
+        tasks get a copy to change.
         """
         copied: set[fx.Node] = set()
         for task, stage in self.stages.items():
@@ -201,14 +201,14 @@ class _Cut:
         return copied
 
     def piece(self, stage: int) -> Piece:
-        """One stage's piece."""
+        """The piece of one stage."""
         graph = fx.Graph()
         entering = [n for n, own in self.stages.items() if own < stage and stage in self.readers[n]]
         copies = {node: graph.placeholder(node.name) for node in (self.images, *entering)}
         tasks, leaving = [], {}
         for node in self.graph.nodes:
             if node.op == "get_attr" and stage in self.readers[node]:
-                # Parameters of no layer stand at the start of the trace, wherever they are used.
+                # Parameters outside of layers are at the start of the trace, wherever they are used.
                 copies[node] = graph.node_copy(node)
             elif self.stages.get(node) == stage:
                 read = dict(copies)
@@ -243,37 +243,36 @@ def _attribute(network: nn.Module, path: str) -> Any:
 
 
 def split_tasks(network: nn.Module, stage_of: Mapping[str, int]) -> list[Piece]:
-    """Cut a network along any partition of its tasks into pieces that share its parameters.
+    """Pieces of a network along any partition of its tasks; they share the network's parameters.
 
-    Together the pieces compute what the network does, bit by bit.
+    Together the pieces compute the network's outputs, bit by bit.
 
     Args:
-        network: can be traced by ``torch.fx`` and takes one input, as all of torchvision's classifiers; in
-            the mode, training or not, in which it is to run.
-        stage_of: stage of every task; no task reads
-            one of a later stage.
+        network: one that ``torch.fx`` can trace and that has one input, as all of torchvision's classifiers;
+            in the mode, training or evaluation, in which it is to run.
+        stage_of: stage of every task; no task reads from a later stage.
 
     Raises:
-        JoulecastError: a task is unknown, in no stage, or reads one of a later stage; a stage is empty; a
-            parameter would be in two stages; or a task changes in place what others read after it and
-            elsewhere. Names the task, stage or parameter.
+        JoulecastError: a task is unknown, in no stage, or reads from a later stage; a stage is empty; a
+            parameter would be in two stages; or a task changes in place a value that another stage reads.
+            Names the task, stage or parameter.
     """
     cut = _Cut(network, traced(network), stage_of)
     return [cut.piece(stage) for stage in range(cut.count)]
 
 
 def _module_path(node: fx.Node) -> str:
-    """The module that a node of the trace is in ("" for the network itself)."""
+    """Path of the module that a node of the trace belongs to ("" for the network itself)."""
     stack = list(node.meta.get("nn_module_stack") or {})
     return str(stack[-1]).split("@")[0] if stack else ""
 
 
 def split_network(network: nn.Module, cuts: Sequence[str]) -> list[Piece]:
-    """Cut a network before modules, in the order of its trace.
+    """Pieces of a network that is cut before modules, in the order of its trace.
 
     Args:
-        network: as :func:`split_tasks` takes it.
-        cuts: module path at which each piece but the first begins, in order; may be inside a block.
+        network: see :func:`split_tasks`.
+        cuts: path of the module at which each piece but the first begins, in order; may be inside a block.
 
     Raises:
         JoulecastError: no such module, or not in that order.

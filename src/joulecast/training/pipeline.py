@@ -1,13 +1,13 @@
-"""A network in stages, one to a rank, trained micro-batch after micro-batch over MPI.
+"""A network in stages, one on each rank, trained by micro-batches over MPI.
 
     network in pieces          split_tasks(network, stage_of_each_task)
     who does what when         stage_order("1f1b", stages=2, stage=0, micro_batches=4)
     one rank's stage           Stage(piece, comm, "1f1b", 4, samples, (3, 32, 32))
     a step of it               loss = stage.step(images, labels); stage.update()
 
-Activations go to every stage that reads them when a forward is done, their gradients back when a backward is,
-and add up where the activation was made. A sender never waits: the other stage fetches what it needs when it
-needs it (within a host MPI reads the sender's memory). Gradients of a stage's parameters add up over the
+After a forward, activations go to all stages that read them; after a backward, gradients go back and are
+added up in the stage that made the activation. A sender never waits: the receiving stage fetches a message
+when it needs it (within a host MPI reads the sender's memory). Gradients of parameters add up over the
 micro-batches in ``parameter.grad``.
 """
 
@@ -38,16 +38,16 @@ _POLL_S = 50e-6
 
 
 class Stage:
-    """One rank's stage of a pipeline: rank s of ``comm`` has stage s. Making one is collective.
+    """One rank's stage of a pipeline: rank s of ``comm`` has stage s. Its construction is collective.
 
     Args:
         piece: this rank's piece of the network.
-        comm: as many ranks as there are stages.
+        comm: communicator with as many ranks as there are stages.
         schedule: ``gpipe`` or ``1f1b``.
-        micro_batches: that a step's batch is split into, evenly.
-        samples: of one step.
-        image_shape: of one sample of the network's input.
-        yields: a rank that waits gives its core away, for ranks that share cores.
+        micro_batches: number of equal parts of a step's batch.
+        samples: samples of one step.
+        image_shape: shape of one sample of the network's input.
+        yields: release the core while waiting, for ranks that share cores.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Stage:
                     self._places["backward", batch, port] = port.like.place()
         crossing = self._entering if self._is_last else self._leaving
         self.message_bytes = sum(port.like.byte_count for port in crossing)
-        """Of one micro-batch, behind this stage (before the last)."""
+        """Bytes of one micro-batch that leave this stage (that enter it, for the last one)."""
         self._momenta: list[Tensor | None] = [torch.zeros_like(p) for p in self.parameters]
         self._arriving: dict[tuple[Phase, int, Port], Request] = {}
         self._entered: dict[int, dict[Port, Tensor]] = {}
@@ -94,7 +94,7 @@ class Stage:
         self._loss = 0.0
 
     def _agree_on_layouts(self, image_shape: Sequence[int]) -> None:
-        """Find what enters and leaves every stage by passing zeros through the pipeline."""
+        """Find the layouts of all values between stages, by passing zeros through the pipeline."""
         self._layouts: dict[str, Layout] = {}
         self._entering: list[Port] = []
         self._leaving: list[Port] = []
@@ -125,14 +125,14 @@ class Stage:
             self._leaving += ports(leaving, consumer)
 
     def _values(self, tensors: Mapping[tuple[str, int], Tensor]) -> dict[str, Any]:
-        """What enters, put together from its tensors."""
+        """The values that enter this stage, assembled from their tensors."""
         return {
             name: self._layouts[name].filled(lambda at, name=name: tensors[name, at])  # type: ignore[misc]
             for name in self.piece.entering
         }
 
     def _tag(self, phase: Phase, batch: int, port: Port) -> int:
-        # MPI tells messages apart by sender, receiver and tag.
+        # Unique between two ranks, as MPI identifies messages by sender, receiver and tag.
         return 2 * (port.number * self._batches + batch) + (phase == "backward")
 
     def _wait(self, request: Request) -> None:
@@ -152,17 +152,17 @@ class Stage:
         self._on_the_way.append((self._comm.Isend(memory_of(whole), port.rank, tag), whole))
 
     def begin(self) -> None:
-        """Begin a step: no gradients, and a place for all that will arrive."""
+        """Begin a step: clear the gradients, and post the receives of all messages."""
         self._loss = 0.0
         for parameter in self.parameters:
             parameter.grad = None
-        # All receives are posted at once, so that messages find their place in any order.
+        # All at once, so that messages may arrive in any order.
         for (phase, batch, port), place in self._places.items():
             request = self._comm.Irecv(memory_of(place), port.rank, self._tag(phase, batch, port))
             self._arriving[phase, batch, port] = request
 
     def forward(self, batch: int, images: Tensor, labels: Tensor) -> None:
-        """One micro-batch's forward; arguments as of :meth:`step`."""
+        """Do one micro-batch's forward; for the arguments see :meth:`step`."""
         mine = slice(batch * self._each, (batch + 1) * self._each)
         entered = self._entered[batch] = {
             port: self._receive("forward", batch, port)
@@ -184,11 +184,11 @@ class Stage:
         if self._is_last:
             loss = loss_sum(outputs, labels[mine])
             self._loss += float(loss.detach())
-            # Divided by the whole batch, micro-batches add up to the gradient of its mean.
+            # Divided by the size of the batch, so that micro-batches add up to the gradient of its mean.
             self._left[batch]["loss", 0] = loss / self.samples
 
     def backward(self, batch: int) -> None:
-        """One micro-batch's backward."""
+        """Do one micro-batch's backward."""
         gradients: dict[tuple[str, int], Tensor | None] = {}
         if self._is_last:
             gradients["loss", 0] = None
@@ -202,26 +202,25 @@ class Stage:
             torch.autograd.backward(list(left.values()), [gradients[key] for key in left])
         for port, tensor in self._entered.pop(batch).items():
             if port.like.has_gradient:
-                # A value of which only the shape was read has no gradient; its maker waits for one.
+                # A value of which only the shape was read has no gradient, but its stage waits for one.
                 own = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
                 self._send(own, "backward", batch, port)
 
     def finish(self) -> float:
-        """End a step: all that was sent has arrived. Returns as :meth:`step`."""
+        """The loss as returned by :meth:`step`, once all sent messages have arrived."""
         for request, _ in self._on_the_way:
             self._wait(request)
         self._on_the_way.clear()
         return self._loss
 
     def step(self, images: Tensor, labels: Tensor) -> float:
-        """Forward and backward of a batch; afterwards every parameter has its gradient (collective).
+        """The loss summed over the batch on the last stage, 0 on the others (collective).
+
+        Does forward and backward; afterwards every parameter has its gradient.
 
         Args:
-            images: of the whole batch; read by the stages that read the network's input.
-            labels: of the whole batch; read by the last stage alone.
-
-        Returns:
-            The loss summed over the batch on the last stage, 0 on the others.
+            images: the whole batch; needed by the stages that read the network's input.
+            labels: those of the whole batch; needed by the last stage.
         """
         self.begin()
         for phase, batch in self.order:
@@ -232,6 +231,6 @@ class Stage:
         return self.finish()
 
     def update(self, learning_rate: float, momentum: float) -> None:
-        """One step of SGD with momentum on this stage's parameters."""
+        """Do one step of SGD with momentum on this stage's parameters."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         momentum_step(self.parameters, gradients, self._momenta, learning_rate, momentum)

@@ -1,6 +1,6 @@
-"""All stages of a pipeline in one process, one after the other, for timing a stage alone.
+"""All stages of a pipeline in one process, one after the other, to time a stage alone.
 
-The stages are those that run over MPI; only what carries their messages is another thing.
+The stages are those that run over MPI, with another transport of messages.
 """
 
 import pickle
@@ -56,7 +56,7 @@ class LocalRank:
         self.rank, self.size, self._boxes = rank, size, boxes
 
     def Isend(self, buf: Any, dest: int, tag: int) -> _Sent:  # noqa: N802
-        """Begin to send memory; it is read when it is received, as MPI may do."""
+        """Begin to send memory; it is read when it is received, which MPI may also do."""
         self._boxes[self.rank, dest, tag].append(buf)
         return _Sent()
 
@@ -74,7 +74,7 @@ class LocalRank:
 
 
 def local_ranks(size: int) -> list[LocalRank]:
-    """Ranks of one process, between which messages go at once."""
+    """Ranks in one process; their messages arrive immediately."""
     boxes: _Boxes = defaultdict(deque)
     return [LocalRank(rank, size, boxes) for rank in range(size)]
 
@@ -86,7 +86,7 @@ def local_stages(
     samples: int,
     image_shape: Sequence[int],
 ) -> list[Stage]:
-    """All stages of a pipeline in this process; arguments as those of ``Stage``."""
+    """All stages of a pipeline in this process; for the arguments see ``Stage``."""
     ranks = local_ranks(len(pieces))
     return [
         Stage(piece, rank, schedule, micro_batches, samples, image_shape)

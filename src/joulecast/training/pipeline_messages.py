@@ -1,7 +1,8 @@
-"""What goes between the stages of a pipeline, and what carries it.
+"""Messages between the stages of a pipeline, and their transport.
 
-A value that crosses a cut may be a tensor, a size, or a tuple of such. Its tensors travel for every
-micro-batch; all else depends on shapes alone, is agreed on once (:class:`Layout`), and is checked ever after.
+A value that crosses a cut may be a tensor, a size, or a tuple of these. Its tensors are sent for every
+micro-batch. The rest depends on shapes only: stages agree on it once (:class:`Layout`) and check it
+afterwards.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,28 +17,28 @@ from joulecast.errors import JoulecastError
 
 
 class Request(Protocol):
-    """A message on its way."""
+    """A message that is being sent or received."""
 
     def Wait(self) -> Any:  # noqa: N802 (mpi4py's name)
-        """Return when it is there."""
+        """Return when the message is complete."""
 
     def Test(self) -> bool:  # noqa: N802
-        """Whether it is there."""
+        """Whether the message is complete."""
 
 
 class Transport(Protocol):
-    """What a stage needs of a communicator; mpi4py's have it."""
+    """The methods of a communicator that a stage needs; those of mpi4py have them."""
 
     @property
     def rank(self) -> int:
-        """Own number."""
+        """Number of this rank."""
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
 
     def Isend(self, buf: Any, dest: int, tag: int) -> Request:  # noqa: N802
-        """Begin to send memory, which stays as it is meanwhile."""
+        """Begin to send memory, which must not change meanwhile."""
 
     def Irecv(self, buf: Any, source: int, tag: int) -> Request:  # noqa: N802
         """Begin to receive into memory."""
@@ -51,38 +52,38 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class TensorLike:
-    """What is the same of a tensor in every micro-batch."""
+    """The properties of a tensor that are the same in every micro-batch."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     has_gradient: bool
 
     def place(self) -> Tensor:
-        """Memory for one."""
+        """Memory for one such tensor."""
         return torch.empty(self.shape, dtype=self.dtype)
 
     def matches(self, leaf: Any) -> bool:
-        """Whether that is such a tensor."""
+        """Whether ``leaf`` is such a tensor."""
         if not isinstance(leaf, Tensor):
             return False
         return (tuple(leaf.shape), leaf.dtype) == (self.shape, self.dtype)
 
     @property
     def byte_count(self) -> int:
-        """Length of a message with it."""
+        """Bytes of a message with such a tensor."""
         return int(torch.Size(self.shape).numel()) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A value that crosses: its tensors travel, all else in it (sizes, ``None``) is agreed on once."""
+    """Layout of a value that crosses a cut: its tensors are sent, the rest (sizes, ``None``) is constant."""
 
     tree: pytree.TreeSpec
     leaves: tuple[Any, ...]
 
     @classmethod
     def of(cls, value: Any) -> "Layout":
-        """The layout of a value like those to come."""
+        """The layout of values like this one."""
         leaves, tree = pytree.tree_flatten(value)
         likes = [
             TensorLike(tuple(leaf.shape), leaf.dtype, leaf.requires_grad)
@@ -93,14 +94,14 @@ class Layout:
         return cls(tree, tuple(likes))
 
     def tensors(self) -> list[tuple[int, TensorLike]]:
-        """Its tensors and where they are among the leaves."""
+        """The tensors and their positions among the leaves."""
         return [(at, like) for at, like in enumerate(self.leaves) if isinstance(like, TensorLike)]
 
     def leaves_of(self, name: str, value: Any) -> list[Any]:
-        """The leaves of what task ``name`` gives; all but the numbers in tensors must be as was agreed.
+        """The leaves of the value of task ``name``.
 
         Raises:
-            JoulecastError: they are not.
+            JoulecastError: they differ from this layout in more than the numbers in tensors.
         """
         leaves, tree = pytree.tree_flatten(value)
         same = tree == self.tree and all(
@@ -115,7 +116,7 @@ class Layout:
         return leaves
 
     def filled(self, tensor: Callable[[int], Tensor]) -> Any:
-        """A value of this layout with the tensors that ``tensor`` gives for their places."""
+        """A value of this layout; ``tensor`` returns the tensor of each position."""
         leaves = [
             tensor(at) if isinstance(like, TensorLike) else like
             for at, like in enumerate(self.leaves)
@@ -125,7 +126,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Port:
-    """One tensor's way from or to another stage; ``number`` tells it from others between the two."""
+    """One tensor that comes from or goes to another stage; ``number`` is unique between the two stages."""
 
     value: str
     at: int
@@ -135,7 +136,7 @@ class Port:
 
 
 def ports(layouts: Mapping[str, Layout], rank: int) -> list[Port]:
-    """The ways of all tensors that go between this stage and another; the same numbers on both sides."""
+    """The ports of all tensors between this stage and another, with the same numbers on both sides."""
     crossing = [
         (name, at, like) for name, layout in layouts.items() for at, like in layout.tensors()
     ]
@@ -143,5 +144,5 @@ def ports(layouts: Mapping[str, Layout], rank: int) -> list[Port]:
 
 
 def memory_of(tensor: Tensor) -> Any:
-    """The bytes of a contiguous tensor, for MPI; not a copy."""
+    """The bytes of a contiguous tensor for MPI, without a copy."""
     return tensor.reshape(-1).view(torch.uint8).numpy()

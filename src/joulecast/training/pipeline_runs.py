@@ -1,9 +1,9 @@
-"""Measures one partition of a network as a real pipeline on this machine, beside what it is judged by.
+"""One partition of a network measured as a real pipeline on this machine, with what it is compared to.
 
-One call is one measurement: one launch of MPI, a rank to a stage, in which these take turns: every stage
-alone, the whole network in one process, the pipeline, and whole networks in several processes at once. The
-last tells what the machine's cores are worth together; a pipeline cannot be faster than that. Needs no torch;
-the ranks (:mod:`joulecast.training.pipeline_worker`) do.
+One measurement is one launch of MPI with a rank for each stage. In it these take turns: every stage alone,
+the whole network in one process, the pipeline, and whole networks in several processes at once. The last
+shows the speed of all cores together, which no pipeline can exceed. Only the ranks
+(:mod:`joulecast.training.pipeline_worker`) need torch.
 """
 
 import json
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
-from joulecast.files.writing import explained_disk_errors, written_aside
+from joulecast.files.writing import written_aside
 from joulecast.graphs.schedules import Schedule, timeline
 from joulecast.power.foreign_load import LoadWatch, disturbances, load_before
 from joulecast.records.provenance import (
@@ -27,13 +27,13 @@ from joulecast.records.provenance import (
     versions,
 )
 from joulecast.training.machine import held_machine
-from joulecast.training.ranks import launch_ranks
+from joulecast.training.ranks import launch_ranks, opened_log
 from joulecast.workloads.networks import check_size
 
 _WHAT = (
     "Training steps in fp32 on one machine, one thread a process, each process on a core of its own unless "
     "`oversubscribed`; images are synthetic (torch.randn). `step_s` is forward and backward of all "
-    "micro-batches, `updated_s` with the optimizer (SGD with momentum) besides, of the pipeline from the "
+    "micro-batches, `updated_s` with the optimizer (SGD with momentum) too, of the pipeline from the "
     "first rank's start to the last one's end. `alone`: every stage's forward and backward of a "
     "micro-batch, stage after stage in one process, receiving included. `whole`: the network that is not "
     "cut, the same micro-batches one after the other in one process. `at_once`: the same in several "
@@ -45,7 +45,7 @@ _WHAT = (
 
 
 class PipelineJob(BaseModel):
-    """What the ranks measure."""
+    """The measurement that the ranks are to make."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,7 +59,7 @@ class PipelineJob(BaseModel):
     stages: tuple[tuple[str, ...], ...] = Field(min_length=1)
     """Names of the tasks of every stage."""
     iterations: PositiveInt
-    """Kept of every turn."""
+    """Steps kept of every turn."""
     rounds: PositiveInt
     """Turns of each part."""
     warm_up: PositiveInt
@@ -68,7 +68,7 @@ class PipelineJob(BaseModel):
 
 
 def _summary(job: PipelineJob, answer: dict[str, Any]) -> dict[str, Any]:
-    """What the raw times come to: medians, and what follows from them."""
+    """Medians of the measured times, and the figures that follow from them."""
     median = statistics.median
     forward_s = [median(times) for times in answer["alone"]["forward_s"]]
     backward_s = [median(times) for times in answer["alone"]["backward_s"]]
@@ -109,27 +109,26 @@ def measure_pipeline(
     timeout_s: float = 300.0,
     quiet_wait_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Run a partition as a pipeline on as many ranks as it has stages, and all that it is compared with.
+    """The record of a partition run as a pipeline, with a rank for each stage, and of its comparisons.
+
+    All times are in seconds. In its ``summary``, ``speedup`` is the step of the whole network over that of
+    the pipeline, ``capacity`` is k t1 / tk of k whole networks at once, and ``predicted_makespan_s`` is
+    computed from the stages' own times.
 
     Args:
         network: of :mod:`joulecast.workloads.networks`.
         image_size: height and width of the synthetic images.
-        global_batch: samples of a step; so many for each micro-batch, evenly.
-        stages: names of the tasks of every stage, as the network's task graph has them;
-            those without a tensor may be left out.
+        global_batch: samples of a step, divided evenly into ``micro_batches``.
+        stages: names of the tasks of every stage, as in the network's task graph; those without a tensor
+            may be left out.
         log_file: gets what the ranks print.
-        iterations: steps kept of each of the ``rounds``; ``warm_up`` more before them are not.
-        oversubscribe: allow more ranks than cores; they share them, and the record says so.
+        iterations: steps kept of each of the ``rounds``, after ``warm_up`` others.
+        oversubscribe: allow more ranks than cores; the record says so.
         out: JSON file for the record.
         quiet_wait_s: longest wait for other programs to end.
 
-    Returns:
-        The record: all times in seconds, as they were measured, where they come from, and a ``summary``:
-        ``speedup`` is the step of the whole network over that of the pipeline, ``capacity`` k t1 / tk of k
-        whole networks at once, ``predicted_makespan_s`` what the stages' own times promise.
-
     Raises:
-        JoulecastError: more ranks than cores, no such network, batch or partition, or a rank failed.
+        JoulecastError: more ranks than cores, an impossible network, batch or partition, or a rank failed.
     """
     cores = usable_cores()
     if len(stages) > cores and not oversubscribe:
@@ -158,43 +157,39 @@ def measure_pipeline(
             f"pipeline of {network}: a batch of {global_batch} does not divide into {micro_batches} "
             "micro-batches"
         )
-    with explained_disk_errors(log_file):
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
-    with log, held_machine(log, quiet_wait_s) as machine:
-        load, watch = machine.wait_for_quiet(), LoadWatch()
-        begun = {
-            "began_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            "load": load_before(load),
-        }
-        answer = launch_ranks(
-            "joulecast.training.pipeline_worker",
-            job,
-            f"pipeline of {network}",
-            len(job.stages),
-            log,
-            machine.lock,
-            timeout_s,
-        )
-        during = watch.load()
-    record = {
-        "label": "measured",
-        "what": _WHAT,
-        **job.model_dump(mode="json"),
-        "ranks": len(stages),
-        "threads_per_rank": 1,
-        "images": "synthetic",
-        "summary": _summary(job, answer),
-        **answer,
-        "began_utc": begun["began_utc"],
-        "host": host_fingerprint(),
-        "versions": versions(),
-        "load_before": begun["load"],
-        "load_during": {} if during is None else {"busy_cores": during.busy_cores},
-        "disturbed": disturbances(load, during),
-        "source": source_state(),
-    }
+    record = _measured(job, log_file, timeout_s, quiet_wait_s)
     if out is not None:
         with written_aside(out) as partial:
             partial.write_text(json.dumps(record, indent=1) + "\n")
     return record
+
+
+def _measured(
+    job: PipelineJob, log_file: Path, timeout_s: float, quiet_wait_s: float
+) -> dict[str, Any]:
+    name, ranks = f"pipeline of {job.network}", len(job.stages)
+    with opened_log(log_file) as log, held_machine(log, quiet_wait_s) as machine:
+        load, watch = machine.wait_for_quiet(), LoadWatch()
+        before = load_before(load)
+        began_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        answer = launch_ranks(
+            "joulecast.training.pipeline_worker", job, name, ranks, log, machine.lock, timeout_s
+        )
+        during = watch.load()
+    return {
+        "label": "measured",
+        "what": _WHAT,
+        **job.model_dump(mode="json"),
+        "ranks": ranks,
+        "threads_per_rank": 1,
+        "images": "synthetic",
+        "summary": _summary(job, answer),
+        **answer,
+        "began_utc": began_utc,
+        "host": host_fingerprint(),
+        "versions": versions(),
+        "load_before": before,
+        "load_during": {} if during is None else {"busy_cores": during.busy_cores},
+        "disturbed": disturbances(load, during),
+        "source": source_state(),
+    }

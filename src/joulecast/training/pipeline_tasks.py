@@ -1,7 +1,7 @@
 """The tasks of a network, and partitions of them.
 
-the stage of each                    numbered([["conv1", "bn1"], ["relu", ...]])
-with those that a profile omits      completed(network, stage_of, images)
+the stage of each task               numbered([["conv1", "bn1"], ["relu", ...]])
+with tasks that a profile omits      completed(network, stage_of, images)
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves
 from joulecast.errors import JoulecastError
 
 TASK_OPS = ("call_module", "call_function", "call_method")
-"""What nodes of a trace are tasks."""
+"""The kinds of nodes of a trace that are tasks."""
 
 
 @contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """Let a block run a network without noise, and without gathering statistics."""
+    """Run a block with a network in evaluation mode: without noise, and without collecting statistics."""
     training = [(each, each.training) for each in module.modules()]
     module.eval()
     try:
@@ -50,7 +50,7 @@ def traced(network: nn.Module) -> fx.Graph:
 
 
 def numbered(stages: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Stage of every task, of the tasks of every stage.
+    """The stage of each task, from the list of tasks of each stage.
 
     Raises:
         JoulecastError: a task in two stages, or a stage without tasks.
@@ -69,7 +69,7 @@ def numbered(stages: Sequence[Sequence[str]]) -> dict[str, int]:
 
 
 class _Values(fx.Interpreter):
-    """Runs a trace, and keeps which tasks give a tensor, and which give something that has tensors."""
+    """Runs a trace, and notes which tasks return a tensor, and which return a value that contains tensors."""
 
     def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
         super().__init__(fx.GraphModule(network, graph))
@@ -84,14 +84,14 @@ class _Values(fx.Interpreter):
 
 
 def completed(network: nn.Module, stage_of: Mapping[str, int], images: Tensor) -> dict[str, int]:
-    """A partition with the tasks that a profile leaves out, as they take no time.
+    """A partition with the tasks added that a profile omits because they take no time.
 
-    These are tasks without a tensor (sizes, and checks of them) and those that pick one of several outputs of
-    a task. Each is put in the latest stage that it reads from; any other task that is in no stage stays so.
+    These are tasks without a tensor (sizes, and checks of them), and tasks that select one of several outputs
+    of a task. Each is added to the latest stage that it reads from. No other task is added.
 
     Args:
-        stage_of: as :func:`~joulecast.training.pieces.split_tasks` takes it, but for those tasks.
-        images: any that the network takes.
+        stage_of: stages for :func:`~joulecast.training.pieces.split_tasks`, without those tasks.
+        images: any images that the network accepts.
     """
     graph = traced(network)
     values = _Values(network, graph)

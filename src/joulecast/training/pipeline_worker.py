@@ -1,7 +1,7 @@
 """One rank of a measured pipeline: ``mpiexec -n S python -m joulecast.training.pipeline_worker JOB OUT``.
 
-The parts of a measurement take turns, so that what disturbs the machine for a while disturbs all of them.
-Rank 0 measures alone what one process does, while the others sleep; it writes what all of them saw.
+The parts of a measurement take turns, so that a disturbance of the machine affects all of them. What needs
+one process only is measured by rank 0 while the others sleep. Rank 0 writes the answer of all ranks.
 """
 
 import json
@@ -29,13 +29,13 @@ from joulecast.training.pipeline_tasks import completed, numbered
 from joulecast.training.ranks import say_reason
 from joulecast.workloads.networks import build_network
 
-# So small that random weights stay as they are; an update takes as long as any.
+# So small that random weights hardly change; the update takes as long as with any other rate.
 _LEARNING_RATE, _MOMENTUM = 1e-6, 0.9
 _Times = dict[str, list[float]]
 
 
 class Whole:
-    """The network that is not cut, trained on the same micro-batches one after the other."""
+    """The whole network, trained on the same micro-batches one after the other."""
 
     def __init__(self, network: nn.Module, micro_batches: int) -> None:
         self.network, self.micro_batches = network, micro_batches
@@ -43,7 +43,7 @@ class Whole:
         self._momenta: list[Tensor | None] = [torch.zeros_like(p) for p in self.parameters]
 
     def step(self, images: Tensor, labels: Tensor) -> None:
-        """Forward and backward of a batch."""
+        """Do forward and backward of a batch."""
         for parameter in self.parameters:
             parameter.grad = None
         for part in zip(
@@ -52,13 +52,13 @@ class Whole:
             (loss_sum(self.network(part[0]), part[1]) / len(images)).backward()
 
     def update(self) -> None:
-        """One step of the optimizer."""
+        """Do one step of the optimizer."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         momentum_step(self.parameters, gradients, self._momenta, _LEARNING_RATE, _MOMENTUM)
 
 
 class Measurement:
-    """All that one rank measures."""
+    """One rank's part of the measurement."""
 
     def __init__(self, job: PipelineJob, comm: MPI.Intracomm, cores: int) -> None:
         self.job, self.comm = job, comm
@@ -72,7 +72,7 @@ class Measurement:
         pipeline = (job.schedule, job.micro_batches, job.global_batch, shape)
         self.stage = Stage(pieces[comm.rank], comm, *pipeline, yields=job.oversubscribed)
         self.at_once = min(comm.size, cores)
-        # A rank that has only its stage to do lets go of the rest of the network.
+        # A rank that runs only its stage frees the rest of the network.
         self.whole = Whole(network, job.micro_batches) if comm.rank < self.at_once else None
         self.stages = local_stages(pieces, *pipeline) if comm.rank == 0 else []
         self.forward_s: list[list[float]] = [[] for _ in pieces]
@@ -85,7 +85,7 @@ class Measurement:
             work(number >= self.job.warm_up)
 
     def _stages_alone(self, keep: bool) -> None:
-        """Every stage in turn, one micro-batch after the other."""
+        """Run every stage in turn, one micro-batch after the other."""
         for stage in self.stages:
             stage.begin()
         for batch in range(self.job.micro_batches):
@@ -103,7 +103,7 @@ class Measurement:
             stage.finish()
 
     def _whole_step(self) -> tuple[float, float, float]:
-        """Seconds of the step, with the update, and the share of them without a core."""
+        """Seconds of the step, seconds with the update, and the share of these without a core."""
         assert self.whole is not None
         begin, cpu = time.perf_counter(), time.process_time()
         self.whole.step(self.images, self.labels)
@@ -126,7 +126,7 @@ class Measurement:
 
     def _pipeline(self, keep: bool) -> None:
         arrive(self.comm, self.job.oversubscribed)
-        # All ranks are on one machine, whose monotonic clock they share.
+        # All ranks are on one machine and share its monotonic clock.
         begin, cpu = time.monotonic(), time.process_time()
         self.stage.step(self.images, self.labels)
         stepped = time.monotonic()
@@ -145,7 +145,7 @@ class Measurement:
                 self.found["pipeline"][name].append(value)
 
     def measure(self) -> dict[str, Any]:
-        """All of it; the answer is complete on rank 0."""
+        """The answer to the job, complete on rank 0."""
         for _ in range(self.job.rounds):
             if self.comm.rank == 0:
                 self._turn(self._stages_alone)
@@ -167,7 +167,7 @@ class Measurement:
 
 
 def main(job_file: str, out: str) -> None:
-    """Do a job's part on this rank."""
+    """Do this rank's part of a job."""
     comm = MPI.COMM_WORLD
     job = PipelineJob.model_validate_json(Path(job_file).read_text())
     cores = sorted(os.sched_getaffinity(0))
@@ -177,7 +177,7 @@ def main(job_file: str, out: str) -> None:
     try:
         answer = Measurement(job, comm, len(cores)).measure()
     except JoulecastError as error:
-        # Any rank's end ends all of them, so whichever comes first has to say why.
+        # The end of one rank ends all of them, so each gives its reason before it ends.
         say_reason(error, Path(job_file))
         raise
     if comm.rank == 0:

@@ -1,9 +1,9 @@
-"""The processes of a run: nothing of them is left when it is over, however it ended.
+"""The processes of a run: none of them is left when the run is over, however it ended.
 
-A rank waits busily for one that is missing, and a stopped one does nothing at all; both would hold the
-machine for ever. So the kernel ends a rank when its launcher ends, and also some time after the run's
-limit. The starter of the launcher ends every process that carries the run's mark, an environment variable,
-and removes the shared memory that the ranks have named. It also knows when the ranks have begun: a
+A rank that waits for a missing one spins, and a stopped rank does nothing; both would hold the machine for
+ever. So the kernel ends a rank when its launcher ends, and also some time after the run's limit. The process
+that started the launcher ends every process that has the run's mark, an environment variable, and removes
+the shared memory that the ranks have listed. The ranks also leave a sign that they have begun; without it, a
 scheduler that never starts them would be waited for until the run's limit.
 """
 
@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -26,7 +26,7 @@ import psutil
 from joulecast.errors import JoulecastError
 
 _MARK = "JOULECAST_RUN"
-"""Environment variable of all processes of a run: the folder in which its ranks say that they have begun."""
+"""Environment variable of all processes of a run: the folder where its ranks leave a file when they begin."""
 
 _STARTER = "JOULECAST_STARTER"
 _LIMIT_S = "JOULECAST_RUN_LIMIT_S"
@@ -35,14 +35,18 @@ _SHARED_MEMORY = Path("/dev/shm")
 _SHARED = "shm."
 _LOOK_S = 1.0
 _LATER_S = 60.0
-"""How long after the run's limit the kernel ends a rank that its launcher has not ended."""
+"""Seconds after the run's limit when the kernel ends a rank that its launcher has not ended."""
 
 _PR_SET_PDEATHSIG = 1
 _CLOCK_MONOTONIC, _SIGEV_SIGNAL = 1, 0
 
 
 class NotBegun(JoulecastError):
-    """The ranks of a run have not begun in time."""
+    """Raised when the ranks of a run have not begun in time."""
+
+
+class NotFinished(JoulecastError):
+    """Raised when the ranks of a run have not finished in time."""
 
 
 # ---- in a rank
@@ -62,8 +66,10 @@ class _Times(ctypes.Structure):
 
 
 def _killed_in(seconds: float) -> None:
-    """Have the kernel kill this process then, also if it is stopped or waits busily in a library."""
-    with suppress(OSError, AttributeError):  # an old C library: the launcher's own limit remains
+    """Have the kernel kill this process later, even if it is stopped or spins in a library."""
+    with suppress(
+        OSError, AttributeError
+    ):  # with an old C library only the launcher's limit remains
         library, timer = ctypes.CDLL(None), ctypes.c_void_p()
         event = _Event(None, signal.SIGKILL, _SIGEV_SIGNAL)
         if library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0:
@@ -79,7 +85,7 @@ def _threads(pid: int) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent ends."""
+    """Have this process end when its parent ends."""
     if _threads(parent) == 1:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -87,7 +93,7 @@ def _end_with(parent: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return
 
-    # The kernel would look at the thread that has started this process, and it may end earlier.
+    # With several threads the kernel would watch the one that started this process; it may end earlier.
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_LOOK_S)
@@ -97,10 +103,10 @@ def _end_with(parent: int) -> None:
 
 
 def tie_to_launcher() -> None:
-    """Have this rank end with the launcher that started it, and some time after the run's limit.
+    """Have this rank end with its launcher, and at the latest some time after the run's limit.
 
-    A rank that was started without a launcher outlives its starter: its record counts. Nothing
-    is done in a process that is no rank.
+    A rank without a launcher may outlive the process that started it: its record counts. In a process that
+    is no rank, nothing is done.
     """
     if _MARK not in os.environ:
         return
@@ -111,7 +117,7 @@ def tie_to_launcher() -> None:
 
 
 def note_begun(rank: int) -> None:
-    """Leave the names of the shared memory that MPI has opened for this rank; rank 0 says: begun."""
+    """List the shared memory that MPI has opened for this rank; rank 0 also leaves the sign that it began."""
     if _MARK not in os.environ:
         return
     folder = Path(os.environ[_MARK])
@@ -129,8 +135,22 @@ def note_begun(rank: int) -> None:
 # ---- in the process that starts the launcher
 
 
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does, so that nothing is left running or half-written."""
+
+    def interrupted(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _marked(mark: Path) -> list[psutil.Process]:
-    """The processes of a run that are there."""
+    """The processes of a run that still exist."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -140,7 +160,7 @@ def _marked(mark: Path) -> list[psutil.Process]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launcher and its group: asked first, then forced."""
+    """End a launcher and its process group, first by SIGTERM, then by SIGKILL."""
     for how, patience_s in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
         try:
             os.killpg(process.pid, how)
@@ -151,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_all(mark: Path) -> None:
-    """Kill what is left of a run: ranks that are stopped, or in sessions of their own."""
+    """Kill the remaining processes of a run: ranks that are stopped, or in sessions of their own."""
     until = time.monotonic() + 5.0
     while (left := _marked(mark)) and time.monotonic() < until:
         for process in left:
@@ -161,7 +181,7 @@ def _end_all(mark: Path) -> None:
 
 
 def _is_used(path: Path) -> bool:
-    """Whether a process has mapped or opened a file; those of other users cannot have ours."""
+    """Whether a process of this user has mapped or opened a file; other users cannot open our files."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if str(path) in (process / "maps").read_text(errors="replace"):
@@ -172,9 +192,9 @@ def _is_used(path: Path) -> bool:
 
 
 def remove_shared_memory(scratch: Path) -> None:
-    """Remove the shared memory on this host that runs below ``scratch`` have named and left behind.
+    """Remove the shared memory on this host that runs in ``scratch`` have listed and left behind.
 
-    Nothing is removed that another user owns or that a process still uses.
+    Nothing that another user owns or that a process still uses is removed.
     """
     for named in scratch.glob(f"**/{_SHARED}*"):
         path = _SHARED_MEMORY / named.name.removeprefix(_SHARED)
@@ -197,7 +217,7 @@ def _wait(
             break
         with suppress(subprocess.TimeoutExpired):
             return process.wait(_LOOK_S)
-        os.listdir(mark)  # has a file server's client look again
+        os.listdir(mark)  # makes the client of a file server look again
     return process.wait(max(0.0, timeout_s - (time.monotonic() - begin)))
 
 
@@ -211,18 +231,18 @@ def run_to_end(
     timeout_s: float,
     start_timeout_s: float = math.inf,
 ) -> int:
-    """The exit code of a launcher, after all processes of its run are gone from this host.
+    """The exit code of a launcher, after all processes of its run on this host are gone.
 
     Args:
         command: the launcher with its ranks, or a single rank.
         log: gets what they print.
         lock: descriptor of the machine's lock, which they inherit.
         scratch: folder that all hosts of the run see.
-        timeout_s: afterwards they are ended.
-        start_timeout_s: the same, unless the ranks have begun.
+        timeout_s: they are ended when they have not finished by then.
+        start_timeout_s: they are ended when they have not begun by then.
 
     Raises:
-        subprocess.TimeoutExpired: not finished in time.
+        NotFinished: the ranks had not finished in time.
         NotBegun: the ranks had not begun in time.
     """
     mark = Path(tempfile.mkdtemp(prefix=f"{_BEGUN}-", dir=scratch))
@@ -238,6 +258,8 @@ def run_to_end(
     )
     try:
         return _wait(process, mark, timeout_s, start_timeout_s)
+    except subprocess.TimeoutExpired:
+        raise NotFinished(f"not finished after {timeout_s:.0f} s and ended") from None
     finally:
         if process.poll() is None:
             _end(process)

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, a plain line now and then in a log."""
+"""Progress of a run: a bar on a terminal, a plain line every few seconds in a log."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ _LINE_EVERY_S = 5.0
 
 @contextmanager
 def shown_progress(run: str, steps: int, shown: bool) -> Iterator[Callable[[int, float], None]]:
-    """Give a function of steps done and loss; ``shown`` is true on one rank only."""
+    """A function to be called with steps done and loss; ``shown`` is true on one rank only."""
     if not shown:
         yield lambda done, loss: None
         return

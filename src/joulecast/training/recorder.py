@@ -1,8 +1,7 @@
-"""Recording a campaign: all its runs measured one after the other, and kept as data.
+"""Recording a campaign: all its runs measured one after the other, and packed as a recorded campaign.
 
-Runs leave ordinary records in a work folder, where each one that is there already counts, so that a
-recording that was interrupted goes on where it stopped. When all of them are there they are packed
-(:mod:`joulecast.records.recorded`).
+Runs leave ordinary records in a work folder. Records that are there already are not measured again, so an
+interrupted recording continues where it stopped. :mod:`joulecast.records.recorded` packs the records.
 """
 
 import re
@@ -19,12 +18,12 @@ from joulecast.platforms import recorded_for
 from joulecast.records.record import answers, read_info
 from joulecast.records.recorded import MAX_BYTES, CampaignInfo, pack
 from joulecast.records.spec import RunSpec
-from joulecast.training.launch import Quiet, measure
+from joulecast.training.attempt_to_record import Quiet, measure
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run, when it is ended, and what is done about other programs."""
+    """A run with its time limits and its handling of other programs."""
 
     spec: RunSpec
     timeout_s: float
@@ -33,17 +32,17 @@ class PlannedRun:
 
 
 def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[PlannedRun]:
-    """The runs of several campaigns, each in its shuffled order, under names of their own.
+    """The runs of several campaigns, each in its shuffled order, with unique names.
 
-    What an earlier campaign measures already (the same specification) is not measured again; a run
-    that differs from an earlier one of the same name gets its campaign's name in front.
+    A specification that an earlier campaign has too is not measured again. A run that differs from an earlier
+    one of the same name gets its campaign's name as a prefix.
 
     Args:
         platforms: folder of the user's own platform files.
 
     Raises:
-        JoulecastError: a platform is itself a recorded campaign, or as
-            :func:`~joulecast.campaign.runs.campaign_runs` says.
+        JoulecastError: a platform is itself a recorded campaign, or an error of
+            :func:`~joulecast.campaign.runs.campaign_runs`.
     """
     planned: dict[str, PlannedRun] = {}
     digests: set[str] = set()
@@ -78,14 +77,11 @@ def planned_runs(configurations: Sequence[Config], platforms: Path) -> list[Plan
 def measure_all(
     runs: Sequence[PlannedRun], work: Path, *, launcher: str, tell: Callable[[str], None]
 ) -> dict[str, str]:
-    """Measure what ``work`` does not hold yet, and go on when a run fails.
+    """The reasons of the runs that failed, by name, after all runs that ``work`` lacks have been measured.
 
     Args:
-        launcher: starts runs of several ranks, as ``mpiexec``.
-        tell: gets one line a run.
-
-    Returns:
-        The reason of every run that failed, by its name.
+        launcher: command that starts several ranks, as ``mpiexec``.
+        tell: called with one line for each run.
     """
     failed = {}
     for number, planned in enumerate(runs, 1):
@@ -124,7 +120,7 @@ def _measured(
     tell: Callable[[str], None],
     failing: str = "failed",
 ) -> list[Path]:
-    """The records of all runs; an error that lists those that failed, if any did."""
+    """The records of all runs; raises an error that lists the failed runs, if any."""
     failed = measure_all(runs, work, launcher=launcher, tell=tell)
     if failed:
         reasons = "".join(f"\n  {run}: {reason}" for run, reason in failed.items())
@@ -142,13 +138,13 @@ def measure_campaign(
     launcher: str = "mpiexec",
     tell: Callable[[str], None] = print,
 ) -> list[Path]:
-    """Measure the runs of a campaign; the folders of their records, in the order of the runs.
+    """The folders of the records of a campaign's measured runs, in the order of the runs.
 
-    They lie where the workflow puts them, in ``records/`` of the configuration's ``results``; those that
-    are there already are not measured again.
+    They lie where the workflow puts them, in ``records/`` of the configuration's ``results``. Runs with a
+    record there are not measured again.
 
     Raises:
-        JoulecastError: the configuration asks for what cannot be measured, or runs failed (lists them).
+        JoulecastError: the configuration cannot be measured, or runs failed (lists them).
     """
     return _measured(planned_runs([config], platforms), Path(config.results), launcher, tell)
 
@@ -164,17 +160,17 @@ def record_campaign(
     max_bytes: int = MAX_BYTES,
     tell: Callable[[str], None] = print,
 ) -> CampaignInfo:
-    """Measure the runs of ``configurations`` and keep them as the recorded campaign ``target``.
+    """Measure the runs of ``configurations`` and pack them as the recorded campaign ``target``.
 
     Args:
         platforms: folder of the user's own platform files.
-        work: keeps the records (``records/``), logs and the reasons of failed runs; runs whose record
-            is there are not repeated. Nobody but the caller removes it.
-        max_bytes: what the recorded campaign may weigh.
+        work: folder of records (``records/``), logs and journals; runs with a record there are not
+            repeated. It is left to the caller to remove.
+        max_bytes: largest size of the recorded campaign.
 
     Raises:
-        JoulecastError: ``target`` is there already, the configurations ask for what cannot be
-            measured, or runs failed (lists them; nothing is packed then).
+        JoulecastError: ``target`` exists, the configurations cannot be measured, or runs failed (lists
+            them; nothing is packed then).
     """
     if target.exists():
         raise JoulecastError(

@@ -1,18 +1,16 @@
-"""One run from the inside: set up, sample power meanwhile, and train or calibrate.
+"""A rank's part of a run: set up, train or calibrate while power is sampled, and hand over what was measured.
 
-Ranks load neither pandas nor, for a calibration, torch: seconds that every rank of every run would
-pay. Rank 0 writes the record when all is over (:mod:`joulecast.training.assemble`).
+Ranks load neither pandas nor, for a calibration, torch, which would take every rank of every run seconds.
+Rank 0 writes the record at the end (:mod:`joulecast.training.assemble`).
 """
 
 import os
 import resource
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
@@ -21,39 +19,11 @@ from joulecast.power.sampler import Sampler, SamplerOrder
 from joulecast.records import provenance
 from joulecast.records.spec import RunSpec, check_cores
 from joulecast.training import calibration_runs
+from joulecast.training.from_ranks import FromRank, Measured
 from joulecast.training.hosts import Hosts, RunClock, arrive_slowly, clock_offsets
 from joulecast.training.mpi import MPI
 from joulecast.training.progress_bar import shown_progress
 from joulecast.training.stage_clock import StageClock
-
-
-@dataclass
-class Measured:
-    """What a run did, on this host's clock; the fields of the record that it decides."""
-
-    start: float
-    stop: float
-    outcome: dict[str, Any]
-    checks: dict[str, Any]
-    info: dict[str, Any]
-
-
-@dataclass
-class FromRank:
-    """What one rank hands to rank 0; ``sampled`` comes from one rank a host."""
-
-    node: str
-    host: str
-    host_node: str
-    clock: RunClock
-    start_s: float
-    stop_s: float
-    stages: list[tuple[int, int, str, float, float]]
-    peak_rss_bytes: int
-    oversubscribed: bool
-    sampled: dict[str, Any] | None
-    fingerprint: dict[str, Any]
-    scheduler_node: str | None
 
 
 def _node_name(spec: RunSpec, hosts: Hosts) -> str:
@@ -63,7 +33,7 @@ def _node_name(spec: RunSpec, hosts: Hosts) -> str:
 
 
 def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
-    """What this host's sampler reads; to be called by all ranks of the host."""
+    """The meters and processes that this host's sampler reads; all ranks of the host call it."""
     processes = hosts.local.allgather((node, os.getpid()))
     pids: dict[str, list[int]] = {}
     slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
@@ -102,13 +72,13 @@ def measure_this_run(
     """Do this rank's part of a run; rank 0 writes the record to ``out``.
 
     Args:
-        load: what other programs did before the run; rank 0 looks itself if ``None``.
+        load: load by other programs before the run; rank 0 measures it if ``None``.
 
     Raises:
-        JoulecastError: the job is not what the specification asks for, or cannot be measured here.
+        JoulecastError: the MPI job does not fit the specification, or cannot be measured on this machine.
     """
-    # Ranks that wait for slower ones in their set-up give their cores away, and so they do while
-    # rank 0 looks at what else keeps the machine busy.
+    # A slow arrival leaves the cores to ranks that are still setting up. The second one leaves them free
+    # while rank 0 measures the foreign load.
     arrive_slowly(comm)
     if load is None and comm.rank == 0:
         load = load_now(named=True)
@@ -127,7 +97,7 @@ def measure_this_run(
     if spec.kind == "training":
         measured = _train(spec, hosts, clock, yields)
     else:
-        # Training sets up for seconds first; a calibration may be over before the sampler reads.
+        # Training first sets up for seconds, but a calibration may be over before the sampler reads.
         if sampler is not None:
             sampler.wait_until_begun()
         arrive_slowly(comm)
@@ -171,7 +141,7 @@ def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Meas
     with shown_progress(spec.run, spec.training.steps, comm.rank == 0) as progress:
         trained = trainer.train(progress)
     if comm.rank == 0:
-        # What writes the record takes a second to load: that goes on while the weights are hashed.
+        # The modules that write the record take a second to load: done while the weights are hashed.
         Thread(target=import_module, args=("joulecast.training.assemble",)).start()
     hashes = comm.allgather(weights_sha256(trainer.network))
     overruns = [o for o in comm.allgather(trainer.speed.overrun_fraction) if o is not None]

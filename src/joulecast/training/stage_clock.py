@@ -1,4 +1,4 @@
-"""The stage clock: which stage a rank was in, from when to when."""
+"""The stage clock: starts and stops of a rank's stages."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ class StageClock:
         self._rows: list[tuple[int, str, float, float]] = []
 
     def record(self, stage: str, start: float, stop: float) -> None:
-        """Book ``stage`` from ``start`` to ``stop``."""
+        """Record ``stage`` from ``start`` to ``stop``."""
         self._rows.append((self.step, stage, start, stop))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Book the block as stage ``name``."""
+        """Record the block as stage ``name``."""
         start = time.monotonic()
         yield
         self._rows.append((self.step, name, start, time.monotonic()))
@@ -30,8 +30,7 @@ class StageClock:
     def rows(
         self, rank: int, on_run_clock: Callable[[float], float]
     ) -> list[tuple[int, int, str, float, float]]:
-        """The intervals as rows of ``stages.parquet``, their times brought onto the run clock;
-        warm-up is left out."""
+        """The intervals as rows of ``stages.parquet`` on the run clock, without warm-up."""
         return [
             (rank, step, stage, on_run_clock(start), on_run_clock(stop))
             for step, stage, start, stop in self._rows

@@ -1,10 +1,10 @@
-"""Training to a target accuracy, again and again, in this process: what tuning does all day.
+"""Repeated training to a target accuracy in this process, for tuning.
 
     training = TrainingToTarget(Workload(network="lenet5", image_size=8), target_accuracy=0.9)
     trained = training.train(batch_size=64, seed=3)
 
 The loop is that of the campaign (:class:`~joulecast.training.loop.Trainer`) on a single rank, evaluated on
-the test split after each epoch. The data set is opened once, the network is drawn anew by each seed.
+the test split after each epoch. The data set is opened once; each seed draws new weights.
 """
 
 import time
@@ -29,16 +29,16 @@ _WARM_UP_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainedToTarget:
-    """How a training ended.
+    """Result of one training.
 
     Attributes:
         reached: whether the accuracy met the target.
-        stopped: whether ``go_on`` ended it; otherwise it was the target or the last epoch.
-        epochs: whole ones, at least 1 unless it broke.
-        time_s: of training and its evaluations; setting up is left out.
-        accuracy: of the last evaluation, 0 to 1; ``None``: there was none.
-        failed: why it broke (its memory did not suffice); ``epochs`` may be 0 then, and ``time_s`` includes
-            setting up where it did not come further.
+        stopped: whether ``go_on`` ended it, and not the target or the last epoch.
+        epochs: number of whole epochs, at least 1 unless it failed.
+        time_s: seconds of training and evaluations, without setting up.
+        accuracy: result of the last evaluation, 0 to 1; ``None`` if there was none.
+        failed: why it failed (out of memory); ``epochs`` may be 0 then, and ``time_s`` includes setting up
+            if it failed there.
     """
 
     reached: bool
@@ -50,7 +50,7 @@ class TrainedToTarget:
 
 
 class _Unbooked(StageClock):
-    """Books nothing: nobody reads the stages of a training that is tuned, and there may be millions."""
+    """A stage clock that records nothing, as the stages of a tuned training (often millions) are not used."""
 
     def record(self, stage: str, start: float, stop: float) -> None:
         pass
@@ -64,14 +64,15 @@ class TrainingToTarget:
     """One network and data set, to be trained with different batch sizes and seeds.
 
     Args:
-        target_accuracy: on the test split, above 0 to 1.
+        target_accuracy: accuracy on the test split, above 0 to 1.
         max_epochs: a training that has not reached the target by then has failed.
-        default_batch_size: where the learning rate is ``learning_rate``; at other sizes it is in
-            proportion (linear scaling for SGD: Goyal et al. 2017, section 2.1). The square root of the
-            proportion is for adaptive optimisers, which the loop does not have.
-        max_learning_rate: the scaled learning rate is held to this; ``None``: it is not held.
-        threads: of torch; how many there are is a setting of the machine, and nothing that limits power.
-        prefetch_batches: prepared ahead in a thread; 0 is faster where preparing is next to nothing.
+        default_batch_size: batch size with ``learning_rate``. At other sizes the learning rate is
+            proportional to the size (linear scaling for SGD: Goyal et al. 2017, section 2.1); scaling by
+            the square root is for adaptive optimisers, which the loop does not have.
+        max_learning_rate: limit of the scaled learning rate; no limit if ``None``.
+        threads: number of torch's threads.
+        prefetch_batches: batches prepared ahead in a thread; 0 is faster if preparing them takes hardly
+            any time.
 
     Raises:
         JoulecastError: this is a job of several MPI ranks; the data set cannot be opened.
@@ -105,19 +106,19 @@ class TrainingToTarget:
         self._warm = set[int]()
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Images by batch size to the nearest whole number, at least 1.
+        """Number of images divided by the batch size, rounded, at least 1.
 
-        Batches run on from one epoch's order into the next, so that rounding loses no image.
+        A batch may span two epochs, so that rounding loses no image.
         """
         return max(1, round(len(self._splits.train) / batch_size))
 
     def learning_rate(self, batch_size: int) -> float:
-        """In proportion to the batch size, up to the most that is allowed."""
+        """The learning rate, proportional to the batch size up to its limit."""
         scaled = self._learning_rate * batch_size / self._default_batch_size
         return scaled if self._max_learning_rate is None else min(scaled, self._max_learning_rate)
 
     def device_uuid(self) -> str | None:
-        """As NVML has it, of the GPU that is trained on; ``None`` on a CPU."""
+        """UUID, as in NVML, of the GPU that is used; ``None`` on a CPU."""
         if self._device == "cpu" or not torch.cuda.is_available():
             return None
         uuid = str(torch.cuda.get_device_properties(0).uuid)
@@ -133,18 +134,18 @@ class TrainingToTarget:
         ended: Callable[[], None] | None = None,
         go_on: GoOn | None = None,
     ) -> TrainedToTarget:
-        """Train once.
+        """The result of one training.
 
         Args:
-            seed: of the weights, the order of images and dropout.
+            seed: seed of the weights, the order of images, and dropout.
             begun: called when all is set up.
-            stepped: called with the steps done after each.
-            ended: called when the last evaluation is over, before anything is torn down.
-            go_on: asked after an epoch that missed the target, with the steps done and the accuracy,
-                whether there may be another one.
+            stepped: called after each step with the steps done.
+            ended: called after the last evaluation, before memory is freed.
+            go_on: called after an epoch that missed the target, with the steps done and the accuracy; says
+                whether to continue.
 
         Raises:
-            JoulecastError: a GPU is asked for and there is none; the network does not take the images.
+            JoulecastError: a GPU is configured and there is none; the network does not fit the images.
         """
         steps = self.steps_per_epoch(batch_size)
         done, stopped = 0, False
@@ -189,7 +190,7 @@ class TrainingToTarget:
                 trained.accuracy,
             )
         if self._device == "cuda":
-            # What the broken replica had would be missing in the next one.
+            # Else the memory of the failed replica would not be free for the next one.
             torch.cuda.empty_cache()
         return TrainedToTarget(False, False, done // steps, broke_s - first_s, accuracy, failed)
 
@@ -240,8 +241,8 @@ class TrainingToTarget:
         return Trainer(spec, self._hosts, _Unbooked(), yields=False, splits=self._splits)
 
     def _warm_up(self, batch_size: int, seed: int) -> None:
-        """Train a replica that is thrown away, for the first training of a batch size would otherwise pay
-        for what torch sets up once (and chooses anew for each shape of batch)."""
+        """Train a replica that is discarded, so that torch's set-up, once for each shape of batch, is not
+        part of a measured training."""
         if batch_size in self._warm:
             return
         trainer = self._trainer(batch_size, seed, _WARM_UP_STEPS, _WARM_UP_STEPS, None)
@@ -257,7 +258,7 @@ class TrainingToTarget:
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    # On a CPU, and where a library of the GPU asks for memory, torch has no type of its own for it.
+    # On a CPU, and in libraries of the GPU, torch raises no specific type.
     said = str(error)
     return any(
         part in said for part in ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.campaign.attempts import settle
+from joulecast.campaign.journal import settle
 from joulecast.campaign.progress import run_state
 from joulecast.errors import JoulecastError
 from joulecast.records.record import read_record

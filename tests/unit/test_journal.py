@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,11 +11,9 @@ import threading
 import psutil
 import pytest
 
-from joulecast.campaign.attempts import (
+from joulecast.campaign.journal import (
     attempt_noted,
     attempts_at,
-    bring_back,
-    keep_record,
     settle,
     wait_for_earlier,
 )
@@ -137,25 +134,8 @@ def test_a_line_that_was_cut_short_is_passed_over(tmp_path):
     assert attempt.ended_utc and attempt.reason is None
 
 
-def test_a_record_that_was_removed_for_a_job_comes_back_if_it_is_new(tmp_path):
-    record = tmp_path / "records/r"
-    record.mkdir(parents=True)
-    (record / "run.json").write_text("{}")
-    done_s = (record / "run.json").stat().st_mtime
-    keep_record(tmp_path, "r", record)
-    shutil.rmtree(record)
-    bring_back(tmp_path, "r", record, done_s + 300)
-    assert not record.exists(), "it was removed to be measured again"
-    for _ in range(2):  # also for a second job that was lost sight of
-        bring_back(tmp_path, "r", record, done_s - 5)
-        assert (record / "run.json").read_text() == "{}"
-        shutil.rmtree(record)
-    bring_back(tmp_path, "other", tmp_path / "records/other", 0)
-    assert not list((tmp_path / "records").iterdir())
-
-
 def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("joulecast.campaign.attempts._POLL_S", 0.1)
+    monkeypatch.setattr("joulecast.campaign.journal._POLL_S", 0.1)
     child = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     )
@@ -174,4 +154,4 @@ def test_earlier_attempts_are_waited_for_and_later_ones_are_not(tmp_path, monkey
         _open_attempt(tmp_path, os.getpid(), psutil.Process().create_time(), id="a2")
         wait_for_earlier(tmp_path, own, said, 600.0)
     assert child.poll() == 0, "it came back before the other had ended"
-    assert said.getvalue().count("an earlier attempt goes on on") == 1
+    assert said.getvalue().count("an earlier attempt still runs on") == 1
