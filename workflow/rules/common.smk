@@ -1,100 +1,40 @@
-# What the rules share: the checked configuration, the runs it asks for, and where results lie.
-import json
+# What the rules share.
 import os
 import sys
-from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from time import time
+from typing import NamedTuple
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 from joulecast.campaign.attempts import ASKED_S
-from joulecast.campaign.runs import run_table
 from joulecast.campaign.check import require_campaign, require_host
 from joulecast.campaign.config import parse_config
-from joulecast.errors import JoulecastError
-from joulecast.files.writing import sha256_of
-from joulecast.platforms import platform_file, recorded_for
-from joulecast.records.recorded import FILES
 from joulecast.campaign.external import listed_downloads
+from joulecast.campaign.kept import content_version, kept_task_graph
+from joulecast.campaign.runs import run_table
+from joulecast.errors import JoulecastError
 from joulecast.files.shipped import find
-from joulecast.tuning.policy_experiment import COMPARED
-from joulecast.workloads.networks import NETWORKS as KNOWN_NETWORKS
+from joulecast.platforms import platform_file, recorded_for
 
-PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
+# ---- Configuration: checked before any rule is read; each mistake is an error of one line.
+
+PROJECT = Path(workflow.basedir)
+PLATFORMS = PROJECT / "config" / "platforms"
 try:
     CONFIG = parse_config(config, "configuration")
-    SPECS = {
-        spec.run: spec
-        for spec in require_campaign(CONFIG, PLATFORMS, Path(workflow.basedir))
-    }
+    SPECS = {spec.run: spec for spec in require_campaign(CONFIG, PLATFORMS, PROJECT)}
     # The recorded campaign that is replayed; None where runs are measured.
     RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
     # Files of the platforms that are forecast on: the campaign's own first.
     PLATFORM_FILES = [
-        str(platform_file(name, PLATFORMS))
+        platform_file(name, PLATFORMS)
         for name in [CONFIG.platform, *CONFIG.simulator.platforms]
     ]
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
-# Scripts get `config`, in which what `--config` gave inside of a section is text.
-config.update(
-    CONFIG.model_dump(
-        mode="json", include={"quiet", "run_timeout_s", "start_timeout_s"}
-    )
-)
-
-REPORTS = any(word.startswith("--report") for word in sys.argv)
-RUNS = run_table(list(SPECS.values()))
-RESULTS = CONFIG.results
-PROJECT = Path(workflow.basedir)
-PUBLISHED = find(Path("config"), "published", PROJECT / "config")
-EXTERNAL = find(Path("config"), "external", PROJECT / "config")
-# Those of the campaign; of a recorded one, which may be of others, as far as they are known here.
-NETWORKS = (
-    CONFIG.workload.networks
-    if RECORDED is None
-    else sorted(
-        {spec.workload.network for spec in SPECS.values() if spec.workload}
-        & set(KNOWN_NETWORKS)
-    )
-)
-# Measured here only where the configuration says so; else taken from what the project keeps as data.
-EMULATED_NETWORK = CONFIG.simulator.emulated_network
-REAL_TRAINING = CONFIG.simulator.real_training
-# Ops of a platform whose runs are replayed cannot be measured on this machine.
-PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
-# Task graphs that are kept: files of the networks in a folder of the project.
-TASK_GRAPHS = (
-    None if CONFIG.partition.graphs is None else PROJECT / CONFIG.partition.graphs
-)
-# Where runs are replayed nothing is measured, and no pipeline is run.
-PIPELINES = {
-    run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
-}
-# Traces of tuning, wherever they come from.
-TRACES = [
-    f"{RESULTS}/external/zeus_trace/{name}"
-    for name in listed_downloads(EXTERNAL / "zeus_trace.yaml")
-]
-# A training that is tuned live is a measurement, and has a history of its own for everything it depends on.
-LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
-LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
-# When this campaign was started, for its jobs wherever they run.
-if workflow.is_main_process:
-    os.environ[ASKED_S] = str(time())
-# Minutes that a scheduler gives a run, as often as it may be measured: it ends itself before, and says why.
-TRIES = 1 + CONFIG.quiet.repeats
-WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
-# Runs that need a launcher are told from those of a single rank by their node count.
-ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
-SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
-SEVERAL_RANKS_CALIBRATED = r"(allreduce|sleeping_rank)-n\d+"
-if CONFIG.scale.ranks_per_node > 1:
-    ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
-    SEVERAL_RANKS_CALIBRATED = r"(idle|allreduce|sleeping_rank)-n\d+"
 
 
 wildcard_constraints:
@@ -105,46 +45,94 @@ wildcard_constraints:
     policy=r"[a-z-]+",
 
 
+# ---- Folders: of the results, and of the data that comes with the project.
+
+RESULTS = CONFIG.results
+PUBLISHED = find(Path("config"), "published", PROJECT / "config")
+EXTERNAL = find(Path("config"), "external", PROJECT / "config")
+
+
+# ---- Run records: which the rules need, whether measured or replayed.
+
+RUNS = run_table(list(SPECS.values()))
+
+
 def records(query="index == index"):
     """Folders of the records of the runs that a query on the run table selects.
 
-    Where a recorded campaign stands for them it is one folder with all: Snakemake compares each input with
-    each output of a rule, and a campaign may have ten thousand runs.
+    Where a recorded campaign is replayed it is one folder with all records: Snakemake compares each input
+    with each output of a rule, and a campaign may have ten thousand runs.
     """
     if RECORDED is not None:
         return [f"{RESULTS}/records"]
     return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
 
 
-def traced_run():
-    """The run whose power trace is drawn: a training on the most nodes."""
-    query = "kind == 'training' and nodes == nodes.max() and repeat == 1"
-    return min(RUNS.query(query).index)
+# ---- Kept files: data of the project that is an input, and counts by its content.
 
 
-def specification(wildcards):
-    """What a run is to do, as JSON: a change of it, and of nothing else, repeats the run."""
-    return SPECS[wildcards.run].model_dump_json()
+class Kept(NamedTuple):
+    """An input that is kept as data, and the param that repeats a rule when its content changes."""
+
+    files: str | list[str]
+    version: str | list[str] | None
 
 
-def place_in_order(wildcards):
-    """Earlier runs of the shuffled order come first; they stand before everything else."""
-    return len(RUNS) - int(RUNS.at[wildcards.run, "order"])
+def kept(paths, version_of=None):
+    """Input and version of kept files: a new content repeats a rule, a new date does not.
+
+    Snakemake's own checksums of inputs are not enough: it has none of folders, of files above 1 MB, and for
+    results that were copied without .snakemake, of which a clone's files are newer; and it compares none
+    of a changed file that is older than the results.
+
+    `paths` is one path or a list; `version_of` is a file that names the content of all of them.
+    """
+
+    def each(function, paths):
+        return (
+            list(map(function, paths)) if isinstance(paths, list) else function(paths)
+        )
+
+    return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
 
 
-def rank_count(wildcards):
-    """MPI tasks of a run."""
-    return int(RUNS.at[wildcards.run, "ranks"])
+def kept_or_measured(folder, name):
+    """A folder of measurements: the kept one, or the one that a rule measures into the results."""
+    return Kept(f"{RESULTS}/{name}", None) if folder is None else kept(PROJECT / folder)
 
 
-def host_count(wildcards):
-    """Physical hosts of a run, which are the nodes that a scheduler gives it."""
-    return SPECS[wildcards.run].hosts
+# Numbers of the papers, by the paper.
+PAPERS = {
+    name: kept(PUBLISHED / f"{name}.yaml")
+    for name in ("mc2", "proteus", "antichain", "zeus")
+}
+
+
+# ---- Params: what a script is given.
+
+
+def unversioned(value):
+    """Param that repeats no job when it changes, as a folder or the seconds that a job may wait."""
+    # Snakemake leaves out of its comparison what a function makes of the output.
+    return lambda wildcards, output: value
+
+
+def own_configfiles():
+    """Configuration files other than the default, as a user's commands name them."""
+    default = PROJECT / "config" / "config.yaml"
+    files = map(os.path.abspath, workflow.configfiles)
+    return [os.path.relpath(file) for file in files if Path(file) != default]
+
+
+# ---- Outputs: tables and figures, as files and in Snakemake's report.
+
+TABLES, FIGURES = f"{RESULTS}/tables", f"{RESULTS}/figures"
+REPORTS = any(word.startswith("--report") for word in sys.argv)
 
 
 def in_report(path, category, caption=None):
     """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
-    # A report of what there is: Snakemake refuses one in which a file is missing.
+    # A report of some targets: Snakemake refuses one in which a file is missing.
     if REPORTS and not Path(path).exists():
         return path
     name = Path(path).stem
@@ -158,7 +146,7 @@ def in_report(path, category, caption=None):
 
 def tables(category, names):
     """Tables as CSV, as Markdown, and as pages that the report shows."""
-    stems = [f"{RESULTS}/tables/{name}" for name in names]
+    stems = [f"{TABLES}/{name}" for name in names]
     return [
         *(in_report(f"{stem}.html", category) for stem in stems),
         *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
@@ -167,85 +155,23 @@ def tables(category, names):
 
 def figures(category, names, caption=None):
     """Figures as SVG, which the report shows, and as PDF."""
-    stems = [f"{RESULTS}/figures/{name}" for name in names]
+    stems = [f"{FIGURES}/{name}" for name in names]
     return [
         *(in_report(f"{stem}.svg", category, caption) for stem in stems),
         *(f"{stem}.pdf" for stem in stems),
     ]
 
 
-def folder_of(name):
-    """Parameter of a rule: the folder of its outputs of this name."""
-    return lambda wildcards, output: os.path.dirname(output.get(name)[0])
+# ---- Start and end: what is refused before the first job, and what is said after the last.
 
-
-def content_of_result(name):
-    """What names the content of a result that only some campaigns have, for the page that shows it."""
-    path = Path(RESULTS) / name
-    return sha256_of(path) if path.exists() else None
-
-
-def own_configfiles():
-    """Configuration files beside the default, as the page's commands name them."""
-    default = PROJECT / "config" / "config.yaml"
-    files = map(os.path.abspath, workflow.configfiles)
-    return [os.path.relpath(file) for file in files if Path(file) != default]
-
-
-def kept_or_measured(kept, name):
-    """Folder of measurements the simulator is judged on, as input of a rule."""
-    return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
-
-
-def content_of(kept):
-    """What names the content of kept measurements: a change of it judges the simulator again."""
-    provenance = None if kept is None else PROJECT / kept / "provenance.json"
-    return sha256_of(provenance) if provenance and provenance.exists() else None
-
-
-def kept_task_graph(network):
-    """A network's file among the kept task graphs: one of our own, or a PipeDream profile."""
-    files = [TASK_GRAPHS / f"{network}{suffix}" for suffix in (".json", ".txt")]
-    return next((file for file in files if file.exists()), files[0])
-
-
-def task_graph(wildcards):
-    """Task graph of a network, kept or measured, as input of a rule."""
-    if TASK_GRAPHS is None:
-        return f"{RESULTS}/task-graphs/{wildcards.network}.json"
-    return ancient(str(kept_task_graph(wildcards.network)))
-
-
-def content_of_graph(wildcards):
-    """What names the content of a kept task graph: a change of it cuts the network again."""
-    file = None if TASK_GRAPHS is None else kept_task_graph(wildcards.network)
-    return sha256_of(file) if file and file.exists() else None
-
-
-def tables_of_external_data(wildcards):
-    """Tables that need data from outside, as far as it can be had."""
-    found = checkpoints.find_external_data.get().output.found
-    missing = json.loads(Path(found).read_text())
-    tables = {
-        "mlperf_power": {"metered_tables": rules.metered_tables.output},
-        "pipedream_profiles": {
-            "profile_experiments": expand(
-                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
-            )
-        },
-        "zeus_trace": {"replays": rules.tuning_report.output},
-    }
-    return {
-        key: files
-        for name, needed in tables.items()
-        if not missing[name]
-        for key, files in needed.items()
-    }
+# The time when this campaign was started, for its jobs on every host.
+if workflow.is_main_process:
+    os.environ[ASKED_S] = str(time())
 
 
 def require_this_host():
     """Refuse a campaign whose runs would be on this host, which lacks cores or a GPU for them."""
-    # Where all is measured, tables are made on any host.
+    # Where all runs are measured, tables are made on any host.
     measures = not all(Path(record).exists() for record in records())
     if workflow.local_exec and measures:
         try:
@@ -256,7 +182,7 @@ def require_this_host():
 
 def require_targets():
     """Refuse a target after `--` that no rule has by name and that is no path."""
-    # Snakemake tells a Snakefile no targets, and later only says that no rule makes them.
+    # Snakemake does not pass targets to a Snakefile, and later only says that no rule makes them.
     asked = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     known = {rule.name for rule in workflow.rules}
     for target in asked:

@@ -1,9 +1,14 @@
-# Pages for people: the overview of everything, one file that stands alone.
+# The overview page of everything, one file that needs no other.
+
+
+def content_of_result(name):
+    """Version of a result that only some campaigns have, for the page that shows it."""
+    return content_version(Path(RESULTS) / name)
 
 
 rule overview:
     input:
-        # By path: beside an input that names a rule, Snakemake hashes all records once for every record.
+        # By path, as in rule `check`.
         records=records(),
         fits=f"{RESULTS}/fits",
         forecast=f"{RESULTS}/tables/scaling_forecast.csv",
@@ -24,9 +29,10 @@ rule overview:
         f"{RESULTS}/logs/overview.log",
     threads: 1
     params:
+        results=unversioned(RESULTS),
         configfile=lambda wildcards: " ".join(own_configfiles()) or None,
-        # What other targets left; where it is asked for it is an input.
-        left=lambda wildcards: (
+        # Results of other targets, which are inputs only where the configuration asks for them.
+        version=lambda wildcards: (
             None
             if CONFIG.paper_tables
             else [

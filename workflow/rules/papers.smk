@@ -1,4 +1,5 @@
-# The papers' tables, all four: external data that may be missing, and one table with a verdict on every number.
+# The tables of the four papers: external data that may be missing, and a verdict on every number.
+import json
 
 LISTED = {
     "mlperf_power": None,
@@ -11,6 +12,27 @@ PROFILED = [
 METERED = f"{RESULTS}/papers/metered"
 
 
+def tables_of_external_data(wildcards):
+    """Inputs that need external data, as far as it can be had."""
+    found = checkpoints.find_external_data.get().output.found
+    missing = json.loads(Path(found).read_text())
+    tables = {
+        "mlperf_power": {"metered_tables": rules.metered_tables.output},
+        "pipedream_profiles": {
+            "profile_experiments": expand(
+                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
+            )
+        },
+        "zeus_trace": {"replays": rules.tuning_report.output},
+    }
+    return {
+        key: files
+        for name, needed in tables.items()
+        if not missing[name]
+        for key, files in needed.items()
+    }
+
+
 checkpoint find_external_data:
     output:
         found=f"{RESULTS}/external/found.json",
@@ -18,7 +40,7 @@ checkpoint find_external_data:
         f"{RESULTS}/logs/find-external-data.log",
     threads: 1
     params:
-        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        sections=EXTERNAL_SECTIONS,
         lists=LISTED,
     script:
         "../scripts/find_external_data.py"
@@ -32,9 +54,10 @@ use rule fetch_traces as fetch_profiles with:
     log:
         f"{RESULTS}/logs/fetch-profiles.log",
     params:
-        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        sections=EXTERNAL_SECTIONS,
         listed=LISTED["pipedream_profiles"],
-        listed_sha256=sha256_of(Path(LISTED["pipedream_profiles"])),
+        version=content_version(Path(LISTED["pipedream_profiles"])),
+        folder=unversioned(f"{RESULTS}/external/pipedream_profiles"),
 
 
 use rule partition_network as partition_profile with:
@@ -60,17 +83,20 @@ use rule fit as fit_metered with:
         f"{RESULTS}/logs/fit-metered.log",
     params:
         **FITTING,
-        runs=None,  # as many as were imported
+        runs=None,  # all that were imported
 
 
 use rule tables as metered_tables with:
     input:
         fits=rules.fit_metered.output.fits,
-        published=ancient(str(PUBLISHED / "mc2.yaml")),
+        published=MC2.files,
     output:
         [f"{METERED}/tables/{Path(path).name}" for path in rules.tables.output],
     log:
         f"{RESULTS}/logs/metered-tables.log",
+    params:
+        version=MC2.version,
+        folder=unversioned(f"{METERED}/tables"),
 
 
 rule papers:
@@ -79,12 +105,7 @@ rule papers:
         external=rules.find_external_data.output.found,
         simulator=rules.simulator_report.output,
         own_experiments=rules.partition_report.input.experiments,
-        published=ancient(
-            [
-                str(PUBLISHED / f"{p}.yaml")
-                for p in ("mc2", "proteus", "antichain", "zeus")
-            ]
-        ),
+        published=[paper.files for paper in PAPERS.values()],
     output:
         tables("Papers", ["papers"]),
         f"{RESULTS}/tables/papers.tex",
@@ -92,9 +113,9 @@ rule papers:
         f"{RESULTS}/logs/papers.log",
     threads: 1
     params:
-        published_sha256=[
-            sha256_of(PUBLISHED / f"{p}.yaml")
-            for p in ("mc2", "proteus", "antichain", "zeus")
-        ],
+        version=[paper.version for paper in PAPERS.values()],
+        published_folder=unversioned(str(PUBLISHED)),
+        tables_folder=unversioned(TABLES),
+        metered_folder=unversioned(f"{METERED}/tables"),
     script:
         "../scripts/papers.py"
