@@ -89,9 +89,9 @@ def kept(paths, version_of=None):
     """
 
     def each(function, paths):
-        return (
-            list(map(function, paths)) if isinstance(paths, list) else function(paths)
-        )
+        if isinstance(paths, list):
+            return [function(path) for path in paths]
+        return function(paths)
 
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
 

@@ -16,8 +16,8 @@ from joulecast.training.launch import Quiet, measure
 def main(
     specification: str,
     limits: dict[str, Any],
-    resources: Any,
     attempts: Path,
+    resources: Any,
     record: Path,
     log: Path,
 ) -> None:
@@ -29,11 +29,11 @@ def main(
             launcher=resources.get("mpi"),
             nodes=resources.get("nodes"),
             python=resources.get("rank_python"),
+            asked_s=float(os.environ.get(ASKED_S, "inf")),
             attempts=attempts,
+            quiet=Quiet(**limits["quiet"]),
             timeout_s=limits["run_timeout_s"],
             start_timeout_s=limits["start_timeout_s"],
-            asked_s=float(os.environ.get(ASKED_S, "inf")),
-            quiet=Quiet(**limits["quiet"]),
         )
     except JoulecastError as error:
         logging.error("%s; its log is %s", error, log)
