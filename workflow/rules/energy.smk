@@ -7,8 +7,8 @@ FITTING = {
     "series_period_s": CONFIG.power.sample_period_s,
 }
 
-# What importing reads of the configuration.
-EXTERNAL_SECTIONS = CONFIG.model_dump(mode="json", include={"external_data", "results"})
+# Where importing finds external data: a change imports and fetches again.
+EXTERNAL_DATA = CONFIG.model_dump(mode="json")["external_data"]
 
 
 def traced_run():
@@ -24,7 +24,8 @@ rule import_mlperf:
         f"{RESULTS}/logs/import-{{name}}.log",
     threads: 1
     params:
-        sections=EXTERNAL_SECTIONS,
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
     script:
         "../scripts/import_mlperf.py"
 

@@ -40,7 +40,8 @@ checkpoint find_external_data:
         f"{RESULTS}/logs/find-external-data.log",
     threads: 1
     params:
-        sections=EXTERNAL_SECTIONS,
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
         lists=LISTED,
     script:
         "../scripts/find_external_data.py"
@@ -54,7 +55,8 @@ use rule fetch_traces as fetch_profiles with:
     log:
         f"{RESULTS}/logs/fetch-profiles.log",
     params:
-        sections=EXTERNAL_SECTIONS,
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
         listed=LISTED["pipedream_profiles"],
         version=content_version(Path(LISTED["pipedream_profiles"])),
         folder=unversioned(f"{RESULTS}/external/pipedream_profiles"),

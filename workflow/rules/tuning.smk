@@ -21,7 +21,8 @@ rule fetch_traces:
         f"{RESULTS}/logs/fetch-traces.log",
     threads: 1
     params:
-        sections=EXTERNAL_SECTIONS,
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
         listed=str(TRACE_LIST),
         version=content_version(TRACE_LIST),
         folder=unversioned(TRACES_FOLDER),

@@ -8,8 +8,9 @@ from joulecast.campaign.external import bring_listed, listed_downloads
 from joulecast.campaign.scripts import run_script
 
 
-def main(sections: dict[str, Any], listed: Path, folder: Path) -> None:
-    bring_listed(parse_config(sections, "configuration"), listed_downloads(listed), folder)
+def main(external_data: Any, results: str, listed: Path, folder: Path) -> None:
+    given = {"external_data": external_data, "results": results}
+    bring_listed(parse_config(given, "configuration"), listed_downloads(listed), folder)
 
 
 if __name__ == "__main__":

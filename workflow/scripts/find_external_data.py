@@ -24,8 +24,9 @@ def missing(config: Config, name: str, listed: Path | None) -> str:
     return why
 
 
-def main(sections: dict[str, Any], lists: dict[str, Path | None], found: Path) -> None:
-    config = parse_config(sections, "configuration")
+def main(external_data: Any, results: str, lists: dict[str, Path | None], found: Path) -> None:
+    given = {"external_data": external_data, "results": results}
+    config = parse_config(given, "configuration")
     why = {name: missing(config, name, listed) for name, listed in lists.items()}
     with written_aside(found) as partial:
         partial.write_text(json.dumps(why, indent=1) + "\n")

@@ -9,8 +9,9 @@ from joulecast.campaign.scripts import run_script
 from joulecast.importers.mlperf import import_mlperf
 
 
-def main(sections: dict[str, Any], name: str, records: Path) -> None:
-    submissions = locate_folder(parse_config(sections, "configuration"), name)
+def main(external_data: Any, results: str, name: str, records: Path) -> None:
+    given = {"external_data": external_data, "results": results}
+    submissions = locate_folder(parse_config(given, "configuration"), name)
     print(import_mlperf(submissions, records).text())
 
 
