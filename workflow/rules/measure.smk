@@ -4,8 +4,12 @@ from joulecast.records.recorded import FILES
 # Minutes that a scheduler gives a run with all its repeats: a run ends itself before, and says why.
 TRIES = 1 + CONFIG.quiet.repeats
 WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
-# Seconds that a run may take and wait, and how often it may be repeated.
-LIMITS = CONFIG.model_dump(include={"quiet", "run_timeout_s", "start_timeout_s"})
+# How a run is measured, which is no part of what it is to do.
+OPTIONS = {
+    "attempts": Path(RESULTS) / "attempts",
+    "timeout_s": CONFIG.run_timeout_s,
+    "start_timeout_s": CONFIG.start_timeout_s,
+}
 
 # Runs of one rank need no launcher; their names show it by the node count.
 ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
@@ -56,9 +60,9 @@ if RECORDED is None:
             cpus_per_task=CONFIG.scale.threads_per_rank,
             runtime=WALLTIME_MIN,
         params:
-            specification=specification,
-            limits=unversioned(LIMITS),
-            attempts=unversioned(f"{RESULTS}/attempts"),
+            spec=specification,
+            options=unversioned(OPTIONS),
+            quiet=unversioned(CONFIG.quiet.model_dump()),
         script:
             "../scripts/measure.py"
 

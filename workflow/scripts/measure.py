@@ -14,26 +14,19 @@ from joulecast.training.launch import Quiet, measure
 
 
 def main(
-    specification: str,
-    limits: dict[str, Any],
-    attempts: Path,
-    resources: Any,
-    record: Path,
-    log: Path,
+    spec: str, options: dict[str, Any], quiet: Quiet, resources: Any, record: Path, log: Path
 ) -> None:
     try:
         measure(
-            RunSpec.model_validate_json(specification),
+            RunSpec.model_validate_json(spec),
             record,
             log,
             launcher=resources.get("mpi"),
             nodes=resources.get("nodes"),
             python=resources.get("rank_python"),
             asked_s=float(os.environ.get(ASKED_S, "inf")),
-            attempts=attempts,
-            quiet=Quiet(**limits["quiet"]),
-            timeout_s=limits["run_timeout_s"],
-            start_timeout_s=limits["start_timeout_s"],
+            quiet=quiet,
+            **options,
         )
     except JoulecastError as error:
         logging.error("%s; its log is %s", error, log)

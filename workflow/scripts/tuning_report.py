@@ -4,12 +4,10 @@ from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
 from joulecast.files.columns import read_frame
-from joulecast.files.reading import read_json_object
 from joulecast.report.figures.policies import cumulative_cost
 from joulecast.report.figures.policy_maps import configuration_maps
-from joulecast.report.tables.tuning import Replays, write_tuning_tables
+from joulecast.report.tables.tuning import read_replays, write_tuning_tables
 from joulecast.report.tables.tuning_published import read_published_tuning
-from joulecast.tuning.comparison import HELD_OUT
 from joulecast.tuning.policy_experiment import read_settings
 
 
@@ -26,17 +24,15 @@ def main(
     figures_folder: Path,
 ) -> None:
     numbers = read_published_tuning(published)
-    by_policy = {path.stem: read_frame(path, "replay") for path in replays}
-    by_policy[HELD_OUT] = read_frame(held_out, "replay")
-    chosen = read_json_object(choices, "choices of settings held out")
     settings = read_settings(traces_folder)
-    replayed = Replays(settings, by_policy, read_frame(paper, "replay"), chosen, eta)
+    files = {"replays": replays, "held_out": held_out, "choices": choices, "paper": paper}
+    replayed = read_replays(settings, eta, **files)
     reproduced = dict(list(read_frame(reproduction, "replay").groupby("policy", sort=False)))
     theirs = read_settings(traces_folder, ["cifar100"], target=numbers.reproduction.target)
     write_tuning_tables(tables_folder, replayed, reproduced, theirs, numbers)
-    cumulative_cost(by_policy, settings, eta, figures_folder / "tuning_cumulative_cost")
+    cumulative_cost(replayed.by_policy, settings, eta, figures_folder / "tuning_cumulative_cost")
     v100 = [setting for setting in settings if setting.name[1] == "v100"]
-    configuration_maps(by_policy, v100, eta, figures_folder / "tuning_maps")
+    configuration_maps(replayed.by_policy, v100, eta, figures_folder / "tuning_maps")
 
 
 if __name__ == "__main__":
