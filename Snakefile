@@ -47,7 +47,7 @@ onerror:
     tell_end()
 
 
-# Seconds each, of one core: not worth a job of their own.
+# Rules that take seconds on one core: not worth a job of a cluster.
 localrules:
     all,
     measure,
@@ -66,7 +66,7 @@ localrules:
     metered_tables,
     papers,
     overview,
-    # Nodes of a cluster often have no way out.
+    # Nodes of a cluster often cannot reach the internet.
     find_external_data,
     fetch_traces,
     fetch_profiles,

@@ -1,4 +1,5 @@
-# What the rules share.
+# What the rules share, by section: configuration, names, folders, records, kept files, params, outputs,
+# and what is said at the start and the end.
 import os
 import sys
 from math import ceil
@@ -36,6 +37,8 @@ try:
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
 
+# ---- Wildcards: the names that paths may hold.
+
 
 wildcard_constraints:
     run=r"[a-z0-9_-]+",
@@ -68,7 +71,7 @@ def records(query="index == index"):
     return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
 
 
-# ---- Kept files: data of the project that is an input, and counts by its content.
+# ---- Kept files: inputs that come with the project, whose content counts and not their date.
 
 
 class Kept(NamedTuple):
@@ -79,11 +82,11 @@ class Kept(NamedTuple):
 
 
 def kept(paths, version_of=None):
-    """Input and version of kept files: a new content repeats a rule, a new date does not.
+    """Input and version of kept files: new content repeats a rule, a new date does not.
 
-    Snakemake's own checksums of inputs are not enough: it has none of folders, of files above 1 MB, and for
-    results that were copied without .snakemake, of which a clone's files are newer; and it compares none
-    of a changed file that is older than the results.
+    The checksums of inputs that Snakemake records cover less: not folders, not files above 1 MB, and not
+    results that were copied without `.snakemake`. It also compares them only where a file is newer than
+    the results, and misses a changed file with an old date.
 
     `paths` is one path or a list; `version_of` is a file that names the content of all of them.
     """
@@ -112,8 +115,8 @@ PAPERS = {
 
 
 def unversioned(value):
-    """Param that repeats no job when it changes, as a folder or the seconds that a job may wait."""
-    # Snakemake leaves out of its comparison what a function makes of the output.
+    """Param whose change repeats no job, as a folder or the seconds that a job may wait."""
+    # Snakemake compares no param that a function of the outputs returns.
     return lambda wildcards, output: value
 
 

@@ -8,7 +8,7 @@ def content_of_result(name):
 
 rule overview:
     input:
-        # By path, as in rule `check`.
+        # By path: rule `check` says why.
         records=records(),
         fits=f"{RESULTS}/fits",
         forecast=f"{RESULTS}/tables/scaling_forecast.csv",
