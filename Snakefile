@@ -11,6 +11,7 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/runs.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/energy.smk"
 include: "workflow/rules/simulator.smk"

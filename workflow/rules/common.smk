@@ -1,8 +1,8 @@
-# What the rules share, by section: configuration, names, folders, records, kept files, params, outputs,
-# and what is said at the start and the end.
+# What the rules share, by section: configuration, names, folders, kept files, params, outputs, external
+# data, and what is said at the start and the end.
+import json
 import os
 import sys
-from math import ceil
 from pathlib import Path
 from time import time
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from joulecast.campaign.check import require_campaign, require_host
 from joulecast.campaign.config import parse_config
 from joulecast.campaign.external import listed_downloads
 from joulecast.campaign.kept import content_version, kept_task_graph
-from joulecast.campaign.runs import run_table
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import find
 from joulecast.platforms import platform_file, recorded_for
@@ -55,22 +54,6 @@ PUBLISHED = find(Path("config"), "published", PROJECT / "config")
 EXTERNAL = find(Path("config"), "external", PROJECT / "config")
 
 
-# ---- Run records: which the rules need, whether measured or replayed.
-
-RUNS = run_table(list(SPECS.values()))
-
-
-def records(query="index == index"):
-    """Folders of the records of the runs that a query on the run table selects.
-
-    Where a recorded campaign is replayed it is one folder with all records: Snakemake compares each input
-    with each output of a rule, and a campaign may have ten thousand runs.
-    """
-    if RECORDED is not None:
-        return [f"{RESULTS}/records"]
-    return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
-
-
 # ---- Kept files: inputs that come with the project, whose content counts and not their date.
 
 
@@ -102,6 +85,14 @@ def kept(paths, version_of=None):
 def kept_or_measured(folder, name):
     """A folder of measurements: the kept one, or the one that a rule measures into the results."""
     return Kept(f"{RESULTS}/{name}", None) if folder is None else kept(PROJECT / folder)
+
+
+def task_graph(wildcards):
+    """Task graph of a network, kept or measured."""
+    folder = CONFIG.partition.graphs
+    if folder is None:
+        return Kept(f"{RESULTS}/task-graphs/{wildcards.network}.json", None)
+    return kept(kept_task_graph(PROJECT / folder, wildcards.network))
 
 
 # Numbers of the papers, by the paper.
@@ -163,6 +154,30 @@ def figures(category, names, caption=None):
         *(in_report(f"{stem}.svg", category, caption) for stem in stems),
         *(f"{stem}.pdf" for stem in stems),
     ]
+
+
+# ---- External data: inputs that are known once it has been looked for.
+
+
+def tables_of_external_data(wildcards):
+    """Inputs that need external data, as far as it can be had."""
+    found = checkpoints.find_external_data.get().output.found
+    missing = json.loads(Path(found).read_text())
+    tables = {
+        "mlperf_power": {"metered_tables": rules.metered_tables.output},
+        "pipedream_profiles": {
+            "profile_experiments": expand(
+                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
+            )
+        },
+        "zeus_trace": {"replays": rules.tuning_report.output},
+    }
+    return {
+        key: files
+        for name, needed in tables.items()
+        if not missing[name]
+        for key, files in needed.items()
+    }
 
 
 # ---- Start and end: what is refused before the first job, and what is said after the last.

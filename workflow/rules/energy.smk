@@ -11,12 +11,6 @@ FITTING = {
 EXTERNAL_DATA = CONFIG.model_dump(mode="json")["external_data"]
 
 
-def traced_run():
-    """The run whose power trace is drawn: a training on the most nodes."""
-    query = "kind == 'training' and nodes == nodes.max() and repeat == 1"
-    return min(RUNS.query(query).index)
-
-
 rule import_mlperf:
     output:
         records=directory(f"{RESULTS}/imported/{{name}}"),

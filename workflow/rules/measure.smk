@@ -1,45 +1,6 @@
 # Run records: measured here, one at a time on a machine, or unpacked from a recorded campaign.
 from joulecast.records.recorded import FILES
 
-# Minutes that a scheduler gives a run with all its repeats: a run ends itself before, and says why.
-TRIES = 1 + CONFIG.quiet.repeats
-WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
-# How a run is measured, which is no part of what it is to do.
-OPTIONS = {
-    "attempts": Path(RESULTS) / "attempts",
-    "timeout_s": CONFIG.run_timeout_s,
-    "start_timeout_s": CONFIG.start_timeout_s,
-}
-
-# Runs of one rank need no launcher; their names show it by the node count.
-ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
-SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
-SEVERAL_RANKS_CALIBRATED = r"(allreduce|sleeping_rank)-n\d+"
-if CONFIG.scale.ranks_per_node > 1:
-    ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
-    SEVERAL_RANKS_CALIBRATED = r"(idle|allreduce|sleeping_rank)-n\d+"
-
-
-def specification(wildcards):
-    """What a run is to do, as JSON: the only param whose change repeats the run."""
-    return SPECS[wildcards.run].model_dump_json()
-
-
-def place_in_order(wildcards):
-    """Priority of a run: earlier runs of the shuffled order come first, and all runs before other jobs."""
-    return len(RUNS) - int(RUNS.at[wildcards.run, "order"])
-
-
-def rank_count(wildcards):
-    """MPI tasks of a run."""
-    return int(RUNS.at[wildcards.run, "ranks"])
-
-
-def host_count(wildcards):
-    """Physical hosts of a run, which are the nodes that a scheduler gives it."""
-    return SPECS[wildcards.run].hosts
-
-
 if RECORDED is None:
 
     rule train:

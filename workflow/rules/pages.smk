@@ -1,11 +1,6 @@
 # The overview page of everything, one file that needs no other.
 
 
-def content_of_result(name):
-    """Version of a result that only some campaigns have, for the page that shows it."""
-    return content_version(Path(RESULTS) / name)
-
-
 rule overview:
     input:
         # By path: rule `check` says why.
@@ -36,8 +31,8 @@ rule overview:
             None
             if CONFIG.paper_tables
             else [
-                content_of_result("tables/papers.csv"),
-                content_of_result("tuning/replays/zeus.parquet"),
+                content_version(Path(RESULTS) / "tables/papers.csv"),
+                content_version(Path(RESULTS) / "tuning/replays/zeus.parquet"),
             ]
         ),
     script:

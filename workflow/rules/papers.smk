@@ -1,5 +1,4 @@
 # The tables of the four papers: external data that may be missing, and a verdict on every number.
-import json
 
 LISTED = {
     "mlperf_power": None,
@@ -10,27 +9,6 @@ PROFILED = [
     Path(name).stem for name in listed_downloads(Path(LISTED["pipedream_profiles"]))
 ]
 METERED = f"{RESULTS}/papers/metered"
-
-
-def tables_of_external_data(wildcards):
-    """Inputs that need external data, as far as it can be had."""
-    found = checkpoints.find_external_data.get().output.found
-    missing = json.loads(Path(found).read_text())
-    tables = {
-        "mlperf_power": {"metered_tables": rules.metered_tables.output},
-        "pipedream_profiles": {
-            "profile_experiments": expand(
-                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
-            )
-        },
-        "zeus_trace": {"replays": rules.tuning_report.output},
-    }
-    return {
-        key: files
-        for name, needed in tables.items()
-        if not missing[name]
-        for key, files in needed.items()
-    }
 
 
 checkpoint find_external_data:

@@ -8,14 +8,6 @@ PIPELINES = {
 ANTICHAIN = PAPERS["antichain"]
 
 
-def task_graph(wildcards):
-    """Task graph of a network, kept or measured."""
-    folder = CONFIG.partition.graphs
-    if folder is None:
-        return Kept(f"{RESULTS}/task-graphs/{wildcards.network}.json", None)
-    return kept(kept_task_graph(PROJECT / folder, wildcards.network))
-
-
 rule measure_task_graph:
     output:
         graph=f"{RESULTS}/task-graphs/{{network}}.json",
