@@ -11,6 +11,7 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/runs.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/energy.smk"
 include: "workflow/rules/simulator.smk"
@@ -47,7 +48,7 @@ onerror:
     tell_end()
 
 
-# Seconds each, of one core: not worth a job of their own.
+# Rules that take seconds on one core: not worth a job of a cluster.
 localrules:
     all,
     measure,
@@ -66,7 +67,7 @@ localrules:
     metered_tables,
     papers,
     overview,
-    # Nodes of a cluster often have no way out.
+    # Nodes of a cluster often cannot reach the internet.
     find_external_data,
     fetch_traces,
     fetch_profiles,

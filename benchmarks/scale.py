@@ -134,7 +134,7 @@ def _script(name: str) -> Callable[..., None]:
 def _tables(folder: Path) -> None:
     fits, published = _results(folder) / "fits", ROOT / "config/published/mc2.yaml"
     (_results(folder) / "tables").mkdir(exist_ok=True)
-    _script("tables")(str(fits), str(published), _results(folder) / "tables")
+    _script("tables")(fits, published, _results(folder) / "tables")
 
 
 def _figures(folder: Path) -> None:
@@ -142,11 +142,11 @@ def _figures(folder: Path) -> None:
     (results / "figures").mkdir(exist_ok=True)
     record = next(r for r in _records(folder) if "-n8-" in r.name and r.name.endswith("-r1"))
     _script("figures")(
-        fits=str(results / "fits"),
-        record=str(record),
+        fits=results / "fits",
+        record=[record],
         traced_run=record.name,
         imported=[],
-        published=str(published),
+        published=published,
         folder=results / "figures",
     )
 

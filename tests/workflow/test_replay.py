@@ -107,8 +107,9 @@ def test_every_table_comes_from_the_recorded_campaign(clone, made):
 
 
 def test_only_another_content_is_replayed_again(clone, made):
-    for path in (clone / "recorded").rglob("*"):
-        os.utime(path)  # as a checkout leaves them
+    for kept in ("recorded", "config"):
+        for path in (clone / kept).rglob("*"):
+            os.utime(path)  # as a checkout leaves them
     again = snakemake(clone, *LAB)
     assert "Nothing to be done" in again.stdout + again.stderr, "newer, but the same"
     whole = clone / "recorded/lab/campaign.json"
@@ -118,6 +119,29 @@ def test_only_another_content_is_replayed_again(clone, made):
     whole.write_text(said)
     text = again.stdout + again.stderr
     assert "replay " in text and "fit " in text, "another campaign, and it was not replayed"
+
+
+@pytest.mark.parametrize(
+    ("kept", "repeated", "not_repeated"),
+    [
+        ("config/published/mc2.yaml", {"tables", "figures", "papers"}, {"replay", "fit"}),
+        ("config/platforms/hc2.yaml", {"scaling_forecast", "simulator_report"}, {"fit"}),
+        ("recorded/task-graphs/alexnet.json", {"partition_network"}, {"replay", "fit"}),
+        ("recorded/two-core-training/provenance.json", {"judge_simulator"}, {"replay"}),
+    ],
+)
+def test_another_content_of_a_kept_file_repeats_what_depends_on_it(
+    clone, made, kept, repeated, not_repeated
+):
+    """Also where the file is older than the results, as a copy that keeps dates leaves it."""
+    path = clone / kept
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    again = snakemake(clone, "-n", *LAB)
+    path.write_bytes(content)
+    jobs = set(re.findall(r"^(\w+) +\d+$", again.stdout + again.stderr, re.M))
+    assert repeated <= jobs and not jobs & not_repeated, jobs
 
 
 def test_imported_runs_stand_beside_the_campaign(clone, made):

@@ -1,100 +1,42 @@
-# What the rules share: the checked configuration, the runs it asks for, and where results lie.
+# What the rules share, by section: configuration, names, folders, kept files, params, outputs, external
+# data, and what is said at the start and the end.
 import json
 import os
 import sys
-from hashlib import sha256
-from math import ceil
 from pathlib import Path
 from time import time
+from typing import NamedTuple
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 from joulecast.campaign.held_records import ASKED_S
-from joulecast.campaign.runs import run_table
 from joulecast.campaign.check import require_campaign, require_host
 from joulecast.campaign.config import parse_config
-from joulecast.errors import JoulecastError
-from joulecast.files.writing import sha256_of
-from joulecast.platforms import platform_file, recorded_for
-from joulecast.records.recorded import FILES
 from joulecast.campaign.external import listed_downloads
+from joulecast.campaign.kept import content_version, kept_task_graph
+from joulecast.errors import JoulecastError
 from joulecast.files.shipped import find
-from joulecast.tuning.policy_experiment import COMPARED
-from joulecast.workloads.networks import NETWORKS as KNOWN_NETWORKS
+from joulecast.platforms import platform_file, recorded_for
 
-PLATFORMS = Path(workflow.basedir) / "config" / "platforms"
+# ---- Configuration: checked before any rule is read; each mistake is an error of one line.
+
+PROJECT = Path(workflow.basedir)
+PLATFORMS = PROJECT / "config" / "platforms"
 try:
     CONFIG = parse_config(config, "configuration")
-    SPECS = {
-        spec.run: spec
-        for spec in require_campaign(CONFIG, PLATFORMS, Path(workflow.basedir))
-    }
+    SPECS = {spec.run: spec for spec in require_campaign(CONFIG, PLATFORMS, PROJECT)}
     # The recorded campaign that is replayed; None where runs are measured.
     RECORDED = recorded_for(CONFIG.platform, PLATFORMS)
     # Files of the platforms that are forecast on: the campaign's own first.
     PLATFORM_FILES = [
-        str(platform_file(name, PLATFORMS))
+        platform_file(name, PLATFORMS)
         for name in [CONFIG.platform, *CONFIG.simulator.platforms]
     ]
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
-# Scripts get `config`, in which what `--config` gave inside of a section is text.
-config.update(
-    CONFIG.model_dump(
-        mode="json", include={"quiet", "run_timeout_s", "start_timeout_s"}
-    )
-)
 
-REPORTS = any(word.startswith("--report") for word in sys.argv)
-RUNS = run_table(list(SPECS.values()))
-RESULTS = CONFIG.results
-PROJECT = Path(workflow.basedir)
-PUBLISHED = find(Path("config"), "published", PROJECT / "config")
-EXTERNAL = find(Path("config"), "external", PROJECT / "config")
-# Those of the campaign; of a recorded one, which may be of others, as far as they are known here.
-NETWORKS = (
-    CONFIG.workload.networks
-    if RECORDED is None
-    else sorted(
-        {spec.workload.network for spec in SPECS.values() if spec.workload}
-        & set(KNOWN_NETWORKS)
-    )
-)
-# Measured here only where the configuration says so; else taken from what the project keeps as data.
-EMULATED_NETWORK = CONFIG.simulator.emulated_network
-REAL_TRAINING = CONFIG.simulator.real_training
-# Ops of a platform whose runs are replayed cannot be measured on this machine.
-PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
-# Task graphs that are kept: files of the networks in a folder of the project.
-TASK_GRAPHS = (
-    None if CONFIG.partition.graphs is None else PROJECT / CONFIG.partition.graphs
-)
-# Where runs are replayed nothing is measured, and no pipeline is run.
-PIPELINES = {
-    run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
-}
-# Traces of tuning, wherever they come from.
-TRACES = [
-    f"{RESULTS}/external/zeus_trace/{name}"
-    for name in listed_downloads(EXTERNAL / "zeus_trace.yaml")
-]
-# A training that is tuned live is a measurement, and has a history of its own for everything it depends on.
-LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
-LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
-# When this campaign was started, for its jobs wherever they run.
-if workflow.is_main_process:
-    os.environ[ASKED_S] = str(time())
-# Minutes that a scheduler gives a run, as often as it may be measured: it ends itself before, and says why.
-TRIES = 1 + CONFIG.quiet.repeats
-WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
-# Runs that need a launcher are told from those of a single rank by their node count.
-ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
-SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
-SEVERAL_RANKS_CALIBRATED = r"(allreduce|sleeping_rank)-n\d+"
-if CONFIG.scale.ranks_per_node > 1:
-    ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
-    SEVERAL_RANKS_CALIBRATED = r"(idle|allreduce|sleeping_rank)-n\d+"
+# ---- Wildcards: the names that paths may hold.
 
 
 wildcard_constraints:
@@ -105,46 +47,86 @@ wildcard_constraints:
     policy=r"[a-z-]+",
 
 
-def records(query="index == index"):
-    """Folders of the records of the runs that a query on the run table selects.
+# ---- Folders: of the results, and of the data that comes with the project.
 
-    Where a recorded campaign stands for them it is one folder with all: Snakemake compares each input with
-    each output of a rule, and a campaign may have ten thousand runs.
+RESULTS = CONFIG.results
+PUBLISHED = find(Path("config"), "published", PROJECT / "config")
+EXTERNAL = find(Path("config"), "external", PROJECT / "config")
+
+
+# ---- Kept files: inputs that come with the project, whose content counts and not their date.
+
+
+class Kept(NamedTuple):
+    """An input that is kept as data, and the param that repeats a rule when its content changes."""
+
+    files: str | list[str]
+    version: str | list[str] | None
+
+
+def kept(paths, version_of=None):
+    """Input and version of kept files: new content repeats a rule, a new date does not.
+
+    The checksums of inputs that Snakemake records cover less: not folders, not files above 1 MB, and not
+    results that were copied without `.snakemake`. It also compares them only where a file is newer than
+    the results, and misses a changed file with an old date.
+
+    `paths` is one path or a list; `version_of` is a file that names the content of all of them.
     """
-    if RECORDED is not None:
-        return [f"{RESULTS}/records"]
-    return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
+
+    def each(function, paths):
+        if isinstance(paths, list):
+            return [function(path) for path in paths]
+        return function(paths)
+
+    return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
 
 
-def traced_run():
-    """The run whose power trace is drawn: a training on the most nodes."""
-    query = "kind == 'training' and nodes == nodes.max() and repeat == 1"
-    return min(RUNS.query(query).index)
+def kept_or_measured(folder, name):
+    """A folder of measurements: the kept one, or the one that a rule measures into the results."""
+    return Kept(f"{RESULTS}/{name}", None) if folder is None else kept(PROJECT / folder)
 
 
-def specification(wildcards):
-    """What a run is to do, as JSON: a change of it, and of nothing else, repeats the run."""
-    return SPECS[wildcards.run].model_dump_json()
+def task_graph(wildcards):
+    """Task graph of a network, kept or measured."""
+    folder = CONFIG.partition.graphs
+    if folder is None:
+        return Kept(f"{RESULTS}/task-graphs/{wildcards.network}.json", None)
+    return kept(kept_task_graph(PROJECT / folder, wildcards.network))
 
 
-def place_in_order(wildcards):
-    """Earlier runs of the shuffled order come first; they stand before everything else."""
-    return len(RUNS) - int(RUNS.at[wildcards.run, "order"])
+# Numbers of the papers, by the paper.
+PAPERS = {
+    name: kept(PUBLISHED / f"{name}.yaml")
+    for name in ("mc2", "proteus", "antichain", "zeus")
+}
 
 
-def rank_count(wildcards):
-    """MPI tasks of a run."""
-    return int(RUNS.at[wildcards.run, "ranks"])
+# ---- Params: what a script is given.
 
 
-def host_count(wildcards):
-    """Physical hosts of a run, which are the nodes that a scheduler gives it."""
-    return SPECS[wildcards.run].hosts
+def unversioned(value):
+    """Param whose change repeats no job, as a folder or the seconds that a job may wait."""
+    # Snakemake compares no param that a function of the outputs returns.
+    return lambda wildcards, output: value
+
+
+def own_configfiles():
+    """Configuration files other than the default, as a user's commands name them."""
+    default = PROJECT / "config" / "config.yaml"
+    files = map(os.path.abspath, workflow.configfiles)
+    return [os.path.relpath(file) for file in files if Path(file) != default]
+
+
+# ---- Outputs: tables and figures, as files and in Snakemake's report.
+
+TABLES, FIGURES = f"{RESULTS}/tables", f"{RESULTS}/figures"
+REPORTS = any(word.startswith("--report") for word in sys.argv)
 
 
 def in_report(path, category, caption=None):
     """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
-    # A report of what there is: Snakemake refuses one in which a file is missing.
+    # A report of some targets: Snakemake refuses one in which a file is missing.
     if REPORTS and not Path(path).exists():
         return path
     name = Path(path).stem
@@ -158,7 +140,7 @@ def in_report(path, category, caption=None):
 
 def tables(category, names):
     """Tables as CSV, as Markdown, and as pages that the report shows."""
-    stems = [f"{RESULTS}/tables/{name}" for name in names]
+    stems = [f"{TABLES}/{name}" for name in names]
     return [
         *(in_report(f"{stem}.html", category) for stem in stems),
         *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
@@ -167,63 +149,18 @@ def tables(category, names):
 
 def figures(category, names, caption=None):
     """Figures as SVG, which the report shows, and as PDF."""
-    stems = [f"{RESULTS}/figures/{name}" for name in names]
+    stems = [f"{FIGURES}/{name}" for name in names]
     return [
         *(in_report(f"{stem}.svg", category, caption) for stem in stems),
         *(f"{stem}.pdf" for stem in stems),
     ]
 
 
-def folder_of(name):
-    """Parameter of a rule: the folder of its outputs of this name."""
-    return lambda wildcards, output: os.path.dirname(output.get(name)[0])
-
-
-def content_of_result(name):
-    """What names the content of a result that only some campaigns have, for the page that shows it."""
-    path = Path(RESULTS) / name
-    return sha256_of(path) if path.exists() else None
-
-
-def own_configfiles():
-    """Configuration files beside the default, as the page's commands name them."""
-    default = PROJECT / "config" / "config.yaml"
-    files = map(os.path.abspath, workflow.configfiles)
-    return [os.path.relpath(file) for file in files if Path(file) != default]
-
-
-def kept_or_measured(kept, name):
-    """Folder of measurements the simulator is judged on, as input of a rule."""
-    return f"{RESULTS}/{name}" if kept is None else ancient(str(PROJECT / kept))
-
-
-def content_of(kept):
-    """What names the content of kept measurements: a change of it judges the simulator again."""
-    provenance = None if kept is None else PROJECT / kept / "provenance.json"
-    return sha256_of(provenance) if provenance and provenance.exists() else None
-
-
-def kept_task_graph(network):
-    """A network's file among the kept task graphs: one of our own, or a PipeDream profile."""
-    files = [TASK_GRAPHS / f"{network}{suffix}" for suffix in (".json", ".txt")]
-    return next((file for file in files if file.exists()), files[0])
-
-
-def task_graph(wildcards):
-    """Task graph of a network, kept or measured, as input of a rule."""
-    if TASK_GRAPHS is None:
-        return f"{RESULTS}/task-graphs/{wildcards.network}.json"
-    return ancient(str(kept_task_graph(wildcards.network)))
-
-
-def content_of_graph(wildcards):
-    """What names the content of a kept task graph: a change of it cuts the network again."""
-    file = None if TASK_GRAPHS is None else kept_task_graph(wildcards.network)
-    return sha256_of(file) if file and file.exists() else None
+# ---- External data: inputs that are known once it has been looked for.
 
 
 def tables_of_external_data(wildcards):
-    """Tables that need data from outside, as far as it can be had."""
+    """Inputs that need external data, as far as it can be had."""
     found = checkpoints.find_external_data.get().output.found
     missing = json.loads(Path(found).read_text())
     tables = {
@@ -243,9 +180,16 @@ def tables_of_external_data(wildcards):
     }
 
 
+# ---- Start and end: what is refused before the first job, and what is said after the last.
+
+# The time when this campaign was started, for its jobs on every host.
+if workflow.is_main_process:
+    os.environ[ASKED_S] = str(time())
+
+
 def require_this_host():
     """Refuse a campaign whose runs would be on this host, which lacks cores or a GPU for them."""
-    # Where all is measured, tables are made on any host.
+    # Where all runs are measured, tables are made on any host.
     measures = not all(Path(record).exists() for record in records())
     if workflow.local_exec and measures:
         try:
@@ -256,7 +200,7 @@ def require_this_host():
 
 def require_targets():
     """Refuse a target after `--` that no rule has by name and that is no path."""
-    # Snakemake tells a Snakefile no targets, and later only says that no rule makes them.
+    # Snakemake does not pass targets to a Snakefile, and later only says that no rule makes them.
     asked = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     known = {rule.name for rule in workflow.rules}
     for target in asked:

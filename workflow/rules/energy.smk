@@ -1,10 +1,14 @@
 # Energy and time models: fits to the campaign's and to imported records, error tables, figures, checks.
 
+MC2 = PAPERS["mc2"]
 FITTING = {
     "bootstrap": CONFIG.evaluation.bootstrap,
     "series_splits": CONFIG.evaluation.series_splits,
     "series_period_s": CONFIG.power.sample_period_s,
 }
+
+# Where importing finds external data: a change imports and fetches again.
+EXTERNAL_DATA = CONFIG.model_dump(mode="json")["external_data"]
 
 
 rule import_mlperf:
@@ -14,7 +18,8 @@ rule import_mlperf:
         f"{RESULTS}/logs/import-{{name}}.log",
     threads: 1
     params:
-        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
     script:
         "../scripts/import_mlperf.py"
 
@@ -30,7 +35,7 @@ rule fit:
     threads: 1
     params:
         **FITTING,
-        # So many records, and no fewer: a folder with all of them may have been filled in part.
+        # The number of records that there have to be: a folder of records may have been filled in part.
         runs=len(SPECS),
     script:
         "../scripts/fit.py"
@@ -39,8 +44,7 @@ rule fit:
 rule tables:
     input:
         fits=rules.fit.output.fits,
-        # A clone makes this file newer than restored results: its content counts, not its age.
-        published=ancient(str(PUBLISHED / "mc2.yaml")),
+        published=MC2.files,
     output:
         tables(
             "Energy and time",
@@ -57,7 +61,8 @@ rule tables:
         f"{RESULTS}/logs/tables.log",
     threads: 1
     params:
-        published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
+        version=MC2.version,
+        folder=unversioned(TABLES),
     script:
         "../scripts/tables.py"
 
@@ -67,7 +72,7 @@ rule figures:
         fits=rules.fit.output.fits,
         record=records(f"index == '{traced_run()}'"),
         imported=rules.fit.input.imported,
-        published=ancient(str(PUBLISHED / "mc2.yaml")),
+        published=MC2.files,
     output:
         figures=[
             *figures(
@@ -87,9 +92,9 @@ rule figures:
         f"{RESULTS}/logs/figures.log",
     threads: 1
     params:
-        published_sha256=sha256_of(PUBLISHED / "mc2.yaml"),
+        version=MC2.version,
         traced_run=traced_run(),
-        figures=folder_of("figures"),
+        folder=unversioned(FIGURES),
     script:
         "../scripts/figures.py"
 
@@ -97,8 +102,8 @@ rule figures:
 rule check:
     input:
         records=records(),
-        # By path, not `rules.fit.output.fits`: beside an input that names a rule, Snakemake hashes the
-        # whole list of records once for every record.
+        # By path: together with an input like `rules.fit.output.fits`, Snakemake hashes the whole list
+        # of records once for every record.
         fits=f"{RESULTS}/fits",
     output:
         checks=in_report(f"{RESULTS}/checks.csv", "Records"),

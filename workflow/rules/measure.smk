@@ -1,4 +1,5 @@
 # Run records: measured here, one at a time on a machine, or unpacked from a recorded campaign.
+from joulecast.records.recorded import FILES
 
 if RECORDED is None:
 
@@ -20,7 +21,9 @@ if RECORDED is None:
             cpus_per_task=CONFIG.scale.threads_per_rank,
             runtime=WALLTIME_MIN,
         params:
-            specification=specification,
+            spec=specification,
+            options=unversioned(OPTIONS),
+            quiet=unversioned(CONFIG.quiet.model_dump()),
         script:
             "../scripts/measure.py"
 
@@ -37,18 +40,19 @@ if RECORDED is None:
             run=SEVERAL_RANKS_CALIBRATED,
 
 else:
+    # The first file lists all others with their checksums.
+    CAMPAIGN = kept([RECORDED / name for name in FILES], version_of=RECORDED / FILES[0])
 
     rule replay:
         input:
-            # A clone makes these newer than restored results: their content counts, not their age.
-            ancient([str(RECORDED / name) for name in FILES]),
+            CAMPAIGN.files,
         output:
             records=directory(f"{RESULTS}/records"),
         log:
             f"{RESULTS}/logs/replay.log",
         threads: 1
         params:
-            # It names the content of all the other files.
-            campaign_sha256=sha256_of(RECORDED / FILES[0]),
+            version=CAMPAIGN.version,
+            campaign=unversioned(str(RECORDED)),
         script:
             "../scripts/replay.py"

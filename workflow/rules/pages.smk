@@ -1,9 +1,9 @@
-# Pages for people: the overview of everything, one file that stands alone.
+# The overview page of everything, one file that needs no other.
 
 
 rule overview:
     input:
-        # By path: beside an input that names a rule, Snakemake hashes all records once for every record.
+        # By path: rule `check` says why.
         records=records(),
         fits=f"{RESULTS}/fits",
         forecast=f"{RESULTS}/tables/scaling_forecast.csv",
@@ -24,14 +24,15 @@ rule overview:
         f"{RESULTS}/logs/overview.log",
     threads: 1
     params:
+        results=unversioned(RESULTS),
         configfile=lambda wildcards: " ".join(own_configfiles()) or None,
-        # What other targets left; where it is asked for it is an input.
-        left=lambda wildcards: (
+        # Results of other targets, which are inputs only where the configuration asks for them.
+        version=lambda wildcards: (
             None
             if CONFIG.paper_tables
             else [
-                content_of_result("tables/papers.csv"),
-                content_of_result("tuning/replays/zeus.parquet"),
+                content_version(Path(RESULTS) / "tables/papers.csv"),
+                content_version(Path(RESULTS) / "tuning/replays/zeus.parquet"),
             ]
         ),
     script:

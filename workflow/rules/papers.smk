@@ -1,4 +1,4 @@
-# The papers' tables, all four: external data that may be missing, and one table with a verdict on every number.
+# The tables of the four papers: external data that may be missing, and a verdict on every number.
 
 LISTED = {
     "mlperf_power": None,
@@ -18,7 +18,8 @@ checkpoint find_external_data:
         f"{RESULTS}/logs/find-external-data.log",
     threads: 1
     params:
-        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
         lists=LISTED,
     script:
         "../scripts/find_external_data.py"
@@ -32,9 +33,11 @@ use rule fetch_traces as fetch_profiles with:
     log:
         f"{RESULTS}/logs/fetch-profiles.log",
     params:
-        external_data=CONFIG.model_dump(mode="json")["external_data"],
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
         listed=LISTED["pipedream_profiles"],
-        listed_sha256=sha256_of(Path(LISTED["pipedream_profiles"])),
+        version=content_version(Path(LISTED["pipedream_profiles"])),
+        folder=unversioned(f"{RESULTS}/external/pipedream_profiles"),
 
 
 use rule partition_network as partition_profile with:
@@ -60,17 +63,20 @@ use rule fit as fit_metered with:
         f"{RESULTS}/logs/fit-metered.log",
     params:
         **FITTING,
-        runs=None,  # as many as were imported
+        runs=None,  # all that were imported
 
 
 use rule tables as metered_tables with:
     input:
         fits=rules.fit_metered.output.fits,
-        published=ancient(str(PUBLISHED / "mc2.yaml")),
+        published=MC2.files,
     output:
         [f"{METERED}/tables/{Path(path).name}" for path in rules.tables.output],
     log:
         f"{RESULTS}/logs/metered-tables.log",
+    params:
+        version=MC2.version,
+        folder=unversioned(f"{METERED}/tables"),
 
 
 rule papers:
@@ -79,12 +85,7 @@ rule papers:
         external=rules.find_external_data.output.found,
         simulator=rules.simulator_report.output,
         own_experiments=rules.partition_report.input.experiments,
-        published=ancient(
-            [
-                str(PUBLISHED / f"{p}.yaml")
-                for p in ("mc2", "proteus", "antichain", "zeus")
-            ]
-        ),
+        published=[paper.files for paper in PAPERS.values()],
     output:
         tables("Papers", ["papers"]),
         f"{RESULTS}/tables/papers.tex",
@@ -92,9 +93,9 @@ rule papers:
         f"{RESULTS}/logs/papers.log",
     threads: 1
     params:
-        published_sha256=[
-            sha256_of(PUBLISHED / f"{p}.yaml")
-            for p in ("mc2", "proteus", "antichain", "zeus")
-        ],
+        version=[paper.version for paper in PAPERS.values()],
+        published_folder=unversioned(str(PUBLISHED)),
+        tables_folder=unversioned(TABLES),
+        metered_folder=unversioned(f"{METERED}/tables"),
     script:
         "../scripts/papers.py"

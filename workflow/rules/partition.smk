@@ -1,6 +1,13 @@
 # Partitioning: task graphs, planners side by side, pipelines that are run, their tables.
 
 
+# Where runs are replayed nothing is measured, and no pipeline is run.
+PIPELINES = {
+    run.name: run for run in (CONFIG.partition.pipelines if RECORDED is None else [])
+}
+ANTICHAIN = PAPERS["antichain"]
+
+
 rule measure_task_graph:
     output:
         graph=f"{RESULTS}/task-graphs/{{network}}.json",
@@ -17,7 +24,7 @@ rule measure_task_graph:
 
 rule partition_network:
     input:
-        graph=task_graph,
+        graph=lambda wildcards: task_graph(wildcards).files,
     output:
         experiment=f"{RESULTS}/partition/{{network}}.json",
     log:
@@ -26,7 +33,7 @@ rule partition_network:
     resources:
         machine=16,  # planners are timed
     params:
-        content=lambda wildcards: content_of_graph(wildcards),
+        version=lambda wildcards: task_graph(wildcards).version,
         devices=CONFIG.partition.devices,
         micro_batches=CONFIG.partition.micro_batches,
         source="measured" if CONFIG.partition.graphs is None else "recorded",
@@ -44,6 +51,10 @@ rule run_pipeline:
         machine=16,
     params:
         run=lambda wildcards: PIPELINES[wildcards.pipeline].model_dump(mode="json"),
+        wait_s=unversioned(CONFIG.quiet.wait_s),
+        ranks_log=lambda wildcards, output: (
+            f"{RESULTS}/logs/pipeline-{wildcards.pipeline}.ranks.log"
+        ),
     script:
         "../scripts/run_pipeline.py"
 
@@ -54,7 +65,7 @@ rule partition_report:
             f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
         ),
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
-        published=ancient(str(PUBLISHED / "antichain.yaml")),
+        published=ANTICHAIN.files,
     output:
         tables=tables(
             "Partitioning",
@@ -69,8 +80,8 @@ rule partition_report:
         f"{RESULTS}/logs/partition.log",
     threads: 1
     params:
-        published_sha256=sha256_of(PUBLISHED / "antichain.yaml"),
-        tables=folder_of("tables"),
-        figures=folder_of("figures"),
+        version=ANTICHAIN.version,
+        tables_folder=unversioned(TABLES),
+        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/partition_report.py"

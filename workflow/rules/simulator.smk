@@ -1,5 +1,29 @@
 # The simulator: op graphs and costs, networks it is judged on, error tables, forecasts of scaling.
 
+from joulecast.workloads.networks import NETWORKS as KNOWN_NETWORKS
+
+# Networks of the campaign; a recorded one may have others than are known here.
+NETWORKS = (
+    CONFIG.workload.networks
+    if RECORDED is None
+    else sorted(
+        {spec.workload.network for spec in SPECS.values() if spec.workload}
+        & set(KNOWN_NETWORKS)
+    )
+)
+# Ops of a platform whose runs are replayed cannot be measured on this machine.
+PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
+# What the simulator is judged on; measured here only where the configuration says so.
+EMULATED = kept_or_measured(CONFIG.simulator.emulated_network, "emulated-network")
+TRAINING = (
+    kept(PROJECT / CONFIG.simulator.real_training)
+    if CONFIG.simulator.real_training
+    else Kept([], None)
+)
+FORECAST_ON = kept(PLATFORM_FILES)
+HC2 = kept(platform_file("hc2", PLATFORMS))
+PROTEUS = PAPERS["proteus"]
+
 
 rule capture_graph:
     output:
@@ -8,7 +32,7 @@ rule capture_graph:
         f"{RESULTS}/logs/capture-{{network}}.log",
     threads: 1
     resources:
-        # Not beside a measurement, which it would disturb; nothing else has to come before it.
+        # Not at the same time as a measurement, which it would disturb.
         machine=1,
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
@@ -27,6 +51,7 @@ rule profile_ops:
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
         batches=sorted({CONFIG.scale.batch_size, *CONFIG.calibration.batch_sizes}),
+        wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/profile_ops.py"
 
@@ -71,8 +96,8 @@ rule measure_real_training:
 
 rule judge_simulator:
     input:
-        emulated=kept_or_measured(EMULATED_NETWORK, "emulated-network"),
-        training=ancient([str(PROJECT / REAL_TRAINING)] if REAL_TRAINING else []),
+        emulated=EMULATED.files,
+        training=TRAINING.files,
     output:
         judged=f"{RESULTS}/simulator/judged.parquet",
     log:
@@ -81,9 +106,11 @@ rule judge_simulator:
     resources:
         machine=1,  # as capture_graph
     params:
-        content=[content_of(EMULATED_NETWORK), content_of(REAL_TRAINING)],
-        source={
-            "emulated": "measured" if EMULATED_NETWORK is None else "recorded",
+        version=[EMULATED.version, TRAINING.version],
+        sources={
+            "emulated": (
+                "measured" if CONFIG.simulator.emulated_network is None else "recorded"
+            ),
             "training": "recorded",
         },
     script:
@@ -98,17 +125,17 @@ rule scaling_forecast:
         ops=expand(
             f"{RESULTS}/ops/{{network}}.json", network=NETWORKS if PROFILES_OPS else []
         ),
-        platforms=ancient(PLATFORM_FILES),
+        platforms=FORECAST_ON.files,
     output:
         forecast=f"{RESULTS}/simulator/scaling_forecast.parquet",
     log:
         f"{RESULTS}/logs/scaling-forecast.log",
     threads: 1
     params:
-        config=CONFIG.model_dump(
+        sections=CONFIG.model_dump(
             mode="json", include={"simulator", "scale", "training", "emulation"}
         ),
-        platforms_sha256=[sha256_of(file) for file in PLATFORM_FILES],
+        version=FORECAST_ON.version,
     script:
         "../scripts/scaling_forecast.py"
 
@@ -117,8 +144,8 @@ rule simulator_report:
     input:
         judged=rules.judge_simulator.output.judged,
         forecast=rules.scaling_forecast.output.forecast,
-        published=ancient(str(PUBLISHED / "proteus.yaml")),
-        platform=ancient(str(platform_file("hc2", PLATFORMS))),
+        published=PROTEUS.files,
+        platform=HC2.files,
     output:
         tables=tables(
             "Simulator",
@@ -138,9 +165,9 @@ rule simulator_report:
         f"{RESULTS}/logs/simulator.log",
     threads: 1
     params:
-        published_sha256=sha256_of(PUBLISHED / "proteus.yaml"),
+        version=[PROTEUS.version, HC2.version],
         speed_devices=CONFIG.simulator.speed_devices,
-        tables=folder_of("tables"),
-        figures=folder_of("figures"),
+        tables_folder=unversioned(TABLES),
+        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/simulator_report.py"

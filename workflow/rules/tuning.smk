@@ -1,5 +1,18 @@
 # Tuning: traces, policies replayed on them, a training tuned live, their tables.
 
+from hashlib import sha256
+
+from joulecast.tuning.policy_experiment import COMPARED
+
+# Traces of tuning: from a local folder, or fetched.
+TRACES_FOLDER = f"{RESULTS}/external/zeus_trace"
+TRACE_LIST = EXTERNAL / "zeus_trace.yaml"
+TRACES = [f"{TRACES_FOLDER}/{name}" for name in listed_downloads(TRACE_LIST)]
+ZEUS = PAPERS["zeus"]
+# A training that is tuned live is a measurement: its history is kept by everything that it depends on.
+LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
+LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
+
 
 rule fetch_traces:
     output:
@@ -8,9 +21,11 @@ rule fetch_traces:
         f"{RESULTS}/logs/fetch-traces.log",
     threads: 1
     params:
-        external_data=CONFIG.model_dump(mode="json")["external_data"],
-        listed=str(EXTERNAL / "zeus_trace.yaml"),
-        listed_sha256=sha256_of(EXTERNAL / "zeus_trace.yaml"),
+        external_data=EXTERNAL_DATA,
+        results=unversioned(RESULTS),
+        listed=str(TRACE_LIST),
+        version=content_version(TRACE_LIST),
+        folder=unversioned(TRACES_FOLDER),
     script:
         "../scripts/fetch_listed.py"
 
@@ -25,6 +40,7 @@ rule replay_policy:
     threads: 1
     params:
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
+        traces_folder=unversioned(TRACES_FOLDER),
     script:
         "../scripts/replay_policy.py"
 
@@ -40,6 +56,7 @@ rule hold_out_workloads:
     threads: 1
     params:
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
+        traces_folder=unversioned(TRACES_FOLDER),
     script:
         "../scripts/hold_out_workloads.py"
 
@@ -47,7 +64,7 @@ rule hold_out_workloads:
 rule replay_published:
     input:
         traces=TRACES,
-        published=ancient(str(PUBLISHED / "zeus.yaml")),
+        published=ZEUS.files,
     output:
         paper=f"{RESULTS}/tuning/paper-zeus.parquet",
         reproduction=f"{RESULTS}/tuning/reproduction.parquet",
@@ -56,7 +73,8 @@ rule replay_published:
     threads: 1
     params:
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds"}),
-        published_sha256=sha256_of(PUBLISHED / "zeus.yaml"),
+        version=ZEUS.version,
+        traces_folder=unversioned(TRACES_FOLDER),
     script:
         "../scripts/replay_published.py"
 
@@ -65,9 +83,11 @@ rule tuning_report:
     input:
         traces=TRACES,
         replays=expand(f"{RESULTS}/tuning/replays/{{policy}}.parquet", policy=COMPARED),
-        held_out=rules.hold_out_workloads.output,
-        published_replays=rules.replay_published.output,
-        published=ancient(str(PUBLISHED / "zeus.yaml")),
+        held_out=rules.hold_out_workloads.output.recurrences,
+        choices=rules.hold_out_workloads.output.choices,
+        paper=rules.replay_published.output.paper,
+        reproduction=rules.replay_published.output.reproduction,
+        published=ZEUS.files,
     output:
         tables=tables(
             "Tuning",
@@ -85,9 +105,10 @@ rule tuning_report:
     threads: 1
     params:
         eta=CONFIG.tuning.eta,
-        published_sha256=sha256_of(PUBLISHED / "zeus.yaml"),
-        tables=folder_of("tables"),
-        figures=folder_of("figures"),
+        version=ZEUS.version,
+        traces_folder=unversioned(TRACES_FOLDER),
+        tables_folder=unversioned(TABLES),
+        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/tuning_report.py"
 
@@ -102,8 +123,9 @@ rule tune_live:
         machine=16,
     params:
         live=CONFIG.tuning.live.model_dump(mode="json"),
-        # Trials that have ended; an interrupted loop goes on from here.
+        # Trials that have ended; an interrupted tuning continues after them.
         history=LIVE_HISTORY,
+        wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/tune_live.py"
 
@@ -118,7 +140,7 @@ rule tuning_live_report:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1
     params:
-        tables=folder_of("tables"),
-        figures=folder_of("figures"),
+        tables_folder=unversioned(TABLES),
+        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/tuning_live_report.py"

@@ -1,20 +1,17 @@
 """Bring the files of a list, and check them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from joulecast.campaign.config import parse_config
 from joulecast.campaign.external import bring_listed, listed_downloads
-from joulecast.campaign.scripts import logged
+from joulecast.campaign.scripts import run_script
 
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
+
+def main(external_data: Any, results: str, listed: Path, folder: Path) -> None:
+    given = {"external_data": external_data, "results": results}
+    bring_listed(parse_config(given, "configuration"), listed_downloads(listed), folder)
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        bring_listed(
-            parse_config(snakemake.config, "configuration"),
-            listed_downloads(Path(snakemake.params.listed)),
-            Path(snakemake.output.files[0]).parent,
-        )
+    run_script(snakemake, main)

@@ -2,22 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from joulecast.campaign.config import Config, parse_config
-from joulecast.errors import JoulecastError
 from joulecast.campaign.external import listed_downloads, locate_folder, why_unavailable
+from joulecast.campaign.scripts import run_script
+from joulecast.errors import JoulecastError
 from joulecast.files.writing import written_aside
 from joulecast.importers.mlperf import require_runs
-from joulecast.campaign.scripts import logged
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
-def missing(config: Config, name: str, listed: str | None) -> str:
+def missing(config: Config, name: str, listed: Path | None) -> str:
     if listed is not None:
-        return why_unavailable(config, name, listed_downloads(Path(listed)))
+        return why_unavailable(config, name, listed_downloads(listed))
     why = why_unavailable(config, name, {})
     if not why:
         try:
@@ -27,8 +24,9 @@ def missing(config: Config, name: str, listed: str | None) -> str:
     return why
 
 
-def main(configuration: dict[str, object], lists: dict[str, str | None], found: Path) -> None:
-    config = parse_config(configuration, "configuration")
+def main(external_data: Any, results: str, lists: dict[str, Path | None], found: Path) -> None:
+    given = {"external_data": external_data, "results": results}
+    config = parse_config(given, "configuration")
     why = {name: missing(config, name, listed) for name, listed in lists.items()}
     with written_aside(found) as partial:
         partial.write_text(json.dumps(why, indent=1) + "\n")
@@ -37,5 +35,4 @@ def main(configuration: dict[str, object], lists: dict[str, str | None], found: 
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        main(snakemake.config, dict(snakemake.params.lists), Path(snakemake.output.found))
+    run_script(snakemake, main)

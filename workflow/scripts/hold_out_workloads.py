@@ -2,22 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from joulecast.campaign.scripts import run_script
 from joulecast.files.writing import written_aside
-from joulecast.campaign.scripts import logged
 from joulecast.tuning.comparison import leave_one_workload_out
 from joulecast.tuning.policy_experiment import read_settings
 
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
+
+def main(traces_folder: Path, tuning: dict[str, Any], recurrences: Path, choices: Path) -> None:
+    held_out = leave_one_workload_out(read_settings(traces_folder), **tuning)
+    with written_aside(recurrences) as partial:
+        held_out.table.to_parquet(partial)
+    with written_aside(choices) as partial:
+        partial.write_text(json.dumps(held_out.choices, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        settings = read_settings(Path(snakemake.input.traces[0]).parent)
-        held_out = leave_one_workload_out(settings, **snakemake.params.tuning)
-        with written_aside(Path(snakemake.output.recurrences)) as partial:
-            held_out.table.to_parquet(partial)
-        with written_aside(Path(snakemake.output.choices)) as partial:
-            partial.write_text(json.dumps(held_out.choices, indent=1) + "\n")
+    run_script(snakemake, main)

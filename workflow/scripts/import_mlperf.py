@@ -1,26 +1,19 @@
 """Import MLPerf power submissions as run records."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from joulecast.campaign.scripts import logged
 from joulecast.campaign.config import parse_config
 from joulecast.campaign.external import locate_folder
+from joulecast.campaign.scripts import run_script
 from joulecast.importers.mlperf import import_mlperf
 
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
-
-def main(configuration: dict[str, object], name: str, out: Path) -> None:
-    source = locate_folder(parse_config(configuration), name)
-    print(import_mlperf(source, out).text())
+def main(external_data: Any, results: str, name: str, records: Path) -> None:
+    given = {"external_data": external_data, "results": results}
+    submissions = locate_folder(parse_config(given, "configuration"), name)
+    print(import_mlperf(submissions, records).text())
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        main(
-            configuration=snakemake.config,
-            name=snakemake.wildcards.name,
-            out=Path(snakemake.output.records),
-        )
+    run_script(snakemake, main)

@@ -1,36 +1,35 @@
-"""Put the papers' numbers beside ours."""
+"""Put the papers' numbers next to ours."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from joulecast.campaign.scripts import logged
+from joulecast.campaign.scripts import run_script
 from joulecast.report.papers.collect import PaperFiles, papers
 from joulecast.report.papers.rows import verdict_counts
 from joulecast.report.papers.write import write_papers
 
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
-
-def main() -> None:
-    found = snakemake.input
-    metered = found.get("metered_tables", [])
-    stem = Path(snakemake.output[0]).with_suffix("")
-    table = papers(
-        PaperFiles(
-            tables=stem.parent,
-            published=Path(found.published[0]).parent,
-            metered_tables=Path(metered[0]).parent if metered else None,
-            profile_experiments=[Path(path) for path in found.get("profile_experiments", [])],
-            own_experiments=[Path(path) for path in found.own_experiments],
-            missing=json.loads(Path(found.external).read_text()),
-        )
+def main(
+    external: Path,
+    own_experiments: list[Path],
+    published_folder: Path,
+    tables_folder: Path,
+    metered_folder: Path,
+    metered_tables: list[Path] | None = None,
+    profile_experiments: list[Path] | None = None,
+) -> None:
+    files = PaperFiles(
+        tables=tables_folder,
+        published=published_folder,
+        metered_tables=metered_folder if metered_tables else None,
+        profile_experiments=profile_experiments or [],
+        own_experiments=own_experiments,
+        missing=json.loads(external.read_text()),
     )
-    write_papers(stem, table)
+    table = papers(files)
+    write_papers(tables_folder / "papers", table)
     print(verdict_counts(table).to_string())
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        main()
+    run_script(snakemake, main)

@@ -1,13 +1,9 @@
 """Unpack a recorded campaign into run records."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from joulecast.campaign.scripts import logged
+from joulecast.campaign.scripts import run_script
 from joulecast.records.recorded import unpack_all
-
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
 
 
 def main(campaign: Path, records: Path) -> None:
@@ -15,8 +11,4 @@ def main(campaign: Path, records: Path) -> None:
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        main(
-            campaign=Path(snakemake.input[0]).parent,
-            records=Path(snakemake.output.records),
-        )
+    run_script(snakemake, main)

@@ -2,18 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from joulecast.campaign.scripts import logged
-from joulecast.report.tables.tuning import write_live_table
+from joulecast.campaign.scripts import run_script
 from joulecast.report.figures.live import live_cost
+from joulecast.report.tables.tuning import write_live_table
 
-if TYPE_CHECKING:
-    from snakemake.iocontainers import snakemake
+
+def main(record: Path, tables_folder: Path, figures_folder: Path) -> None:
+    tuned = json.loads(record.read_text())
+    write_live_table(tables_folder, tuned)
+    live_cost(tuned, figures_folder / "tuning_live")
 
 
 if __name__ == "__main__":
-    with logged(Path(snakemake.log[0])):
-        record = json.loads(Path(snakemake.input.record).read_text())
-        write_live_table(Path(snakemake.params.tables), record)
-        live_cost(record, Path(snakemake.params.figures) / "tuning_live")
+    run_script(snakemake, main)

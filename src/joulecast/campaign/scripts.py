@@ -1,20 +1,41 @@
-"""The log of a workflow script."""
+"""Runs a script of the workflow: its arguments from Snakemake's job, its log, its exit code."""
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from inspect import Parameter, signature
 from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import validate_call
 
 from joulecast.errors import JoulecastError
+
+
+class NamedItems(Protocol):
+    """One part of a job, as its inputs: what the rule gives by name."""
+
+    def items(self) -> Iterable[tuple[str, Any]]: ...
+
+
+class WorkflowJob(Protocol):
+    """What a script reads of the object ``snakemake``, which Snakemake puts into it."""
+
+    input: NamedItems
+    output: NamedItems
+    params: NamedItems
+    wildcards: NamedItems
+    resources: NamedItems
+    log: list[str]
 
 
 @contextmanager
 def logged(log: Path) -> Iterator[None]:
     """Send the output of a workflow script to its log.
 
-    A :class:`JoulecastError` ends it with code 2 and is said on the terminal too; any other error
-    leaves its traceback in the log and goes on.
+    A :class:`JoulecastError` ends the script with code 2 and is printed on the terminal too; any other
+    error leaves its traceback in the log and is raised.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     terminal = sys.stderr
@@ -28,3 +49,56 @@ def logged(log: Path) -> Iterator[None]:
         except BaseException:
             traceback.print_exc(file=file)
             raise
+
+
+def _values(job: WorkflowJob, name: str) -> list[Any]:
+    """Values that a job has under a name, of which there should be one."""
+    if name == "log":
+        return [job.log[0]]
+    if name == "resources":
+        return [job.resources]
+    parts = (job.input, job.output, job.params, job.wildcards)
+    return [value for part in parts for key, value in part.items() if key == name]
+
+
+def _is_default(values: list[Any], parameter: Parameter) -> bool:
+    # An optional input that a campaign does not have is missing, or an empty list.
+    absent = not values or values == [[]]
+    return absent and parameter.default is not Parameter.empty
+
+
+def script_arguments(job: WorkflowJob, main: Callable[..., None]) -> dict[str, Any]:
+    """Arguments of a script's ``main``: of each parameter what the job has under its name.
+
+    Names are those of inputs, outputs, params and wildcards; ``log`` is the path of the log, and
+    ``resources`` is everything that the rule asks for. An input that is not there, or an empty list,
+    leaves a parameter its default.
+
+    Raises:
+        TypeError: the job has nothing under a parameter's name, or several things.
+    """
+    arguments = {}
+    for name, parameter in signature(main).parameters.items():
+        values = _values(job, name)
+        if _is_default(values, parameter):
+            continue
+        if len(values) != 1:
+            raise TypeError(f"the rule gives {len(values)} values named `{name}`, not one")
+        arguments[name] = values[0]
+    return arguments
+
+
+def call_main(job: WorkflowJob, main: Callable[..., None]) -> None:
+    """Call a script's ``main`` with :func:`script_arguments`, as the types that it declares."""
+    validate_call(main)(**script_arguments(job, main))
+
+
+def run_script(job: WorkflowJob, main: Callable[..., None]) -> None:
+    """Run a script of the workflow: its ``main`` with the job's files and params, its output in the log.
+
+    Args:
+        job: the object ``snakemake`` of the script.
+        main: takes inputs, outputs, params and wildcards by name; paths as ``Path`` or ``list[Path]``.
+    """
+    with logged(Path(job.log[0])):
+        call_main(job, main)

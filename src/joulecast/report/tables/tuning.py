@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.files.columns import read_frame
+from joulecast.files.reading import read_json_object
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.tuning_published import PublishedTuning
 from joulecast.tuning.comparison import (
@@ -57,6 +59,32 @@ class Replays:
     paper_zeus: pd.DataFrame
     choices: Mapping[str, Choice]
     eta: float
+
+
+def read_replays(
+    settings: Sequence[Setting],
+    eta: float,
+    *,
+    replays: Sequence[Path],
+    held_out: Path,
+    choices: Path,
+    paper: Path,
+) -> Replays:
+    """Read what was replayed from its files.
+
+    Args:
+        replays: recurrences of each policy, in a file of its name.
+        held_out: recurrences of the curve policy on workloads that were held out.
+        choices: constants that the other workloads chose for these.
+        paper: recurrences of Zeus, as many as its paper has.
+
+    Raises:
+        JoulecastError: a file is missing or cannot be read.
+    """
+    by_policy = {path.stem: read_frame(path, "replay") for path in replays}
+    by_policy[HELD_OUT] = read_frame(held_out, "replay")
+    chosen = read_json_object(choices, "choices of settings held out")
+    return Replays(settings, by_policy, read_frame(paper, "replay"), chosen, eta)
 
 
 def _range(low_high: tuple[float, float]) -> str:

@@ -1,0 +1,62 @@
+# Runs of the campaign: their records as inputs, and what a rule asks for to measure one.
+from math import ceil
+
+from joulecast.campaign.runs import run_table
+
+RUNS = run_table(list(SPECS.values()))
+
+
+def records(query="index == index"):
+    """Folders of the records of the runs that a query on the run table selects.
+
+    Where a recorded campaign is replayed it is one folder with all records: Snakemake compares each input
+    with each output of a rule, and a campaign may have ten thousand runs.
+    """
+    if RECORDED is not None:
+        return [f"{RESULTS}/records"]
+    return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
+
+
+def traced_run():
+    """The run whose power trace is drawn: a training on the most nodes."""
+    query = "kind == 'training' and nodes == nodes.max() and repeat == 1"
+    return min(RUNS.query(query).index)
+
+
+def specification(wildcards):
+    """What a run is to do, as JSON: the only param whose change repeats the run."""
+    return SPECS[wildcards.run].model_dump_json()
+
+
+def place_in_order(wildcards):
+    """Priority of a run: earlier runs of the shuffled order come first, and all runs before other jobs."""
+    return len(RUNS) - int(RUNS.at[wildcards.run, "order"])
+
+
+def rank_count(wildcards):
+    """MPI tasks of a run."""
+    return int(RUNS.at[wildcards.run, "ranks"])
+
+
+def host_count(wildcards):
+    """Physical hosts of a run, which are the nodes that a scheduler gives it."""
+    return SPECS[wildcards.run].hosts
+
+
+# Minutes that a scheduler gives a run with all its repeats: a run ends itself before, and says why.
+TRIES = 1 + CONFIG.quiet.repeats
+WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
+# How a run is measured, which is no part of what it is to do.
+OPTIONS = {
+    "attempts": Path(RESULTS) / "attempts",
+    "timeout_s": CONFIG.run_timeout_s,
+    "start_timeout_s": CONFIG.start_timeout_s,
+}
+
+# Runs of one rank need no launcher; their names show it by the node count.
+ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
+SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
+SEVERAL_RANKS_CALIBRATED = r"(allreduce|sleeping_rank)-n\d+"
+if CONFIG.scale.ranks_per_node > 1:
+    ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
+    SEVERAL_RANKS_CALIBRATED = r"(idle|allreduce|sleeping_rank)-n\d+"
