@@ -300,9 +300,9 @@ def test_networks_are_measured_into_a_folder_once(
     ("arguments", "said"),
     [
         (("resnet19", 4, 32, 4, 3), "unknown network `resnet19`; did you mean `resnet1"),
-        (("resnet18", 0, 32, 4, 3), "batch is 0"),
-        (("resnet18", 4, 32, 0, 3), "classes is 0"),
-        (("resnet18", 4, 32, 4, 0), "passes is 0"),
+        (("resnet18", 0, 32, 4, 3), "batch 0: must be"),
+        (("resnet18", 4, 32, 0, 3), "classes 0: must be"),
+        (("resnet18", 4, 32, 4, 0), "passes 0: must be"),
         (("alexnet", 4, 32, 4, 3), "image_size 32 is too small"),
         (("vit_s", 4, 40, 4, 3), "no multiple of patch_size 16"),
         (

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from joulecast.api.given import AnyPath, Records, check, naming, path, paths
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 
 if TYPE_CHECKING:
     from joulecast.energy.fitting import CampaignFit
@@ -156,8 +157,11 @@ def forecast(
     from joulecast.records.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
+    counts = list(nodes)
+    # Before the records are read, and named in an error.
+    check_counts("nodes", counts, MOST_NODES)
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, list(nodes), scaling)
+        return forecast_records(folders, counts, scaling)
 
 
 def advise(
@@ -204,6 +208,8 @@ def advise(
     from joulecast.records.recorded import run_records
 
     counts, batches = (None if given is None else list(given) for given in (nodes, batch))
+    check_counts("nodes", counts or (), MOST_NODES)
+    check_counts("batch", batches or (), MOST_SAMPLES)
     named = naming(*paths(records), platform, history)
     with named, run_records(paths(records)) as folders:
         return advise_on(

@@ -105,8 +105,8 @@ class TrainingSection(Section):
         None, gt=0, le=1, description="Stop when the test split reaches this; steps is the limit."
     )
     evaluate_every: int = Field(50, ge=1, description="Steps between tests of the accuracy.")
-    learning_rate: float = Field(0.01, gt=0, description="Of SGD.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD.")
+    learning_rate: float = Field(0.01, gt=0, description="Learning rate of SGD.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
     precision: Precision = Field("fp32", description="fp32, bf16 (autocast) or fp64.")
     device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
     algorithm: Algorithm = Field(

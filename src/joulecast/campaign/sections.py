@@ -208,7 +208,7 @@ class RecurringTraining(Section):
     network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
     image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
     target_accuracy: float = Field(0.9, gt=0, le=1, description="Accuracy on the test split.")
-    max_epochs: int = Field(60, ge=1, description="A training that needs more has failed.")
+    max_epochs: int = Field(100, ge=1, description="A training that needs more has failed.")
     batch_sizes: list[int] = Field(
         [8, 16, 32, 64, 128, 256, 512], min_length=1, description="The only knob without a GPU."
     )

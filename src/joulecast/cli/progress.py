@@ -45,7 +45,7 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Go on until all that was asked for is done, or runs have failed and for a minute "
+            help="Continue until all that was asked for is done, or runs have failed and for a minute "
             "nothing has run, or Ctrl-C.",
         ),
     ] = False,

@@ -67,7 +67,7 @@ _UNSEEN_SPREAD = 0.03
 """Relative: excess power at full duty between workloads."""
 
 _UNSEEN_DRIFT_PER_DOUBLING = 0.03
-"""Relative: what it adds that a workload that was never run may not be at full duty on more nodes."""
+"""Relative half width added for a workload that was not run: it may not be at full duty on more nodes."""
 
 _LEAST_NODE_SPREAD = 0.005
 """Relative: power between nodes of one type, at least."""

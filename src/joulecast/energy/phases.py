@@ -4,7 +4,7 @@ A log from outside has no stages of ranks, but it says when epochs, blocks and e
 ended and how much work they did. From these times alone, never from power, a run is split into
 
 - **training**: its steady part, at the seconds per unit of work that its segments have in common;
-- **evaluating**: evaluations that no training runs beside;
+- **evaluating**: evaluations during which no training runs;
 - **stalled**: the rest: start-up, data loaders that are built, what made one segment slower than the
   others.
 

@@ -258,8 +258,10 @@ def validated(kind: TypeAdapter[T], content: Any, origin: str) -> T:
     try:
         return kind.validate_python(content)
     except ValidationError as error:
-        key, message = key_and_message(error.errors(include_url=False, include_context=False)[0])
-        raise JoulecastError(": ".join(filter(None, (origin, key, message)))) from None
+        first = error.errors(include_url=False, include_context=False)[0]
+        key, message = key_and_message(first)
+        named = ": ".join(filter(None, (origin, key, message)))
+        raise JoulecastError(f"{named}{_given(first)}") from None
     except RecursionError:
         raise JoulecastError(f"{origin}: is nested too deeply") from None
 
@@ -268,3 +270,10 @@ def key_and_message(problem: Mapping[str, Any]) -> tuple[str, str]:
     """The wrong key of one error of pydantic, empty if it is of several keys together, and its message."""
     key = ".".join(str(part) for part in problem["loc"])
     return key, problem["msg"].removeprefix("Value error, ")
+
+
+def _given(problem: Mapping[str, Any]) -> str:
+    """The number that was given, if it was one: text may hold secrets."""
+    value = problem["input"]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f" (given: {value!r:.20})" if is_number else ""

@@ -53,7 +53,7 @@ class _Clock:
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def claim(self, op: str, output: Any) -> None:
-        """Time as ``op``'s what leads to ``output`` on the tape and no other op has claimed.
+        """Count the nodes on the tape before ``output`` that no other op has claimed as ``op``'s.
 
         Autograd runs the nodes of one call one after the other, so that the arrival at the first will do; a
         hook at each of them would make a vision transformer's backward slower by a tenth.

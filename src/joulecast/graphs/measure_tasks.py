@@ -31,8 +31,12 @@ from joulecast.graphs.tasks import (
     tensors_of,
 )
 from joulecast.power.foreign_load import load_before
+from joulecast.quantities import check_counts
 from joulecast.records.provenance import host_fingerprint, versions
 from joulecast.workloads.networks import build_network, check_size, network_info
+
+_MOST = 10**6
+"""Of what a measurement counts: samples, classes, passes."""
 
 PATCH = 16
 """Pixels of a side of a vision transformer's patch."""
@@ -183,12 +187,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise JoulecastError(f"{name} is {count}; measuring tasks needs 1 at least")
-
-
 def measure_module(name: str, module: nn.Module, example: Tensor, passes: int) -> TaskGraph:
     """Measure every task of a module on one thread, whole steps of the module in between.
 
@@ -206,7 +204,7 @@ def measure_module(name: str, module: nn.Module, example: Tensor, passes: int) -
     Raises:
         JoulecastError: no pass, a module that cannot be captured, or one that cannot train on the example.
     """
-    _check_counts(passes=passes)
+    check_counts("passes", [passes], _MOST)
     captured = capture_tasks(module, example)
     whole: list[float] = []
     steps: list[StepByTask] = []
@@ -275,7 +273,8 @@ def measure_tasks(
     network_info(network)
     pixels = _pixels(network, image_size)
     check_size(network, pixels, PATCH)
-    _check_counts(batch=batch, classes=classes, passes=passes)
+    for name, count in (("batch", batch), ("classes", classes), ("passes", passes)):
+        check_counts(name, [count], _MOST)
     load = load_before()
     start = time.monotonic()
     with torch.random.fork_rng(devices=[]):

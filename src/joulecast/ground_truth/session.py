@@ -43,7 +43,7 @@ def facts_of_now(what: str) -> dict[str, Any]:
 
 
 def fewest_undisturbed(answer: Answer, tables: Mapping[str, Table]) -> int:
-    """The number of undisturbed iterations of whatever in an answer has the fewest."""
+    """Number of undisturbed iterations of the part of an answer that has the fewest."""
     clean: Counter[tuple[Any, ...]] = Counter()
     for name, table in tables.items():
         for row in answer.get(name, []) if table.is_timed else []:

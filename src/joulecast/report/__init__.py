@@ -1,1 +1,1 @@
-"""What people read: tables, figures, pages, and the numbers of the papers beside ours."""
+"""What people read: tables, figures, pages, and the papers' numbers next to ours."""

@@ -83,7 +83,7 @@ class TrainingToTarget:
         workload: Workload,
         *,
         target_accuracy: float,
-        max_epochs: int = 100,
+        max_epochs: int,
         default_batch_size: int = 256,
         learning_rate: float = 0.05,
         momentum: float = 0.9,

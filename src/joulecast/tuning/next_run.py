@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from scipy.special import stdtrit
 
+from joulecast.campaign.sections import DEFAULT_POLICY
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
 from joulecast.tuning.curve import Curve
@@ -186,7 +187,7 @@ def _explored_next(history: History, space: SearchSpace, use: Configuration | No
     if (proposal.batch_size, limits) == advised:
         return None
     return {
-        "policy": "curve",
+        "policy": DEFAULT_POLICY,
         "batch_size": proposal.batch_size,
         "power_limits_w": list(limits),
         "stop_at_cost": None if proposal.cost_bound == inf else proposal.cost_bound,

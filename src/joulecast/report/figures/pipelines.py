@@ -27,7 +27,7 @@ from joulecast.report.results_folder import NothingToShow, Results
 
 _MOST_PIPELINES, _MOST_EVENTS, _BARS_HEIGHT = 4, 600, 150
 _FORWARD_SHARE = 1 / 3
-"""Of a stage's time, where only the whole of it is kept: a backward pass multiplies twice as much."""
+"""Share of the forward pass where only a stage's whole time is kept: backward multiplies twice as much."""
 _NAMES: dict[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B"}
 
 

@@ -22,9 +22,9 @@ from joulecast.report.figures.time_parts import STAGES
 
 _WIDTH = 640
 _MOST_READINGS = 2 * _WIDTH
-"""A meter's; more cannot be distinguished, and take minutes to draw."""
+"""Most readings of a meter in a figure; more cannot be distinguished, and take minutes to draw."""
 _MARGIN = 0.15
-"""Of the run's time, shown before and after it."""
+"""Share of the run's time that is shown before and after it."""
 _SHOWN_PHASES = {
     "epoch": "training",
     "block": "training",

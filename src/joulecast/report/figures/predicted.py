@@ -34,7 +34,7 @@ from joulecast.report.results_folder import Results
 _MOST_NAMES = 7
 _OTHERS = "others"
 _SIMULATOR_BAND = 3.0
-"""Percent either way."""
+"""Percent, upwards and downwards, of the band about equality."""
 
 
 def predicted_against_measured(results: Results) -> Figure:

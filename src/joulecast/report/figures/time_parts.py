@@ -28,7 +28,7 @@ from joulecast.report.results_folder import NothingToShow, Results, having
 _MOST_BARS = 36
 _ROW_HEIGHT, _LOW_ROW_HEIGHT = 30, 16
 _LABELLED_PERCENT = 9.0
-"""Of the longest bar: parts that are wide enough for a number."""
+"""Share of the longest bar from which a part is wide enough for a number."""
 STAGES = dict(
     zip(
         PARTS,

@@ -34,7 +34,7 @@ from joulecast.report.results_folder import NothingToShow, Results, read_results
 T = TypeVar("T")
 
 _EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What reading results of another form ends in: the page then says so in that place, and has the rest."""
+"""Errors of reading results of another form: the page names them in that place, and has the rest."""
 
 FIGURES = {
     "predicted": "How good is the forecast?",

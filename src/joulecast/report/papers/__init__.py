@@ -1,1 +1,1 @@
-"""The four papers' numbers, each beside ours, with a verdict: ``tables/papers``."""
+"""The four papers' numbers, each next to ours, with a verdict: ``tables/papers``."""
