@@ -163,6 +163,18 @@ def test_a_trace_without_a_limit_that_is_not_the_defaults_is_fine(folder: Path) 
     assert report["reached_share"] == 1
 
 
+@pytest.mark.parametrize("column", ["time_per_epoch", "average_power"])
+@pytest.mark.parametrize("value", [0.0, 1e-300])
+def test_an_epoch_without_time_or_power_is_refused(folder: Path, column: str, value: float) -> None:
+    file = folder / "summary_power_v100.csv"
+    table = pd.read_csv(file)
+    table.loc[0, column] = value
+    table.to_csv(file, index=False)
+    said = refused("tune", "--traces", folder, *WHOLE)
+    assert "summary_power_v100.csv: cifar100 with batch size" in said
+    assert "an epoch without time or power" in said
+
+
 def test_a_trace_without_the_defaults_highest_limit_is_refused(folder: Path) -> None:
     edited(folder, "summary_power_v100.csv", batch_size=1024, power_limit=250)
     said = refused("tune", "--traces", folder, *WHOLE)

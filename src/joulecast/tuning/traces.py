@@ -36,6 +36,10 @@ _POWER = {
 }
 
 
+_LEAST_EPOCH_S, _LEAST_POWER_W = 1e-6, 1e-3
+"""What is below has not measured an epoch; its ratio to another has no finite number."""
+
+
 @dataclass(frozen=True)
 class TracedWorkload:
     """A training as the paper sets it."""
@@ -119,7 +123,9 @@ def read_trace(folder: Path, workload: str, gpu: str, *, target: float | None = 
     power = read_csv(power_file, "trace of power", _POWER)
     ours = f"dataset == {known.dataset!r} and network == {known.network!r}"
     train, power = train.query(ours), power.query(ours).dropna()
-    wrong = power[(power["time_per_epoch"] <= 0) | (power["average_power"] <= 0)]
+    wrong = power[
+        (power["time_per_epoch"] < _LEAST_EPOCH_S) | (power["average_power"] < _LEAST_POWER_W)
+    ]
     if len(wrong):
         row = wrong.iloc[0]
         raise JoulecastError(
