@@ -6,7 +6,6 @@ one machine), so that no barrier's own duration is in the time. Rank 0 writes wh
 
 import ctypes
 import gc
-import json
 import os
 import sys
 import time
@@ -16,7 +15,6 @@ from typing import cast
 
 import numpy as np
 
-from joulecast.files.writing import written_aside
 from joulecast.ground_truth.disturbance import ForeignLoad
 from joulecast.ground_truth.emulated_messages import (
     ALL_REDUCES,
@@ -28,6 +26,7 @@ from joulecast.ground_truth.emulated_messages import (
 )
 from joulecast.ground_truth.emulated_step import Collective, Configuration, EmulatedJob
 from joulecast.ground_truth.jobs import Answer, Row
+from joulecast.training.hosts import hand_over
 from joulecast.training.mpi import MPI
 
 _REAL_TIME_PRIORITY = 10
@@ -228,12 +227,7 @@ def main(job_file: Path, out: Path) -> None:
     gc.freeze()
     gc.disable()
     answer = _measured(job, comm)
-    if comm.rank == 0:
-        with written_aside(out) as partial:
-            partial.write_text(json.dumps(answer))
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-3)
+    hand_over(comm, answer, out)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ besides operators. Every rank keeps to a core of its own. Rank 0 writes what all
 """
 
 import gc
-import json
 import os
 import sys
 import time
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from joulecast.files.writing import written_aside
 from joulecast.ground_truth.disturbance import ForeignLoad, is_polluted
 from joulecast.ground_truth.jobs import Answer, Row
 from joulecast.ground_truth.real_step import TrainingConfiguration, TrainingJob
@@ -27,7 +25,7 @@ from joulecast.platforms import Platform
 from joulecast.records.spec import RunSpec, Training
 from joulecast.records.spec import Workload as SpecWorkload
 from joulecast.training.gradients import GradientBuckets
-from joulecast.training.hosts import Hosts, arrive_slowly
+from joulecast.training.hosts import Hosts, arrive_slowly, hand_over
 from joulecast.training.loop import Trainer, broadcast_replica
 from joulecast.training.mpi import MPI
 from joulecast.training.pipeline import Schedule, Stage, split_network
@@ -321,10 +319,7 @@ def main(job_file: str, out: str) -> None:
     ranks = Ranks(job, comm)
     with torch.no_grad() if job.kind == "parts" else torch.enable_grad():
         answer = ranks.steps() if job.kind == "steps" else Parts(ranks).measure()
-    if comm.rank == 0:
-        with written_aside(Path(out)) as aside:
-            aside.write_text(json.dumps(answer))
-    arrive_slowly(comm)
+    hand_over(comm, answer, Path(out))
 
 
 if __name__ == "__main__":

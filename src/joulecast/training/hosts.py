@@ -5,11 +5,14 @@ The run clock is rank 0's monotonic clock. The offsets of other hosts' clocks ar
 and after the run, from the round trip with the least delay.
 """
 
+import json
 import os
 import time
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
+from joulecast.files.writing import written_aside
 from joulecast.records.provenance import physical_host
 from joulecast.training.mpi import MPI
 
@@ -84,6 +87,14 @@ def arrive_slowly(comm: MPI.Comm) -> None:
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(_SLOW_POLL_S)
+
+
+def hand_over(comm: MPI.Comm, answer: Any, out: Path) -> None:
+    """Write the answer of all ranks, which rank 0 has, as JSON; ranks end together."""
+    if comm.rank == 0:
+        with written_aside(out) as partial:
+            partial.write_text(json.dumps(answer))
+    arrive_slowly(comm)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ The parts of a measurement take turns, so that a disturbance of the machine affe
 one process only is measured by rank 0 while the others sleep. Rank 0 writes the answer of all ranks.
 """
 
-import json
 import os
 import sys
 import time
@@ -17,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import written_aside
-from joulecast.training.hosts import arrive, arrive_slowly
+from joulecast.training.hosts import arrive, arrive_slowly, hand_over
 from joulecast.training.loop import keep_freed_memory, loss_sum, momentum_step
 from joulecast.training.mpi import MPI
 from joulecast.training.pieces import split_tasks
@@ -180,10 +178,7 @@ def main(job_file: str, out: str) -> None:
         # The end of one rank ends all of them, so each gives its reason before it ends.
         say_reason(error, Path(job_file))
         raise
-    if comm.rank == 0:
-        with written_aside(Path(out)) as aside:
-            aside.write_text(json.dumps(answer))
-    arrive_slowly(comm)
+    hand_over(comm, answer, Path(out))
 
 
 if __name__ == "__main__":
