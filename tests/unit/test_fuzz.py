@@ -40,3 +40,22 @@ def test_mutations_end_in_sound_figures_or_in_a_line_that_names_the_file(name, p
         assert wrong is None, what
 
     one()
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("op graph", 4436),
+        ("configuration", 555),
+        ("Zeus traces", 3220),
+        ("run record", 226),
+        ("run record", 513),
+        ("run record", 642),
+        ("MLPerf tables", 838),
+    ],
+)
+def test_mutations_that_ended_in_a_traceback(tmp_path, pristine, name, number):
+    """Numbers of ``benchmarks/fuzz.py --seed 31``."""
+    rng = random.Random(f"31 {name} {number}")
+    what, wrong = tried(FORMATS[name], pristine[name], tmp_path / "mutated", rng)
+    assert wrong is None, what

@@ -1,8 +1,11 @@
 """Pipes, devices and files that unfold to gigabytes are refused in a line, wherever a file is read."""
 
 import os
+import struct
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from conftest import ROOT
 from fuzzing import limited_cpu
@@ -12,7 +15,7 @@ from joulecast.campaign.config import parse_config, read_config
 from joulecast.campaign.external import bring_listed, listed_downloads, locate
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.files.columns import Column, read_csv
+from joulecast.files.columns import Column, checked_table, read_csv
 from joulecast.files.reading import MAX_YAML_NODES
 from joulecast.files.writing import sha256_of
 from joulecast.report.tables.published import read_published
@@ -133,3 +136,11 @@ def test_half_a_character_in_yaml_is_refused_by_the_name_of_the_file(tmp_path, l
     file.write_text(line)
     with pytest.raises(JoulecastError, match=r"mine\.yaml: has half a character"):
         read_config(file)
+
+
+def test_text_of_a_table_that_is_not_utf_8_is_refused_by_the_name_of_its_column():
+    offsets = pa.py_buffer(struct.pack("<2i", 0, 1))
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xf6")])
+    table = pd.DataFrame({"node": pd.array(broken, dtype=pd.ArrowDtype(pa.string()))})
+    with pytest.raises(JoulecastError, match=r"power\.parquet: node has text that is not UTF-8"):
+        checked_table(table, {"node": Column("text")}, "power.parquet")

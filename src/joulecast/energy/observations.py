@@ -231,6 +231,8 @@ def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
         copies = record.stages[record.stages["stage"] == "communicating_copy"]
         slowest = (copies["stop_s"] - copies["start_s"]).groupby(copies["step"]).max()
         for step, size in enumerate(record.info.step_bytes or []):
+            if step not in slowest.index:
+                continue
             rows.append(
                 {
                     "run": spec.run,

@@ -101,7 +101,11 @@ def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     absent = values.isna()
     texts = pd.api.types.is_string_dtype(values) or values.dtype == object
     # Few names in many rows: each is looked at once.
-    codes, names = pd.factorize(values if texts else values.astype(str))
+    try:
+        codes, found = pd.factorize(values if texts else values.astype(str))
+        names = list(found)
+    except UnicodeDecodeError:
+        raise JoulecastError(f"{origin}: {values.name} has text that is not UTF-8") from None
     wrong = {
         code
         for code, name in enumerate(names)

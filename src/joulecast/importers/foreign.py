@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
+from joulecast.files.reading import validated
 from joulecast.importers.traps import (
     NODE_METER,
     SWITCH_METER,
@@ -30,6 +32,7 @@ from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import Foreign, RunSpec
 
+_PLATFORM = TypeAdapter(Platform)
 _NEVER_BEGUN = "its energy is not known"
 
 MOST_NODES = 100_000
@@ -207,7 +210,7 @@ def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
         run=run.run,
         campaign=run.campaign,
         kind="imported",
-        platform=Platform(name=run.system),
+        platform=validated(_PLATFORM, {"name": run.system}, f"{run.source.get('path')}: {run.run}"),
         nodes=nodes,
         ranks_per_node=run.accelerators_per_node or 1,
         repeat=run.repeat,

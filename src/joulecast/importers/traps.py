@@ -128,7 +128,8 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
     if not possible.all():
         wrong = watts[~possible]
         worst = wrong[np.argmax(np.abs(np.nan_to_num(wrong)))]
-        findings.pollute("absurd watts", f"{name}: {len(wrong)} readings such as {worst:g} W")
+        example = f"such as {worst:g} W" if np.isfinite(worst) else "that are no number"
+        findings.pollute("absurd watts", f"{name}: {len(wrong)} readings {example}")
     good = possible.copy()
     inside = np.zeros(len(t_s), dtype=bool)
     if run_s is not None:
