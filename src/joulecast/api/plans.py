@@ -231,10 +231,9 @@ def tune(
         JoulecastError: an option that is for the other kind, or missing, or wrong; no GPU where one is
             asked for.
     """
-    from joulecast.tuning.live_job import live_job
-    from joulecast.tuning.policy_report import Asked, live_report
+    from joulecast.tuning.policy_report import Asked
     from joulecast.tuning.trial import Goal
-    from joulecast.tuning.tune import tuned_here, tuned_on_traces
+    from joulecast.tuning.tune import tuned_on_traces
 
     check("criterion", criterion, ("cost", "energy", "time", "max-slowdown"))
     check("device", device, ("cpu", "cuda"))
@@ -243,17 +242,15 @@ def tune(
     if live:
         replayed = {"--traces": traces, "--workload": workload, "--gpu": gpu, "--target": target}
         _refuse(replayed | {"--seeds": seeds}, "is for replays; leave it out with --live")
-        given = {"device": device, "target_accuracy": target_accuracy}
-        job = live_job(
-            eta=eta,
-            allow_power_limit=allow_power_limit,
-            criterion=criterion,
-            max_slowdown=max_slowdown,
-            **{name: value for name, value in given.items() if value is not None},
-        )
-        file = path(history)
-        here, done, trials = tuned_here(job, policy, options, recurrences, file, tell)
-        return live_report(here.space, policy, done, trials, here.notes, file)
+        keys = {
+            "device": device,
+            "target_accuracy": target_accuracy,
+            "eta": eta,
+            "allow_power_limit": allow_power_limit,
+            "criterion": criterion,
+            "max_slowdown": max_slowdown,
+        }
+        return _tuned_here(keys, policy, options, recurrences, path(history), tell)
     lived = {
         "--target-accuracy": target_accuracy,
         "--device": device,
@@ -275,6 +272,24 @@ def tune(
             Asked(target, Goal(eta, criterion, max_slowdown), options),
             path(history),
         )
+
+
+def _tuned_here(
+    keys: Mapping[str, Any],
+    policy: str,
+    options: Mapping[str, Any],
+    recurrences: int,
+    history: Path | None,
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Report of a live tuning; a key that is ``None`` has its default."""
+    from joulecast.tuning.live_job import live_job
+    from joulecast.tuning.policy_report import live_report
+    from joulecast.tuning.tune import tuned_here
+
+    job = live_job(**{name: value for name, value in keys.items() if value is not None})
+    here, done, trials = tuned_here(job, policy, dict(options), recurrences, history, tell)
+    return live_report(here.space, policy, done, trials, here.notes, history)
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
