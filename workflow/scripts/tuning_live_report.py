@@ -5,7 +5,7 @@ from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
 from joulecast.report.figures.live import live_cost
-from joulecast.report.tables.tuning import write_live_table
+from joulecast.report.tables.tuning_live import write_live_table
 
 
 def main(record: Path, tables_folder: Path, figures_folder: Path) -> None:

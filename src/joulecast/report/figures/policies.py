@@ -41,7 +41,7 @@ _CAVEATS = {
 
 
 def policy_costs(results: Results) -> Figure:
-    """Cost of tuning policies by recurrence: replayed ones beside the default, else the one tuned live.
+    """Cost of tuning policies by recurrence: replayed ones against the default, else the one tuned live.
 
     Raises:
         NothingToShow: neither is there.

@@ -112,7 +112,7 @@ def _share_table(shares: pd.DataFrame) -> Table:
 
 
 def _share_finding(clean: pd.DataFrame) -> str:
-    """What communication takes on the most nodes, beside what it takes on the fewest."""
+    """Time of communication on the most nodes, compared with that on the fewest."""
     own = clean[clean["kind"] != "imported"]
     if own.empty:
         return "All runs are imported: logs tell how long their phases took, not what nodes waited for."

@@ -91,6 +91,12 @@ def _range(low_high: tuple[float, float]) -> str:
     return f"{low_high[0]:g} to {low_high[1]:g}"
 
 
+def _identity(policy: str, setting: Setting) -> dict[str, Any]:
+    """Columns that say which policy was replayed in which setting."""
+    workload, gpu = setting.name
+    return {"policy": policy, "workload": workload, "gpu": gpu, "source": _SOURCE}
+
+
 def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.DataFrame:
     """Figure 1 of the paper, ours beside it."""
     rows = []
@@ -147,11 +153,7 @@ def savings(replays: Replays, published: PublishedTuning) -> pd.DataFrame:
         }
         for setting, stretch in product(replays.settings, ("steady", "all")):
             seeds, recurrences = curves["cost"][setting.name].shape
-            row: dict[str, Any] = {
-                "policy": policy,
-                "workload": setting.name[0],
-                "gpu": setting.name[1],
-                "source": _SOURCE,
+            row = _identity(policy, setting) | {
                 "recurrences": recurrences,
                 "seeds": seeds if seeds > 1 else None,
                 "stretch": stretch,
@@ -231,11 +233,7 @@ def break_evens(replays: Replays) -> pd.DataFrame:
             last = curve.shape[1]
             paid = break_even(curve)
             marks = [n for n in _COMPARED_AT if n <= last]
-            row: dict[str, Any] = {
-                "policy": policy,
-                "workload": setting.name[0],
-                "gpu": setting.name[1],
-                "source": _SOURCE,
+            row = _identity(policy, setting) | {
                 "break_even_recurrence": paid,
                 "pays_back": "yes" if paid is not None else f"does not within {last}",
                 "regret": regret(costs[setting.name], oracle_cost(setting, replays.eta)),
@@ -385,28 +383,4 @@ def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
         ],
         comparison(replays),
         sections="policy",
-    )
-
-
-def live_table(record: Mapping[str, Any]) -> pd.DataFrame:
-    """A row a recurrence of a training that was tuned live."""
-    return pd.DataFrame(record["recurrences"])
-
-
-def write_live_table(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write the table of the training that was tuned live."""
-    reached = sum(bool(row["reached"]) for row in record["recurrences"])
-    metered = sum(row["energy_j"] is not None for row in record["recurrences"])
-    write_table(
-        folder / "tuning_live",
-        f"Tuned live: {record['network']} on digits",
-        [
-            f"Measured here: {len(record['recurrences'])} recurrences of a training to an accuracy of "
-            f"{record['target_accuracy']:g} on the test split, policy {record['policy']}; {reached} reached "
-            f"it, in {record['training_s']:.1f} s of training altogether.",
-            f"The cost is in {record['cost_unit']}. The energy of {metered} of the recurrences is known"
-            + (f"; elsewhere: {record['why_no_energy']}." if record["why_no_energy"] else "."),
-            *record["notes"],
-        ],
-        live_table(record),
     )
