@@ -67,10 +67,8 @@ localrules:
     metered_tables,
     papers,
     overview,
+    import_metered,
     # Nodes of a cluster often cannot reach the internet.
-    find_external_data,
-    fetch_traces,
-    fetch_profiles,
     import_mlperf,
 
 
@@ -78,6 +76,7 @@ rule all:
     default_target: True
     input:
         rules.tables.output,
+        rules.metered_tables.output,
         rules.figures.output,
         rules.check.output,
         rules.simulator_report.output,
@@ -99,6 +98,7 @@ rule measure:
 rule energy_tables:
     input:
         rules.tables.output,
+        rules.metered_tables.output,
     message:
         f"The tables of energy and time of campaign {CONFIG.campaign}"
 

@@ -10,11 +10,11 @@ from joulecast.campaign.config import parse_config
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.files import shipped
+from joulecast.files.shipped import recorded_folder
 from joulecast.graphs.shipped_graphs import task_graph_file
 from joulecast.planning.advise import advise
 from joulecast.platforms import find_platform, platform_file, recorded_for
 from joulecast.records import provenance
-from joulecast.records.recorded import campaign_folder
 
 
 @pytest.fixture
@@ -64,15 +64,17 @@ def test_a_recording_lies_where_its_platform_does(elsewhere):
 
 def test_recorded_campaigns_and_task_graphs_have_names(elsewhere):
     kept = ROOT / "recorded/two-core-vm"
-    assert campaign_folder(Path("two-core-vm")) == kept
-    assert campaign_folder(Path("recorded/two-core-vm")) == kept
-    assert campaign_folder(Path("results/two-core-vm")) == Path("results/two-core-vm")
+    assert recorded_folder(Path("two-core-vm")) == kept
+    assert recorded_folder(Path("recorded/two-core-vm")) == kept
+    assert recorded_folder(Path("results/two-core-vm")) == Path("results/two-core-vm")
     (elsewhere / "two-core-vm").mkdir()
-    assert campaign_folder(Path("two-core-vm")) == Path("two-core-vm"), "a folder of records"
+    assert recorded_folder(Path("two-core-vm")) == Path("two-core-vm"), "a folder of records"
     graph = ROOT / "recorded/task-graphs/resnet50.json"
     assert task_graph_file("resnet50") == graph
     assert task_graph_file("recorded/task-graphs/resnet50.json") == graph
     assert task_graph_file("x/resnet50.json") == Path("x/resnet50.json")
+    profile = "recorded/pipedream-profiles/vgg16.txt"
+    assert task_graph_file(profile) == ROOT / profile
     own = write(elsewhere / "recorded/task-graphs/resnet50.json", "{}")
     assert task_graph_file("resnet50") == own.relative_to(elsewhere)
     with pytest.raises(JoulecastError, match=r"no such graph; did you mean `resnet50`\?"):

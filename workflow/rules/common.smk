@@ -1,6 +1,5 @@
-# What the rules share, by section: configuration, names, folders, kept files, params, outputs, external
-# data, and what is said at the start and the end.
-import json
+# What the rules share, by section: configuration, names, folders, kept files, params, outputs, and what is
+# said at the start and the end.
 import os
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from snakemake.logging import logger
 from joulecast.campaign.held_records import ASKED_S
 from joulecast.campaign.check import require_campaign, require_host
 from joulecast.campaign.config import parse_config
-from joulecast.campaign.external import listed_downloads
 from joulecast.campaign.kept import content_version, kept_task_graph
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import find
@@ -51,7 +49,14 @@ wildcard_constraints:
 
 RESULTS = CONFIG.results
 PUBLISHED = find(Path("config"), "published", PROJECT / "config")
-EXTERNAL = find(Path("config"), "external", PROJECT / "config")
+
+
+def shipped_folder(name):
+    """Folder of what others measured, by its name below `recorded`."""
+    folder = find(Path("recorded"), name, PROJECT / "recorded")
+    if folder is None:
+        raise WorkflowError(f"recorded/{name}: missing; restore it from the repository")
+    return folder
 
 
 # ---- Kept files: inputs that come with the project, whose content counts and not their date.
@@ -138,9 +143,9 @@ def in_report(path, category, caption=None):
     )
 
 
-def tables(category, names):
+def tables(category, names, folder=TABLES):
     """Tables as CSV, as Markdown, and as pages that the report shows."""
-    stems = [f"{TABLES}/{name}" for name in names]
+    stems = [f"{folder}/{name}" for name in names]
     return [
         *(in_report(f"{stem}.html", category) for stem in stems),
         *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
@@ -154,30 +159,6 @@ def figures(category, names, caption=None):
         *(in_report(f"{stem}.svg", category, caption) for stem in stems),
         *(f"{stem}.pdf" for stem in stems),
     ]
-
-
-# ---- External data: inputs that are known once it has been looked for.
-
-
-def tables_of_external_data(wildcards):
-    """Inputs that need external data, as far as it can be had."""
-    found = checkpoints.find_external_data.get().output.found
-    missing = json.loads(Path(found).read_text())
-    tables = {
-        "mlperf_power": {"metered_tables": rules.metered_tables.output},
-        "pipedream_profiles": {
-            "profile_experiments": expand(
-                f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
-            )
-        },
-        "zeus_trace": {"replays": rules.tuning_report.output},
-    }
-    return {
-        key: files
-        for name, needed in tables.items()
-        if not missing[name]
-        for key, files in needed.items()
-    }
 
 
 # ---- Start and end: what is refused before the first job, and what is said after the last.

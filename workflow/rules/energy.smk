@@ -1,4 +1,5 @@
-# Energy and time models: fits to the campaign's and to imported records, error tables, figures, checks.
+# Energy and time models: fits to the campaign's and to imported records, error tables, figures, checks; and
+# the same on clusters that were metered (MLPerf), whose records are shipped.
 
 MC2 = PAPERS["mc2"]
 FITTING = {
@@ -6,6 +7,18 @@ FITTING = {
     "series_splits": CONFIG.evaluation.series_splits,
     "series_period_s": CONFIG.power.sample_period_s,
 }
+
+ENERGY_TABLES = [
+    "time_error",
+    "energy_error",
+    "energy_summary",
+    "energy_improvement",
+    "energy_ablation",
+    "scaling",
+]
+# Clusters that others metered: what is fitted and judged by itself, as it is no part of the campaign.
+MLPERF_POWER = kept(shipped_folder("mlperf-power"))
+METERED = f"{RESULTS}/metered"
 
 # Where importing finds external data: a change imports and fetches again.
 EXTERNAL_DATA = CONFIG.model_dump(mode="json")["external_data"]
@@ -46,17 +59,7 @@ rule tables:
         fits=rules.fit.output.fits,
         published=MC2.files,
     output:
-        tables(
-            "Energy and time",
-            [
-                "time_error",
-                "energy_error",
-                "energy_summary",
-                "energy_improvement",
-                "energy_ablation",
-                "scaling",
-            ],
-        ),
+        tables("Energy and time", ENERGY_TABLES),
     log:
         f"{RESULTS}/logs/tables.log",
     threads: 1
@@ -65,6 +68,46 @@ rule tables:
         folder=unversioned(TABLES),
     script:
         "../scripts/tables.py"
+
+
+rule import_metered:
+    input:
+        submissions=MLPERF_POWER.files,
+    output:
+        records=directory(f"{METERED}/records"),
+    log:
+        f"{RESULTS}/logs/import-metered.log",
+    threads: 1
+    params:
+        version=MLPERF_POWER.version,
+    script:
+        "../scripts/import_metered.py"
+
+
+use rule fit as fit_metered with:
+    input:
+        records=[rules.import_metered.output.records],
+        imported=[],
+    output:
+        fits=directory(f"{METERED}/fits"),
+    log:
+        f"{RESULTS}/logs/fit-metered.log",
+    params:
+        **FITTING,
+        runs=None,  # all that were imported
+
+
+use rule tables as metered_tables with:
+    input:
+        fits=rules.fit_metered.output.fits,
+        published=MC2.files,
+    output:
+        tables("Energy on real clusters", ENERGY_TABLES, f"{METERED}/tables"),
+    log:
+        f"{RESULTS}/logs/metered-tables.log",
+    params:
+        version=MC2.version,
+        folder=unversioned(f"{METERED}/tables"),
 
 
 rule figures:

@@ -1,88 +1,30 @@
-# The tables of the four papers: external data that may be missing, and a verdict on every number.
+# The tables of the four papers: a verdict on every number, from data that is shipped.
 
-LISTED = {
-    "mlperf_power": None,
-    "pipedream_profiles": str(EXTERNAL / "pipedream_profiles.yaml"),
-    "zeus_trace": str(EXTERNAL / "zeus_trace.yaml"),
-}
-PROFILED = [
-    Path(name).stem for name in listed_downloads(Path(LISTED["pipedream_profiles"]))
-]
-METERED = f"{RESULTS}/papers/metered"
-
-
-checkpoint find_external_data:
-    output:
-        found=f"{RESULTS}/external/found.json",
-    log:
-        f"{RESULTS}/logs/find-external-data.log",
-    threads: 1
-    params:
-        external_data=EXTERNAL_DATA,
-        results=unversioned(RESULTS),
-        lists=LISTED,
-    script:
-        "../scripts/find_external_data.py"
-
-
-use rule fetch_traces as fetch_profiles with:
-    output:
-        files=expand(
-            f"{RESULTS}/external/pipedream_profiles/{{network}}.txt", network=PROFILED
-        ),
-    log:
-        f"{RESULTS}/logs/fetch-profiles.log",
-    params:
-        external_data=EXTERNAL_DATA,
-        results=unversioned(RESULTS),
-        listed=LISTED["pipedream_profiles"],
-        version=content_version(Path(LISTED["pipedream_profiles"])),
-        folder=unversioned(f"{RESULTS}/external/pipedream_profiles"),
+PROFILES = shipped_folder("pipedream-profiles")
+PROFILED = sorted(path.stem for path in PROFILES.glob("*.txt"))
 
 
 use rule partition_network as partition_profile with:
     input:
-        graph=f"{RESULTS}/external/pipedream_profiles/{{network}}.txt",
+        graph=lambda wildcards: kept(PROFILES / f"{wildcards.network}.txt").files,
     output:
         experiment=f"{RESULTS}/papers/partition/{{network}}.json",
     log:
         f"{RESULTS}/logs/partition-profile-{{network}}.log",
     params:
+        version=lambda wildcards: kept(PROFILES / f"{wildcards.network}.txt").version,
         devices=[4, 8],  # the paper's
         micro_batches=CONFIG.partition.micro_batches,
         source="imported",
 
 
-use rule fit as fit_metered with:
-    input:
-        records=[f"{RESULTS}/imported/mlperf_power"],
-        imported=[],
-    output:
-        fits=directory(f"{METERED}/fits"),
-    log:
-        f"{RESULTS}/logs/fit-metered.log",
-    params:
-        **FITTING,
-        runs=None,  # all that were imported
-
-
-use rule tables as metered_tables with:
-    input:
-        fits=rules.fit_metered.output.fits,
-        published=MC2.files,
-    output:
-        [f"{METERED}/tables/{Path(path).name}" for path in rules.tables.output],
-    log:
-        f"{RESULTS}/logs/metered-tables.log",
-    params:
-        version=MC2.version,
-        folder=unversioned(f"{METERED}/tables"),
-
-
 rule papers:
     input:
-        unpack(tables_of_external_data),
-        external=rules.find_external_data.output.found,
+        metered=rules.metered_tables.output,
+        profile_experiments=expand(
+            f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
+        ),
+        replays=rules.tuning_report.output,
         simulator=rules.simulator_report.output,
         own_experiments=rules.partition_report.input.experiments,
         published=[paper.files for paper in PAPERS.values()],

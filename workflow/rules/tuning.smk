@@ -4,35 +4,16 @@ from hashlib import sha256
 
 from joulecast.tuning.policy_experiment import COMPARED
 
-# Traces of tuning: from a local folder, or fetched.
-TRACES_FOLDER = f"{RESULTS}/external/zeus_trace"
-TRACE_LIST = EXTERNAL / "zeus_trace.yaml"
-TRACES = [f"{TRACES_FOLDER}/{name}" for name in listed_downloads(TRACE_LIST)]
+TRACES = kept(shipped_folder("zeus-trace"))
 ZEUS = PAPERS["zeus"]
 # A training that is tuned live is a measurement: its history is kept by everything that it depends on.
 LIVE_DIGEST = sha256(CONFIG.tuning.live.model_dump_json().encode()).hexdigest()[:12]
 LIVE_HISTORY = f"{RESULTS}/tuning/live-{LIVE_DIGEST}.jsonl"
 
 
-rule fetch_traces:
-    output:
-        files=TRACES,
-    log:
-        f"{RESULTS}/logs/fetch-traces.log",
-    threads: 1
-    params:
-        external_data=EXTERNAL_DATA,
-        results=unversioned(RESULTS),
-        listed=str(TRACE_LIST),
-        version=content_version(TRACE_LIST),
-        folder=unversioned(TRACES_FOLDER),
-    script:
-        "../scripts/fetch_listed.py"
-
-
 rule replay_policy:
     input:
-        traces=TRACES,
+        traces=TRACES.files,
     output:
         recurrences=f"{RESULTS}/tuning/replays/{{policy}}.parquet",
     log:
@@ -40,14 +21,14 @@ rule replay_policy:
     threads: 1
     params:
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
-        traces_folder=unversioned(TRACES_FOLDER),
+        version=TRACES.version,
     script:
         "../scripts/replay_policy.py"
 
 
 rule hold_out_workloads:
     input:
-        traces=TRACES,
+        traces=TRACES.files,
     output:
         recurrences=f"{RESULTS}/tuning/held-out.parquet",
         choices=f"{RESULTS}/tuning/held-out.json",
@@ -56,14 +37,14 @@ rule hold_out_workloads:
     threads: 1
     params:
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
-        traces_folder=unversioned(TRACES_FOLDER),
+        version=TRACES.version,
     script:
         "../scripts/hold_out_workloads.py"
 
 
 rule replay_published:
     input:
-        traces=TRACES,
+        traces=TRACES.files,
         published=ZEUS.files,
     output:
         paper=f"{RESULTS}/tuning/paper-zeus.parquet",
@@ -73,15 +54,14 @@ rule replay_published:
     threads: 1
     params:
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds"}),
-        version=ZEUS.version,
-        traces_folder=unversioned(TRACES_FOLDER),
+        version=[TRACES.version, ZEUS.version],
     script:
         "../scripts/replay_published.py"
 
 
 rule tuning_report:
     input:
-        traces=TRACES,
+        traces=TRACES.files,
         replays=expand(f"{RESULTS}/tuning/replays/{{policy}}.parquet", policy=COMPARED),
         held_out=rules.hold_out_workloads.output.recurrences,
         choices=rules.hold_out_workloads.output.choices,
@@ -105,8 +85,7 @@ rule tuning_report:
     threads: 1
     params:
         eta=CONFIG.tuning.eta,
-        version=ZEUS.version,
-        traces_folder=unversioned(TRACES_FOLDER),
+        version=[TRACES.version, ZEUS.version],
         tables_folder=unversioned(TABLES),
         figures_folder=unversioned(FIGURES),
     script:

@@ -10,8 +10,8 @@ from joulecast.tuning.comparison import leave_one_workload_out
 from joulecast.tuning.policy_experiment import read_settings
 
 
-def main(traces_folder: Path, tuning: dict[str, Any], recurrences: Path, choices: Path) -> None:
-    held_out = leave_one_workload_out(read_settings(traces_folder), **tuning)
+def main(traces: Path, tuning: dict[str, Any], recurrences: Path, choices: Path) -> None:
+    held_out = leave_one_workload_out(read_settings(traces), **tuning)
     with written_aside(recurrences) as partial:
         held_out.table.to_parquet(partial)
     with written_aside(choices) as partial:

@@ -1,6 +1,5 @@
 """Put the papers' numbers next to ours."""
 
-import json
 from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
@@ -10,21 +9,18 @@ from joulecast.report.papers.write import write_papers
 
 
 def main(
-    external: Path,
     own_experiments: list[Path],
+    profile_experiments: list[Path],
     published_folder: Path,
     tables_folder: Path,
     metered_folder: Path,
-    metered_tables: list[Path] | None = None,
-    profile_experiments: list[Path] | None = None,
 ) -> None:
     files = PaperFiles(
         tables=tables_folder,
         published=published_folder,
-        metered_tables=metered_folder if metered_tables else None,
-        profile_experiments=profile_experiments or [],
+        metered_tables=metered_folder,
+        profile_experiments=profile_experiments,
         own_experiments=own_experiments,
-        missing=json.loads(external.read_text()),
     )
     table = papers(files)
     write_papers(tables_folder / "papers", table)

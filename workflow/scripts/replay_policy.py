@@ -9,8 +9,8 @@ from joulecast.tuning.policy_experiment import read_settings, replayed
 from joulecast.tuning.trial import Goal
 
 
-def main(traces_folder: Path, policy: str, tuning: dict[str, Any], recurrences: Path) -> None:
-    settings, goal = read_settings(traces_folder), Goal(tuning["eta"])
+def main(traces: Path, policy: str, tuning: dict[str, Any], recurrences: Path) -> None:
+    settings, goal = read_settings(traces), Goal(tuning["eta"])
     table = replayed(settings, policy, tuning["seeds"], tuning["recurrences"], goal=goal)
     with written_aside(recurrences) as partial:
         table.to_parquet(partial)

@@ -15,13 +15,13 @@ REPRODUCED = ("power-limit-only", "zeus", "curve")
 
 
 def main(
-    traces_folder: Path, published: Path, tuning: dict[str, Any], paper: Path, reproduction: Path
+    traces: Path, published: Path, tuning: dict[str, Any], paper: Path, reproduction: Path
 ) -> None:
     seeds, goal = tuning["seeds"], Goal(tuning["eta"])
     theirs = read_published_tuning(published).reproduction
     with written_aside(paper) as partial:
-        replayed(read_settings(traces_folder), "zeus", seeds, None, goal=goal).to_parquet(partial)
-    settings = read_settings(traces_folder, ["cifar100"], target=theirs.target)
+        replayed(read_settings(traces), "zeus", seeds, None, goal=goal).to_parquet(partial)
+    settings = read_settings(traces, ["cifar100"], target=theirs.target)
     tables = [replayed(settings, name, seeds, theirs.recurrences, goal=goal) for name in REPRODUCED]
     with written_aside(reproduction) as partial:
         pd.concat(tables, ignore_index=True).to_parquet(partial)

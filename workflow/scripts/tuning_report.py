@@ -12,7 +12,7 @@ from joulecast.tuning.policy_experiment import read_settings
 
 
 def main(
-    traces_folder: Path,
+    traces: Path,
     replays: list[Path],
     held_out: Path,
     choices: Path,
@@ -24,11 +24,11 @@ def main(
     figures_folder: Path,
 ) -> None:
     numbers = read_published_tuning(published)
-    settings = read_settings(traces_folder)
+    settings = read_settings(traces)
     files = {"replays": replays, "held_out": held_out, "choices": choices, "paper": paper}
     replayed = read_replays(settings, eta, **files)
     reproduced = dict(list(read_frame(reproduction, "replay").groupby("policy", sort=False)))
-    theirs = read_settings(traces_folder, ["cifar100"], target=numbers.reproduction.target)
+    theirs = read_settings(traces, ["cifar100"], target=numbers.reproduction.target)
     write_tuning_tables(tables_folder, replayed, reproduced, theirs, numbers)
     cumulative_cost(replayed.by_policy, settings, eta, figures_folder / "tuning_cumulative_cost")
     v100 = [setting for setting in settings if setting.name[1] == "v100"]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import joulecast.partition  # noqa: F401
 from joulecast.api.given import AnyPath, check, naming, path
 from joulecast.errors import JoulecastError
+from joulecast.files.shipped import ZEUS_TRACE, recorded_folder
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_amounts, check_counts
 
 _BATCH_PER_DEVICE = 32
@@ -211,7 +212,8 @@ def tune(
     Args:
         live: train LeNet-5 on digits on this machine, to ``target_accuracy`` (0 to 1; 0.9 by default) on
             ``device`` (cpu), whose power limit may be set with ``allow_power_limit``.
-        traces, workload, gpu: of a replay: folder of Zeus' traces, and names in them, as cifar100 and v100.
+        traces: of a replay: folder of Zeus' traces; the shipped ones by default.
+        workload, gpu: names in them, as cifar100 and v100.
         policy: by name; a wrong one lists all.
         recurrences: trainings to the target.
         seeds: replays to take the mean of; 20 by default.
@@ -257,13 +259,13 @@ def tune(
         "--allow-power-limit": allow_power_limit or None,
     }
     _refuse(lived, "is for trainings on this machine; give --live too")
-    if traces is None or workload is None or gpu is None:
+    if workload is None or gpu is None:
         raise JoulecastError(
-            "a replay needs --traces, --workload and --gpu; --live trains on this machine instead"
+            "a replay needs --workload and --gpu; --live trains on this machine instead"
         )
     with naming(traces):
         return tuned_on_traces(
-            Path(traces),
+            recorded_folder(Path(traces or ZEUS_TRACE)),
             workload,
             gpu,
             policy,

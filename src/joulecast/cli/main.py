@@ -19,14 +19,13 @@ from joulecast.cli.progress import remeasure, status
 from joulecast.cli.simulator import search, simulate
 from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
-from joulecast.files.shipped import PLATFORMS
+from joulecast.files.shipped import PLATFORMS, recorded_folder
 from joulecast.platforms import find_platform
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed
 from joulecast.records.provenance import physical_host, usable_cores
 from joulecast.records.recorded import (
     MAX_BYTES,
-    campaign_folder,
     plain_note,
     read_campaign,
     unpack_all,
@@ -198,7 +197,7 @@ def replay(
     out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
 ) -> None:
     """Unpack a recorded campaign into run records; what was measured there is called recorded."""
-    folder = campaign_folder(recorded)
+    folder = recorded_folder(recorded)
     typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
     if note := plain_note(read_campaign(folder).info.note):
         typer.echo(f"note: {note}")
@@ -221,7 +220,10 @@ def failed_runs(
 def import_mlperf(
     source: Annotated[
         Path,
-        typer.Argument(help="Folder of submissions, git repository (bare too), or flat tables."),
+        typer.Argument(
+            help="Folder of submissions, git repository (bare too), or flat tables; or `mlperf-power`, "
+            "which is shipped."
+        ),
     ],
     out: Annotated[
         Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
@@ -234,7 +236,7 @@ def import_mlperf(
     """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
     from joulecast.importers.mlperf import import_mlperf as run_import
 
-    typer.echo(run_import(source, out, revision, workers).text())
+    typer.echo(run_import(recorded_folder(source), out, revision, workers).text())
 
 
 if __name__ == "__main__":

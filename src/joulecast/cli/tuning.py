@@ -30,7 +30,10 @@ def tune(
         bool, typer.Option("--live", help="Train on this machine instead of replaying traces.")
     ] = False,
     traces: Annotated[
-        Path | None, typer.Option(help="Folder of summary_train.csv and summary_power_GPU.csv.")
+        Path | None,
+        typer.Option(
+            help="Folder of summary_train.csv and summary_power_GPU.csv; the shipped ones by default."
+        ),
     ] = None,
     workload: Annotated[str | None, typer.Option(help="Of the traces, as cifar100.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Of the traces, as v100.")] = None,

@@ -3,13 +3,16 @@
 A small Parquet file may unfold to gigabytes: it is refused before it unfolds.
 """
 
+import gzip
 import hashlib
 import math
+import zlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import opened, read_bytes
@@ -180,13 +183,15 @@ def csv_in_parts(
 ) -> Iterator["pd.DataFrame"]:
     """A CSV file, ``rows`` at a time, its columns not yet checked; without ``rows`` all at once.
 
+    A file whose name ends with ``.gz`` is unpacked while it is read; ``max_bytes`` holds for both forms.
+
     Raises:
         JoulecastError: as :func:`opened`; a column is missing, or the file is no table.
     """
     import pandas as pd
 
     texts = {name: str for name, column in columns.items() if column.kind == "text"}
-    with opened(path, what, max_bytes) as file:
+    with opened(path, what, max_bytes) as kept, _unpacked(kept, path, max_bytes) as file:
         try:
             head = pd.read_csv(file, nrows=0)
             missing = [name for name in columns if name not in head.columns]
@@ -195,8 +200,41 @@ def csv_in_parts(
             file.seek(0)
             parts = pd.read_csv(file, dtype=texts, chunksize=rows, low_memory=False)
             yield from [parts] if rows is None else parts
-        except (ValueError, OverflowError, MemoryError) as error:
+        except (ValueError, OverflowError, MemoryError, *_NOT_PACKED) as error:
             raise JoulecastError(f"{path}: is no table: {what}: {error}") from None
+
+
+_NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
+
+
+class _Unpacked(gzip.GzipFile):
+    """A packed file that ends in an error where it unfolds to more than it may."""
+
+    def __init__(self, file: IO[bytes], path: Path, max_bytes: int) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._path, self._max_bytes = path, max_bytes
+
+    def read1(self, size: int = -1) -> bytes:
+        """Some bytes, as text readers ask for them."""
+        part = super().read1(size)
+        if self.tell() > self._max_bytes:
+            raise JoulecastError(
+                f"{self._path}: unfolds to more than {self._max_bytes / 1e6:g} MB; is it the right file?"
+            )
+        return part
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most ``size`` bytes; never all at once, as that may be without end."""
+        return self.read1(-1 if size is None else size)
+
+
+@contextmanager
+def _unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    if path.suffix == ".gz":
+        with _Unpacked(file, path, max_bytes) as unpacked:
+            yield unpacked
+    else:
+        yield file
 
 
 def parquet_file(

@@ -11,9 +11,11 @@ from pathlib import Path
 PLATFORMS = Path("config/platforms")
 """Folder of the platform files."""
 RECORDED = Path("recorded")
-"""Folder of the recorded campaigns."""
+"""Folder of the recorded campaigns, and of what others measured."""
 TASK_GRAPHS = RECORDED / "task-graphs"
 """Folder of the measured task graphs."""
+ZEUS_TRACE = RECORDED / "zeus-trace"
+"""Folder of the traces of the Zeus authors."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -49,6 +51,16 @@ def known(folder: Path, suffix: str, own: Path | None = None) -> list[str]:
     """Names, without suffix, of the user's own and the shipped files; arguments as of :func:`find`."""
     found = (path for f in _folders(folder, own) for path in f.glob(f"*{suffix}"))
     return sorted({path.name.removesuffix(suffix) for path in found})
+
+
+def recorded_folder(given: Path) -> Path:
+    """The folder that is given; if it is not there, the shipped one of that name below ``recorded``.
+
+    The name is ``NAME`` or, as in a checkout, ``recorded/NAME``.
+    """
+    named = given in (Path(given.name), RECORDED / given.name)
+    shipped = find(RECORDED, given.name) if named and not given.exists() else None
+    return shipped or given
 
 
 def is_path(text: str, suffixes: tuple[str, ...]) -> bool:

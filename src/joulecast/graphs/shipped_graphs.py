@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.files.shipped import TASK_GRAPHS, find, is_path, known
+from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
 from joulecast.graphs.opgraph import OpGraph, read_graph
 
 
@@ -53,15 +53,18 @@ def task_graph_file(graph: str) -> Path:
     """The file of a graph that can be partitioned: a path, or the measured task graph of a network.
 
     Args:
-        graph: the path of a file; or a network's name, whose graph is the user's own
-            (``recorded/task-graphs/NAME.json``) or the shipped one.
+        graph: the path of a file, which may be a shipped one below ``recorded``; or a network's name, whose
+            graph is the user's own (``recorded/task-graphs/NAME.json``) or the shipped one.
 
     Raises:
         JoulecastError: no graph of that name; lists those that there are. A path is not looked at.
     """
     path = Path(graph)
-    if path.is_file() or (is_path(graph, (".json", ".txt")) and path.parent != TASK_GRAPHS):
+    if path.is_file():
         return path
+    if is_path(graph, (".json", ".txt")) and path.parent != TASK_GRAPHS:
+        shipped = find(path.parent, path.name) if path.is_relative_to(RECORDED) else None
+        return shipped or path
     network = path.name.removesuffix(".json")
     file = find(TASK_GRAPHS, f"{network}.json")
     if file is None:

@@ -1,4 +1,4 @@
-"""MLPerf power campaigns as flat tables: ``runs.csv``, ``events.csv``, ``power.csv``.
+"""MLPerf power campaigns as flat tables: ``runs.csv``, ``events.csv``, ``power.csv``, or packed, ``.csv.gz``.
 
 One row a run, an event and a reading; times are seconds of the run clock already. ``power.csv`` is
 read once, run by run as its rows come, so that its size does not matter. ``train_samples`` is what the
@@ -43,11 +43,18 @@ _ROWS = 200_000
 
 def are_tables(folder: Path) -> bool:
     """Whether ``folder`` holds the three tables."""
-    return all((folder / f"{name}.csv").is_file() for name in _COLUMNS)
+    return all(_file(folder, name).is_file() for name in _COLUMNS)
+
+
+def _file(folder: Path, name: str) -> Path:
+    """The file of a table: the plain one, else the packed one."""
+    plain = folder / f"{name}.csv"
+    packed = folder / f"{name}.csv.gz"
+    return packed if packed.is_file() and not plain.is_file() else plain
 
 
 def _parts(folder: Path, name: str, rows: int | None = None) -> Iterator[pd.DataFrame]:
-    return csv_in_parts(folder / f"{name}.csv", f"table of {name}", _COLUMNS[name], rows=rows)
+    return csv_in_parts(_file(folder, name), f"table of {name}", _COLUMNS[name], rows=rows)
 
 
 def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -58,7 +65,7 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     seen: set[str] = set()
     waiting = pd.DataFrame(columns=list(_COLUMNS["power"]))
-    path = folder / "power.csv"
+    path = _file(folder, "power")
     for rows in _parts(folder, "power", _ROWS):
         rows = rows.dropna(subset="run")
         waiting = pd.concat([waiting, rows]) if len(waiting) else rows
@@ -86,12 +93,11 @@ def read_tables(folder: Path) -> Iterator[ForeignRun]:
         JoulecastError: naming the table that is missing columns or cannot be read.
     """
     of_runs = {"run": _COLUMNS["runs"]["run"]}
-    runs = checked_table(next(_parts(folder, "runs")), of_runs, str(folder / "runs.csv"))
+    file = _file(folder, "runs")
+    runs = checked_table(next(_parts(folder, "runs")), of_runs, str(file))
     twice = runs["run"].map(lambda run: sanitised(str(run))).duplicated()
     if twice.any():
-        raise JoulecastError(
-            f"{folder / 'runs.csv'}: run {runs['run'][twice].iloc[0]} is there twice"
-        )
+        raise JoulecastError(f"{file}: run {runs['run'][twice].iloc[0]} is there twice")
     rows = {str(row["run"]): row for row in runs.to_dict("records")}
     repeats = runs.groupby(["system", "benchmark", "nodes"], dropna=False).cumcount() + 1
     repeat_of = dict(zip(runs["run"], repeats, strict=True))

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import MAX_TABLE_BYTES
 from joulecast.files.reading import json_of, read_json_object, read_text, validated
-from joulecast.files.shipped import RECORDED, find
+from joulecast.files.shipped import recorded_folder
 from joulecast.files.writing import directory_added_to, directory_written_aside, sha256_of
 from joulecast.records.frames import FRAMES
 from joulecast.records.metering import EnergySource
@@ -371,16 +371,6 @@ def unpack_all(folder: Path, out: Path) -> list[Path]:
     return [out / run for run in campaign.runs]
 
 
-def campaign_folder(campaign: Path) -> Path:
-    """The folder of a recorded campaign: the path itself, or if it is not there a shipped one by its name.
-
-    The name is ``NAME`` or, as in a checkout, ``recorded/NAME``.
-    """
-    named = campaign in (Path(campaign.name), RECORDED / campaign.name)
-    shipped = find(RECORDED, campaign.name) if named and not campaign.exists() else None
-    return shipped or campaign
-
-
 @contextmanager
 def run_records(above: Iterable[Path]) -> Iterator[list[Path]]:
     """All run records in some folders, however deep; of a recorded campaign all its runs, unpacked for now.
@@ -391,7 +381,7 @@ def run_records(above: Iterable[Path]) -> Iterator[list[Path]]:
     folders: list[Path] = []
     with ExitStack() as stack:
         for path in above:
-            campaign = campaign_folder(path)
+            campaign = recorded_folder(path)
             if (campaign / CAMPAIGN_FILE).is_file():
                 scratch = stack.enter_context(TemporaryDirectory(prefix="joulecast-replay-"))
                 folders += unpack_all(campaign, Path(scratch))

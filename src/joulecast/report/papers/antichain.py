@@ -24,28 +24,26 @@ def antichain_rows(
     experiments: Sequence[Path],
     own_experiments: Sequence[Path],
     published: PublishedPartitioning,
-    missing: str = "",
 ) -> list[Row]:
     """Rows of Table 1 and of the speedups.
 
     Args:
         experiments: of :func:`joulecast.partition.planner_experiment.partition_experiment` on the profiles
-            that are taken for the paper's inputs; none where they are missing.
+            that are taken for the paper's inputs.
         own_experiments: the same on graphs that this project measured, here or when it recorded them.
         published: the paper's numbers.
-        missing: why there are no profiles.
     """
     found, own = (
         [read_json_object(p, "partition experiment") for p in paths]
         for paths in (experiments, own_experiments)
     )
-    rows = _times(planning_times(found, published), published, missing)
-    rows += _speedups(quality(found, published), "PipeDream's profiles", published, missing)
+    rows = _times(planning_times(found, published), published)
+    rows += _speedups(quality(found, published), "PipeDream's profiles", published)
     sources = " and ".join(sorted({experiment["source"] for experiment in own}))
     return rows + _speedups(quality(own, published), f"our graphs ({sources})", published)
 
 
-def _times(table: pd.DataFrame, published: PublishedPartitioning, missing: str) -> list[Row]:
+def _times(table: pd.DataFrame, published: PublishedPartitioning) -> list[Row]:
     cells = {(cell["network"], cell["devices"]): cell for cell in table.to_dict("records")}
     rows = []
     for network, of_network in published.partition_s.items():
@@ -73,7 +71,7 @@ def _times(table: pd.DataFrame, published: PublishedPartitioning, missing: str) 
                         published.tolerances["time"],
                         "down",
                         why,
-                        "" if cell else missing or f"there is no profile of {network}",
+                        "" if cell else f"there is no profile of {network}",
                     )
                 )
     return rows
@@ -95,13 +93,11 @@ def _by_hand(setting: str, minutes: float | str, published: PublishedPartitionin
     )
 
 
-def _speedups(
-    table: pd.DataFrame, graphs: str, published: PublishedPartitioning, missing: str = ""
-) -> list[Row]:
+def _speedups(table: pd.DataFrame, graphs: str, published: PublishedPartitioning) -> list[Row]:
     rows = []
     for devices, printed in published.pipeline_speedup.items():
         of_count = table[table["devices"] == devices] if len(table) else table
-        absent = "" if len(of_count) else missing or f"no network was cut into {devices} stages"
+        absent = "" if len(of_count) else f"no network was cut into {devices} stages"
         head = f"{graphs}, {devices} devices"
         for what in ("mean", "min", "max"):
             speedup = getattr(of_count["predicted_speedup_1f1b"], what)() if len(of_count) else None

@@ -1,7 +1,7 @@
 """All four papers' rows from the files of a campaign's results."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -22,24 +22,18 @@ class PaperFiles:
     """What the rows are made of.
 
     Attributes:
-        tables: folder of the tables of the simulator, and of the replays where the traces were there.
+        tables: folder of the tables of the simulator and of the replays.
         published: folder of the papers' numbers.
-        metered_tables: folder of the energy tables of metered runs, if those were there.
-        profile_experiments: partitioning of PipeDream's profiles, if those were there.
+        metered_tables: folder of the energy tables of metered runs.
+        profile_experiments: partitioning of PipeDream's profiles.
         own_experiments: partitioning of the graphs that this project measured.
-        missing: why external data was not there, by its name.
     """
 
     tables: Path
     published: Path
-    metered_tables: Path | None
+    metered_tables: Path
     profile_experiments: Sequence[Path]
     own_experiments: Sequence[Path]
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-
-METERED, PROFILES, TRACES = "mlperf_power", "pipedream_profiles", "zeus_trace"
-"""External data that the tables need, by the name of its folder."""
 
 
 def papers(files: PaperFiles) -> pd.DataFrame:
@@ -48,24 +42,16 @@ def papers(files: PaperFiles) -> pd.DataFrame:
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.
     """
-    missing = {name: files.missing.get(name, "") for name in (METERED, PROFILES, TRACES)}
     published = files.published
     return paper_table(
         [
-            *mc2_rows(
-                files.metered_tables, read_published(published / "mc2.yaml"), missing[METERED]
-            ),
+            *mc2_rows(files.metered_tables, read_published(published / "mc2.yaml")),
             *proteus_rows(files.tables, read_published_simulators(published / "proteus.yaml")),
             *antichain_rows(
                 files.profile_experiments,
                 files.own_experiments,
                 read_published_partitioning(published / "antichain.yaml"),
-                missing[PROFILES],
             ),
-            *zeus_rows(
-                None if missing[TRACES] else files.tables,
-                read_published_tuning(published / "zeus.yaml"),
-                missing[TRACES],
-            ),
+            *zeus_rows(files.tables, read_published_tuning(published / "zeus.yaml")),
         ]
     )

@@ -16,31 +16,28 @@ _NOT_JUDGED = (
 )
 
 
-def mc2_rows(tables: Path | None, published: PublishedErrors, missing: str = "") -> list[Row]:
+def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
     """Rows of the energy tables of metered runs, one for each question that they were judged on.
 
     Args:
-        tables: folder of ``energy_summary.csv`` and ``energy_improvement.csv``; ``None`` where metered
-            runs are missing.
+        tables: folder of ``energy_summary.csv`` and ``energy_improvement.csv``.
         published: the paper's errors.
-        missing: why there are no tables.
     """
     known: dict[str, list[Row]] = {"error": [], "gain": []}
-    if tables is not None:
-        summary = _held_out(read_csv(tables / "energy_summary.csv", "table of a campaign", {}))
-        for row in summary[summary["published_percent"].notna()].itertuples():
-            known["error"].append(
-                _row(published, "error", row.model, row.mape_percent, row.source, _question(row))
-            )
-        gains = _held_out(read_csv(tables / "energy_improvement.csv", "table of a campaign", {}))
-        for row in gains[gains["published_points"].notna()].itertuples():
-            known["gain"].append(
-                _row(published, "gain", row.rival, row.better_by_points, row.source, _question(row))
-            )
+    summary = _held_out(read_csv(tables / "energy_summary.csv", "table of a campaign", {}))
+    for row in summary[summary["published_percent"].notna()].itertuples():
+        known["error"].append(
+            _row(published, "error", row.model, row.mape_percent, row.source, _question(row))
+        )
+    gains = _held_out(read_csv(tables / "energy_improvement.csv", "table of a campaign", {}))
+    for row in gains[gains["published_points"].notna()].itertuples():
+        known["gain"].append(
+            _row(published, "gain", row.rival, row.better_by_points, row.source, _question(row))
+        )
     rows = []
     for kind, printed in _printed(published).items():
         there = {row.quantity for row in known[kind]}
-        others = [_row(published, kind, model, None, None, "any", missing) for model in printed]
+        others = [_row(published, kind, model, None, None, "any") for model in printed]
         rows += [*known[kind], *(row for row in others if row.quantity not in there)]
     return rows
 
@@ -66,7 +63,6 @@ def _row(
     ours: float | None,
     source: str | None,
     setting: str,
-    missing: str = "",
 ) -> Row:
     error = kind == "error"
     unlike = "" if published.comparable else published.not_comparable_because
@@ -82,6 +78,5 @@ def _row(
         source,
         published.tolerances[kind],
         "down" if error else "up",
-        _NOT_JUDGED if ours is None and not missing else unlike,
-        missing,
+        _NOT_JUDGED if ours is None else unlike,
     )

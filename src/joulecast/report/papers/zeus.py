@@ -13,35 +13,29 @@ _PAPER = "Zeus"
 _TUNED = ("batch_size_only", "power_limit_only", "both")
 
 
-def zeus_rows(tables: Path | None, published: PublishedTuning, missing: str = "") -> list[Row]:
+def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
     """Rows of the tables of the replays.
 
     Args:
-        tables: folder of ``tuning_potential.csv``, ``tuning_savings.csv`` and ``tuning_reproduction.csv``;
-            ``None`` where the traces are missing.
+        tables: folder of ``tuning_potential.csv``, ``tuning_savings.csv`` and ``tuning_reproduction.csv``.
         published: the papers' numbers.
-        missing: why there are no tables.
     """
     potential, savings, reproduction = (
-        None
-        if tables is None
-        else read_csv(tables / f"tuning_{name}.csv", "table of a campaign", {})
+        read_csv(tables / f"tuning_{name}.csv", "table of a campaign", {})
         for name in ("potential", "savings", "reproduction")
     )
     return [
-        *_potential(potential, published, missing),
-        *_savings(savings, published, missing),
-        *_reproduction(reproduction, published, missing),
+        *_potential(potential, published),
+        *_savings(savings, published),
+        *_reproduction(reproduction, published),
     ]
 
 
-def _potential(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
+def _potential(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     rows = []
     for workload, printed in published.potential.items():
-        cells = {}
-        if table is not None:
-            of_v100 = table[(table["workload"] == workload) & (table["gpu"] == "v100")]
-            cells = of_v100.set_index("tuned").to_dict("index")
+        of_v100 = table[(table["workload"] == workload) & (table["gpu"] == "v100")]
+        cells = of_v100.set_index("tuned").to_dict("index")
         for tuned in _TUNED:
             ours = cells.get(tuned.replace("_", " "), {}).get("ours")
             rows.append(
@@ -55,7 +49,6 @@ def _potential(table: pd.DataFrame | None, published: PublishedTuning, missing: 
                     ours,
                     _replayed(ours),
                     published.tolerances["potential"],
-                    missing=missing,
                 )
             )
         chosen = cells.get("both", {}).get("configuration")
@@ -72,7 +65,6 @@ def _potential(table: pd.DataFrame | None, published: PublishedTuning, missing: 
                     ours,
                     _replayed(ours),
                     published.tolerances["configuration"],
-                    missing=missing,
                 )
             )
     return rows
@@ -87,13 +79,11 @@ def _numbers(configuration: str) -> list[str]:
     return configuration.removesuffix(" W").split(", ")
 
 
-def _savings(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
+def _savings(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     """Savings of Zeus in its last recurrences on the V100, as long as in the paper: from the one that saves
     least to the workload that saves most."""
-    of_v100 = None
-    if table is not None:
-        of_paper = table[(table["policy"] == PAPER_ZEUS) & (table["stretch"] == "steady")]
-        of_v100 = of_paper[of_paper["gpu"] == "v100"]
+    of_paper = table[(table["policy"] == PAPER_ZEUS) & (table["stretch"] == "steady")]
+    of_v100 = of_paper[of_paper["gpu"] == "v100"]
     least, most = published.energy_saving_percent
     rows = []
     for what, column, extreme, printed in (
@@ -101,7 +91,7 @@ def _savings(table: pd.DataFrame | None, published: PublishedTuning, missing: st
         ("most energy saved", "energy_saving_percent", "max", most),
         ("most time saved", "time_saving_percent", "max", published.time_saving_percent_up_to),
     ):
-        ours = None if of_v100 is None else float(getattr(of_v100[column], extreme)())
+        ours = float(getattr(of_v100[column], extreme)())
         rows.append(
             Row(
                 _PAPER,
@@ -114,7 +104,6 @@ def _savings(table: pd.DataFrame | None, published: PublishedTuning, missing: st
                 _replayed(ours),
                 published.tolerances["savings"],
                 "up",
-                missing=missing,
             )
         )
     return rows
@@ -127,22 +116,18 @@ _EXPERIMENTS = {
 }
 
 
-def _reproduction(
-    table: pd.DataFrame | None, published: PublishedTuning, missing: str
-) -> list[Row]:
+def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     rows = []
     for gpu, of_gpu in published.reproduction.simulator.items():
         for experiment, ratios in of_gpu.items():
             policy, recurrences = _EXPERIMENTS[experiment]
-            cell = None
-            if table is not None:
-                (cell,) = table[
-                    (table["gpu"] == gpu)
-                    & (table["policy"] == policy)
-                    & (table["recurrences"] == recurrences)
-                ].to_dict("records")
+            (cell,) = table[
+                (table["gpu"] == gpu)
+                & (table["policy"] == policy)
+                & (table["recurrences"] == recurrences)
+            ].to_dict("records")
             for what, printed in zip(("energy", "time"), ratios, strict=True):
-                ours = None if cell is None else float(cell[f"{what}_ratio"])
+                ours = float(cell[f"{what}_ratio"])
                 rows.append(
                     Row(
                         _PAPER,
@@ -154,23 +139,20 @@ def _reproduction(
                         ours,
                         _replayed(ours),
                         published.tolerances["reproduction"],
-                        missing=missing,
                     )
                 )
-    return [*rows, *_student(table, published, missing)]
+    return [*rows, *_student(table, published)]
 
 
-def _student(table: pd.DataFrame | None, published: PublishedTuning, missing: str) -> list[Row]:
+def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
     """What the reproduction itself reports, beside Zeus from the GPU that saves least to the one that saves
     most."""
-    saved = None
-    if table is not None:
-        of_zeus = table[(table["policy"] == "zeus") & (table["recurrences"] == "last five")]
-        saved = of_zeus["energy_saving_percent"]
+    of_zeus = table[(table["policy"] == "zeus") & (table["recurrences"] == "last five")]
+    saved = of_zeus["energy_saving_percent"]
     printed = published.reproduction.energy_saving_percent
     rows = []
     for what, extreme, value in zip(("least", "most"), ("min", "max"), printed, strict=True):
-        ours = None if saved is None else float(getattr(saved, extreme)())
+        ours = float(getattr(saved, extreme)())
         rows.append(
             Row(
                 _PAPER,
@@ -184,7 +166,6 @@ def _student(table: pd.DataFrame | None, published: PublishedTuning, missing: st
                 published.tolerances["savings"],
                 "up",
                 "it does not say which GPUs and recurrences its range is of",
-                missing,
             )
         )
     return rows

@@ -1,0 +1,14 @@
+"""Import the shipped power submissions as run records."""
+
+from pathlib import Path
+
+from joulecast.campaign.scripts import run_script
+from joulecast.importers.mlperf import import_mlperf
+
+
+def main(submissions: Path, records: Path) -> None:
+    print(import_mlperf(submissions, records).text())
+
+
+if __name__ == "__main__":
+    run_script(snakemake, main)
