@@ -59,7 +59,7 @@ except ImportError:
     pymetis = None
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PROFILES = _ROOT.parent / "shared/data/pipedream_profiles"
+_PROFILES = _ROOT / "recorded/pipedream-profiles"
 _RECORDED = _ROOT / "recorded/task-graphs"
 _BANDWIDTH = 1e9
 """PipeDream's optimizer wants one, and does not use it where only computing counts."""

@@ -31,7 +31,7 @@ from joulecast.tuning.traces import Trace
 
 _LIMIT_S = 2.0
 """CPU seconds that Zeus may take for 24 settings, 20 seeds and 50 recurrences."""
-_TRACES = Path(__file__).resolve().parents[2] / "shared/data/zeus_trace"
+_TRACES = Path(__file__).resolve().parents[1] / "recorded/zeus-trace"
 _TRIES, _BETA, _ETA, _PENALTY = 20, 2.0, 0.5, 100.0
 Costs = Callable[[], dict[tuple[str, str], NDArray[np.float64]]]
 

@@ -1,5 +1,6 @@
 """An example of every format that the project reads, written into a folder."""
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -147,6 +148,13 @@ def tables(folder: Path) -> None:
         ("power", power, ("run", "meter", "t_s", "watts")),
     ):
         pd.DataFrame(rows, columns=list(columns)).to_csv(inside / f"{name}.csv", index=False)
+
+
+def packed_tables(folder: Path) -> None:
+    tables(folder)
+    for plain in (folder / "in").glob("*.csv"):
+        plain.with_suffix(".csv.gz").write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
+        plain.unlink()
 
 
 def traces(folder: Path) -> None:

@@ -29,7 +29,6 @@ from typer.testing import CliRunner
 
 from joulecast.campaign.check import require_campaign
 from joulecast.campaign.config import read_config
-from joulecast.campaign.external import listed_downloads
 from joulecast.campaign.journal import attempts_at
 from joulecast.cli.errors import shown
 from joulecast.cli.main import app
@@ -231,12 +230,6 @@ FORMATS = {
         ),
         Format("configuration", examples.configuration, ("mine.yaml",), (_checked,)),
         Format(
-            "list of downloads",
-            examples.copied(ROOT / "config/external/zeus_trace.yaml", "list.yaml"),
-            ("list.yaml",),
-            (lambda folder: len(listed_downloads(folder / "list.yaml")),),
-        ),
-        Format(
             "MLPerf submission",
             examples.submission,
             ("in/**/*.txt", "in/**/*.json"),
@@ -246,6 +239,12 @@ FORMATS = {
             "MLPerf tables",
             examples.tables,
             ("in/*.csv",),
+            (("import", "mlperf", "{}/in", "{}/out"),),
+        ),
+        Format(
+            "packed MLPerf tables",
+            examples.packed_tables,
+            ("in/*.csv.gz",),
             (("import", "mlperf", "{}/in", "{}/out"),),
         ),
         Format(

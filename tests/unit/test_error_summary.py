@@ -14,10 +14,7 @@ from joulecast.energy.error_summary import evaluate_records
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.records.record import read_record, record_folders, write_record
 
-MLPERF = ROOT.parent / "shared" / "data" / "mlperf_power"
-real = pytest.mark.skipif(
-    not MLPERF.is_dir(), reason=f"{MLPERF} is not there: the public power data is not shipped"
-)
+MLPERF = ROOT / "recorded/mlperf-power"
 
 
 def run(*arguments: object):
@@ -207,7 +204,6 @@ def submissions(tmp_path_factory) -> list[Path]:
     return record_folders(folder)
 
 
-@real
 def test_real_energies_are_those_of_the_literature(submissions):
     told = evaluate_records(submissions, "in-sample", "given")
     assert [run["run"] for run in told["left_out"]] == ["ssd-n8-02"]
@@ -220,7 +216,6 @@ def test_real_energies_are_those_of_the_literature(submissions):
     assert resnet == pytest.approx({1: 5.49e6, 8: 6.98e6}, rel=2e-3)
 
 
-@real
 def test_workloads_never_seen_on_many_nodes_are_predicted_within_two_percent(submissions):
     told = evaluate_records(submissions, "leave-one-workload-out", "given")
     mape = {row["model"]: row["mape_percent"] for row in told["summary"]}
@@ -237,7 +232,6 @@ def test_workloads_never_seen_on_many_nodes_are_predicted_within_two_percent(sub
         assert ablated[term] > mape["MC2"], term
 
 
-@real
 def test_node_counts_never_seen_are_predicted_better_than_by_any_rival(submissions):
     for time in ("given", "predicted"):
         told = evaluate_records(submissions, "leave-one-node-count-out", time)

@@ -4,17 +4,9 @@ import hashlib
 
 import pytest
 
-from joulecast.campaign.config import Config, parse_config
-from joulecast.campaign.external import (
-    bring_listed,
-    listed_downloads,
-    locate,
-    locate_folder,
-    why_unavailable,
-)
-from joulecast.campaign.sections import Download
+from joulecast.campaign.config import parse_config
+from joulecast.campaign.external import locate, locate_folder
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import sha256_of
 
 
 def test_a_folder(tmp_path):
@@ -65,47 +57,3 @@ def test_a_folder_is_all_that_is_addressed_below_it(tmp_path):
         locate_folder(config, "zeus")
     here = parse_config({"external_data": str(tmp_path / "source")})
     assert locate_folder(here, "power") == tmp_path / "source/power"
-
-
-def test_listed_files_are_checked_wherever_they_come_from(tmp_path):
-    here = tmp_path / "data/traces"
-    here.mkdir(parents=True)
-    (here / "a.csv").write_text("1,2\n")
-    sha256 = sha256_of(here / "a.csv")
-    listed = tmp_path / "traces.yaml"
-    listed.write_text(f"a.csv: {{url: 'file://{here / 'a.csv'}', sha256: {sha256}}}\n")
-    downloads = listed_downloads(listed)
-    local = Config(results=str(tmp_path / "r"), external_data=str(here.parent))
-    bring_listed(local, downloads, tmp_path / "local/traces")
-    bring_listed(Config(), downloads, tmp_path / "fetched/traces")
-    for folder in ("local", "fetched"):
-        assert (tmp_path / folder / "traces/a.csv").read_text() == "1,2\n"
-    (here / "a.csv").write_text("1,3\n")
-    changed = sha256_of(here / "a.csv")
-    for config in (local, Config()):
-        with pytest.raises(JoulecastError, match=f"{changed}.*{sha256}"):
-            bring_listed(config, downloads, tmp_path / "again/traces")
-    assert not (tmp_path / "again/traces/a.csv").exists()
-    listed.write_text("a.csv: {url: 'file:///x', sha256: short}\n")
-    with pytest.raises(JoulecastError, match=r"a\.csv\.sha256"):
-        listed_downloads(listed)
-
-
-def test_why_data_cannot_be_had_is_known_before_it_is_needed(tmp_path):
-    source = tmp_path / "zeus/a.csv"
-    source.parent.mkdir()
-    source.write_text("real")
-    listed = {"a.csv": Download(url=source.as_uri(), sha256=hashlib.sha256(b"real").hexdigest())}
-    folder = parse_config({"external_data": str(tmp_path)})
-    assert why_unavailable(folder, "zeus", listed) == "", "in the folder"
-    assert why_unavailable(parse_config({}), "zeus", listed) == "", "by its address"
-    assert why_unavailable(folder, "zeus", {}) == "" and "is not there" in why_unavailable(
-        folder, "power", {}
-    )
-    assert "is null" in why_unavailable(parse_config({}), "power", {})
-    source.write_text("another")
-    for config in (folder, parse_config({})):
-        assert "sha256" in why_unavailable(config, "zeus", listed), "there, and another one"
-    source.unlink()
-    assert "cannot be fetched" in why_unavailable(parse_config({}), "zeus", listed)
-    assert [path.name for path in tmp_path.iterdir()] == ["zeus"], "nothing is kept"

@@ -1,10 +1,12 @@
 """Importing MLPerf power submissions, from the files to the records that fits read."""
 
+import gzip
 import json
 import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from conftest import ROOT
 from mlperf_fixtures import (
     RUN_S,
     epoch_lines,
@@ -28,14 +31,15 @@ from typer.testing import CliRunner
 
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
+from joulecast.files.columns import csv_in_parts
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.importers.run_files import runs_of
 from joulecast.importers.sources import FolderTree
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.record import RunRecord, read_record
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data" / "mlperf_power"
-with_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs {SHARED}")
+SHIPPED = ROOT / "recorded/mlperf-power"
+RAW = ROOT.parent / "shared/data/mlperf_power/raw"
 
 
 def imported(source: Path, out: Path) -> dict[str, RunRecord]:
@@ -630,6 +634,12 @@ def write_tables(folder: Path, **changes: str) -> None:
         (folder / f"{name}.csv").write_text(text)
 
 
+def pack_tables(folder: Path) -> None:
+    for plain in folder.glob("*.csv"):
+        plain.with_suffix(".csv.gz").write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+
+
 def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
     monkeypatch.setattr("joulecast.importers.mlperf_tables._ROWS", 50)
     write_tables(tmp_path / "in")
@@ -640,6 +650,35 @@ def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
     assert found["a"].info.meters[0].readings == len(readings(1))
     assert kinds(found["a"].info.remarks) == {"switch estimate"}
     assert kinds(found["b"].info.remarks) == {"work unknown"}
+
+
+def test_packed_tables_are_those_that_were_packed(tmp_path):
+    for name in ("plain", "packed"):
+        write_tables(tmp_path / name)
+    pack_tables(tmp_path / "packed")
+    plain, packed = (imported(tmp_path / n, tmp_path / f"{n}-out") for n in ("plain", "packed"))
+    assert plain.keys() == packed.keys() and len(plain) == 3
+    for name, record in plain.items():
+        pd.testing.assert_frame_equal(record.power, packed[name].power)
+        assert record.info.outcome == packed[name].info.outcome
+
+
+@pytest.mark.parametrize("broken", ["no gzip", "cut off", "a bomb"])
+def test_a_packed_table_that_is_broken_is_named(tmp_path, monkeypatch, broken):
+    write_tables(tmp_path / "in")
+    pack_tables(tmp_path / "in")
+    power = tmp_path / "in/power.csv.gz"
+    content = power.read_bytes()
+    said = "is no table"
+    if broken == "a bomb":
+        power.write_bytes(gzip.compress(b"run,meter,t_s,watts\n" + b"a,n,1,2\n" * 1_000_000))
+        limited = partial(csv_in_parts, max_bytes=1_000_000)
+        monkeypatch.setattr("joulecast.importers.mlperf_tables.csv_in_parts", limited)
+        said = "unfolds to more than 1 MB"
+    else:
+        power.write_bytes(b"a,b\n1,2\n" if broken == "no gzip" else content[: len(content) // 2])
+    with pytest.raises(JoulecastError, match=rf"power\.csv\.gz: {said}"):
+        import_mlperf(tmp_path / "in", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -657,9 +696,8 @@ def test_tables_that_are_none_are_refused_by_name(tmp_path, monkeypatch, changes
         import_mlperf(tmp_path / "in", tmp_path / "out")
 
 
-@with_shared
-def test_the_shared_tables_have_one_run_that_cannot_be_used(tmp_path):
-    summary = import_mlperf(SHARED, tmp_path / "out")
+def test_the_shipped_tables_have_one_run_that_cannot_be_used(tmp_path):
+    summary = import_mlperf(SHIPPED, tmp_path / "out")
     assert summary.runs == 50 and list(summary.left_out) == ["ssd-n8-02"]
     assert summary.reasons["meter outage"] == 1
     assert summary.traps["shared meters"] == 20 and summary.traps["switch estimate"] == 20
@@ -674,12 +712,12 @@ def test_the_shared_tables_have_one_run_that_cannot_be_used(tmp_path):
     ]
 
 
-@with_shared
-def test_the_shared_submissions_agree_with_the_tables(tmp_path):
-    import_mlperf(SHARED, tmp_path / "tables")
-    raw = imported(SHARED / "raw", tmp_path / "raw")
+@pytest.mark.skipif(not RAW.is_dir(), reason=f"{RAW}: logs as submitted are not shipped")
+def test_submissions_agree_with_the_shipped_tables(tmp_path):
+    import_mlperf(SHIPPED, tmp_path / "tables")
+    raw = imported(RAW, tmp_path / "raw")
     assert len(raw) == 2
-    tables = pd.read_csv(SHARED / "runs.csv").set_index("submission_run")["run"]
+    tables = pd.read_csv(SHIPPED / "runs.csv.gz").set_index("submission_run")["run"]
     for record in raw.values():
         info = record.info
         other = read_record(tmp_path / "tables" / tables[info.spec.foreign.submission])

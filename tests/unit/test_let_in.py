@@ -12,7 +12,7 @@ from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
-from joulecast.campaign.external import bring_listed, listed_downloads, locate
+from joulecast.campaign.external import locate
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, checked_table, read_csv
@@ -74,12 +74,9 @@ def test_pipes_and_devices_as_external_data_are_refused(kind, tmp_path):
     (folder / "a.csv").symlink_to(file)
     listed = {"a.csv": {"url": f"file://{file}", "sha256": "0" * 64}}
     fetched = parse_config({"external_data": listed, "results": str(tmp_path / "results")})
-    local = parse_config({"external_data": str(tmp_path)})
     for read in (
         lambda: locate(fetched, "a.csv"),
-        lambda: bring_listed(local, fetched.external_data, tmp_path / "results" / "data"),
         lambda: sha256_of(folder / "a.csv"),
-        lambda: listed_downloads(file),
         lambda: read_published(file),
     ):
         with pytest.raises(JoulecastError, match="is a pipe or a device"):

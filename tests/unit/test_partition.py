@@ -33,7 +33,7 @@ from joulecast.partition.problem import (
     summable,
 )
 
-PROFILES = Path(__file__).resolve().parents[3] / "shared/data/pipedream_profiles"
+PROFILES = Path(__file__).resolve().parents[2] / "recorded/pipedream-profiles"
 OPTIMA = {
     "alexnet": (28_721, 28_721, 23),
     "vgg16": (216_450, 159_531, 41),
@@ -47,10 +47,6 @@ OPTIMA = {
     "inception_v3": (177_874, 91_970, 221_565),
 }
 """partition.md, section 3: microseconds at 4 and 8 stages, ideals with the empty one."""
-
-needs_profiles = pytest.mark.skipif(
-    not PROFILES.is_dir(), reason=f"{PROFILES} is absent: PipeDream's profiles are not there"
-)
 
 
 def a_graph(edges: dict[int, list[int]], work: list[int], **sizes: list[int]) -> TaskGraph:
@@ -312,7 +308,6 @@ def test_antichains_of_a_diamond_with_a_skip():
     assert order.crossing(0b11111) == []
 
 
-@needs_profiles
 @pytest.mark.parametrize("network", OPTIMA)
 def test_known_optima_are_found_and_certified(network):
     graph = read_partitionable(PROFILES / f"{network}.txt")
@@ -322,7 +317,6 @@ def test_known_optima_are_found_and_certified(network):
         assert len(plan.stages) == devices and all(stage.nodes for stage in plan.stages)
 
 
-@needs_profiles
 def test_numbers_of_ideals_are_the_known_ones():
     for network, (_, _, expected) in OPTIMA.items():
         if network != "inception_v3":
@@ -336,7 +330,6 @@ def reference_rows() -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-@needs_profiles
 def test_compat_reproduces_pipedream_and_exact_is_never_worse():
     for row in reference_rows():
         graph = read_partitionable(PROFILES / f"{row['f']}.txt")
@@ -355,7 +348,6 @@ def test_compat_reproduces_pipedream_and_exact_is_never_worse():
         assert ours.bottleneck / 1e6 <= row["pipe"] * (1 + 1e-9), row
 
 
-@needs_profiles
 def test_no_baseline_is_below_the_optimum():
     for network, (four, eight, _) in OPTIMA.items():
         graph = read_partitionable(PROFILES / f"{network}.txt")

@@ -14,8 +14,8 @@ import typer
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
 from typer.testing import CliRunner
 
-from joulecast.campaign.config import parse_config
-from joulecast.campaign.external import bring_listed, listed_downloads, locate
+from joulecast.campaign.config import parse_config, read_config
+from joulecast.campaign.external import locate
 from joulecast.cli.errors import Commands
 from joulecast.errors import JoulecastError
 from joulecast.files.names import without_secrets
@@ -145,15 +145,12 @@ def test_no_name_of_external_data_leaves_its_folder(name, tmp_path):
         parse_config({"external_data": {name: download}})
     with pytest.raises(JoulecastError, match=r"evaluation\.imports: "):
         parse_config({"external_data": "/x", "evaluation": {"imports": [name]}})
-    (tmp_path / "list.yaml").write_text(json.dumps({name: download}))
-    with pytest.raises(JoulecastError, match=r"list\.yaml: "):
-        listed_downloads(tmp_path / "list.yaml")
 
 
-def test_a_list_of_downloads_can_make_no_object(tmp_path):
-    (tmp_path / "l.yaml").write_text("!!python/object/apply:os.system ['touch PWNED']")
-    with pytest.raises(JoulecastError, match=r"l\.yaml: is not YAML"):
-        listed_downloads(tmp_path / "l.yaml")
+def test_a_configuration_can_make_no_object(tmp_path):
+    (tmp_path / "c.yaml").write_text("!!python/object/apply:os.system ['touch PWNED']")
+    with pytest.raises(JoulecastError, match=r"c\.yaml: is not YAML"):
+        read_config(tmp_path / "c.yaml")
 
 
 def test_snakemake_works_in_a_folder_of_any_name_that_is_allowed(tmp_path):
@@ -264,11 +261,11 @@ def test_a_submission_names_no_folder(tmp_path):
 
 def test_downloads_of_another_content_are_refused_and_not_kept(tmp_path):
     (tmp_path / "a.csv").write_text("changed")
-    listed = tmp_path / "l.yaml"
-    listed.write_text(f"a.csv: {{url: 'file://{tmp_path}/a.csv', sha256: '{'0' * 64}'}}")
+    download = {"url": f"file://{tmp_path}/a.csv", "sha256": "0" * 64}
+    given = {"results": str(tmp_path / "got"), "external_data": {"a.csv": download}}
     with pytest.raises(JoulecastError, match="nothing was kept"):
-        bring_listed(parse_config({}), listed_downloads(listed), tmp_path / "got")
-    assert not list((tmp_path / "got").iterdir())
+        locate(parse_config(given), "a.csv")
+    assert not list((tmp_path / "got").rglob("*.csv"))
 
 
 @pytest.mark.parametrize(
@@ -288,10 +285,6 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(url, tmp_path):
     content = {"external_data": {"x.csv": {"url": url, "sha256": "0" * 64}}}
     with pytest.raises(JoulecastError, match=r"x\.csv\.url: ") as refused:
         parse_config(content)
-    assert "hunter2" not in str(refused.value)
-    (tmp_path / "l.yaml").write_text(json.dumps(content["external_data"]))
-    with pytest.raises(JoulecastError, match=r"x\.csv\.url: ") as refused:
-        listed_downloads(tmp_path / "l.yaml")
     assert "hunter2" not in str(refused.value)
 
 

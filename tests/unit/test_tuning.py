@@ -39,10 +39,7 @@ from joulecast.tuning.traces import MAX_POWER_W, Trace, read_trace
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Goal, Proposal, SearchSpace, Trial
 from joulecast.tuning.zeus import Zeus
 
-TRACES = Path(__file__).resolve().parents[3] / "shared/data/zeus_trace"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason=f"{TRACES} is absent: the traces of Zeus are not there"
-)
+TRACES = Path(__file__).resolve().parents[2] / "recorded/zeus-trace"
 POTENTIAL = {
     "librispeech": (0.820, 0.838, 0.572, 32, 100),
     "squad": (0.933, 0.822, 0.724, 8, 125),
@@ -180,7 +177,6 @@ def drifting(
 # --- the reference's numbers -------------------------------------------------------------------------------
 
 
-@needs_traces
 @pytest.mark.parametrize("workload", POTENTIAL)
 def test_figure_1_comes_out(workload: str) -> None:
     *ratios, batch_size, power_limit_w = POTENTIAL[workload]
@@ -190,7 +186,6 @@ def test_figure_1_comes_out(workload: str) -> None:
     assert (found.batch_size, found.power_limit_w) == (batch_size, power_limit_w)
 
 
-@needs_traces
 @pytest.mark.parametrize("gpu", REPRODUCTION)
 def test_the_reproduction_comes_out(gpu: str) -> None:
     limit_only, last_five, all_50 = REPRODUCTION[gpu]
@@ -205,7 +200,6 @@ def test_the_reproduction_comes_out(gpu: str) -> None:
         assert tuple(means) == pytest.approx(reference, abs=0.01)
 
 
-@needs_traces
 @pytest.mark.parametrize("workload", SAVED_PERCENT)
 def test_zeus_saves_what_the_reference_saves(workload: str) -> None:
     trace = read_trace(TRACES, workload, "v100")
@@ -217,7 +211,6 @@ def test_zeus_saves_what_the_reference_saves(workload: str) -> None:
     assert tuple(saved) == pytest.approx(SAVED_PERCENT[workload], abs=1.6)
 
 
-@needs_traces
 @pytest.mark.parametrize("gpu", MAX_POWER_W)
 def test_replayed_default_limits_and_oracle_cost_what_is_expected(gpu: str) -> None:
     # Runs of one number of epochs, so that nothing is left to chance.

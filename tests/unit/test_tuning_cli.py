@@ -20,10 +20,7 @@ from joulecast.tuning.policy_report import live_report, live_report_text, replay
 from joulecast.tuning.recurrences import Recurrence
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
-TRACES = Path(__file__).resolve().parents[3] / "shared/data/zeus_trace"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason=f"{TRACES} is absent: the traces of Zeus are not there"
-)
+TRACES = Path(__file__).resolve().parents[2] / "recorded/zeus-trace"
 EPOCHS = {256: (8, 8), 512: (8, 9), 1024: (12, 12), 2048: (30, 120)}
 """Of the made traces; 1024 is the workload's default, and 100 epochs are the most."""
 EPOCH_S = {256: 14.0, 512: 10.0, 1024: 9.0, 2048: 9.0}
@@ -395,7 +392,6 @@ def test_a_try_that_was_stopped_for_its_cost_is_no_failure() -> None:
     assert advice["default"]["time_s"] == pytest.approx(160)
 
 
-@needs_traces
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
     held, errors = [], []
     for setting in read_settings(TRACES):

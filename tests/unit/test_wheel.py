@@ -14,17 +14,21 @@ from wheel_fixtures import joulecast, outside, python, wheel
 
 __all__ = ["joulecast", "python", "wheel"]
 MOST_BYTES = 10_000_000
+SHIPPED = (
+    *("task-graphs", "two-core-vm"),
+    *("mlperf-power", "mlperf-times", "pipedream-profiles", "zeus-trace"),
+)
 
 
 def test_the_wheel_has_what_its_commands_read_and_is_small(wheel):
     assert wheel.stat().st_size < MOST_BYTES
     names = zipfile.ZipFile(wheel).namelist()
-    for folder in ("config/platforms", "config/published", "config/external"):
+    for folder in ("config/platforms", "config/published"):
         for file in (ROOT / folder).glob("*.yaml"):
             assert f"joulecast/data/{folder}/{file.name}" in names
-    for folder in ("recorded/task-graphs", "recorded/two-core-vm"):
-        for file in (ROOT / folder).iterdir():
-            assert f"joulecast/data/{folder}/{file.name}" in names
+    for name in SHIPPED:
+        for file in (ROOT / "recorded" / name).iterdir():
+            assert f"joulecast/data/recorded/{name}/{file.name}" in names
     assert "joulecast/py.typed" in names and "joulecast/graphs/networks/resnet50.json" in names
     assert not [name for name in names if name.startswith(("tests", "results", "src"))]
 
@@ -58,6 +62,9 @@ DP = ("--strategy", "dp=8", "--json")
         (("advise", "--network", "resnet18", "--records", "two-core-vm"), r"choose \d node"),
         (("partition", "resnet50", "--devices", "4"), r"resnet50: 4 stages"),
         (("partition", "recorded/task-graphs/vgg16.json", "--devices", "2"), r"2 stages"),
+        (("partition", "recorded/pipedream-profiles/vgg16.txt", "--devices", "2"), r"2 stages"),
+        (("tune", "--workload", "cifar100", "--gpu", "v100", "--seeds", "2"), r"default"),
+        (("import", "mlperf", "mlperf-power", "records"), r"50 runs imported"),
         (("forecast", "--records", "recorded/two-core-vm", "--nodes", "4"), r"vit_ti +4 "),
         (("replay", "two-core-vm", "records"), r"records: 9 run records"),
         (("meters",), r"estimated .* \(watts: assumed, not measured\)"),

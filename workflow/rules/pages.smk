@@ -11,6 +11,7 @@ rule overview:
             f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
         ),
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
+        metered=f"{METERED}/tables/energy_summary.csv",
         papers=f"{RESULTS}/tables/papers.csv" if CONFIG.paper_tables else [],
         live=[] if RECORDED is not None else f"{RESULTS}/tuning/live.json",
     output:

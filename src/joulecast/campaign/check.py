@@ -25,8 +25,8 @@ def _require_external(config: Config) -> None:
     if isinstance(source, str):
         if not Path(source).is_dir():
             raise JoulecastError(
-                f"external_data: {source} is no folder; give the folder that holds the data (zeus_trace, "
-                "mlperf_power, ...), or leave the key out"
+                f"external_data: {source} is no folder; give the folder that holds the "
+                "submissions named in evaluation.imports, or leave the key out"
             )
         for name in config.evaluation.imports:
             locate_folder(config, name)

@@ -171,8 +171,9 @@ class EvaluationSection(Section):
 
     imports: list[str] = Field(
         [],
-        description="External data (names below external_data) of MLPerf power submissions, to be "
-        "imported and evaluated with the campaign: a folder, a git repository, or files of one folder.",
+        description="Your own MLPerf power submissions (names below external_data), to be imported and "
+        "evaluated with the campaign: a folder, a git repository, or files of one folder. Those that are "
+        "shipped are evaluated by themselves anyway.",
     )
     bootstrap: int = Field(
         200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
@@ -211,7 +212,8 @@ class Config(Section):
     )
     external_data: str | dict[str, Download] | None = Field(
         None,
-        description="Public data that is not shipped: a folder, or for each file url and sha256.",
+        description="Where evaluation.imports lie: a folder, or for each file url and sha256. All other "
+        "tables are made of data that is shipped.",
     )
     workload: WorkloadSection = WorkloadSection()
     scale: ScaleSection = ScaleSection()

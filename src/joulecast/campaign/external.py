@@ -1,27 +1,20 @@
-"""Public data that we may not ship: taken from a local folder, or fetched by address and checksum."""
+"""Data from outside, as submissions to import: from a local folder, or by address and checksum."""
 
-import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO, Annotated
+from typing import IO
 from urllib.parse import unquote, urlsplit
-
-from pydantic import AfterValidator, TypeAdapter
 
 from joulecast.campaign.config import Config
 from joulecast.campaign.sections import Download
 from joulecast.errors import JoulecastError
-from joulecast.files.names import relative_name, without_secrets
-from joulecast.files.reading import opened, read_yaml, validated
+from joulecast.files.names import without_secrets
+from joulecast.files.reading import opened
 from joulecast.files.writing import sha256_of, written_aside
-
-_FileName = Annotated[str, AfterValidator(relative_name)]
-
 
 _MAX_BYTES = 100_000_000_000
 """Largest size of a download, as a server may send without end."""
@@ -121,58 +114,3 @@ def locate(config: Config, name: str) -> Path:
     if not target.is_file() or sha256_of(target) != source[name].sha256:
         _fetch(name, source[name], target)
     return target
-
-
-def listed_downloads(path: Path) -> dict[str, Download]:
-    """The files in a list of ``config/external``, with address and sha256.
-
-    Raises:
-        JoulecastError: the list is missing or invalid.
-    """
-    listed = TypeAdapter(dict[_FileName, Download])
-    return validated(listed, read_yaml(path, "list of downloads"), str(path))
-
-
-def bring_listed(config: Config, downloads: dict[str, Download], folder: Path) -> None:
-    """Copy listed files into ``folder`` from its namesake below `external_data`, or fetch them.
-
-    A download that ``external_data`` gives for one of them is fetched instead.
-
-    Raises:
-        JoulecastError: a file is missing, cannot be fetched, or has another checksum (names both).
-    """
-    source = config.external_data
-    for name, download in downloads.items():
-        if not isinstance(source, str):
-            _fetch(name, (source or {}).get(f"{folder.name}/{name}", download), folder / name)
-            continue
-        local = locate(config, f"{folder.name}/{name}")
-        found = sha256_of(local)
-        if found != download.sha256:
-            raise JoulecastError(
-                f"{local}: has sha256 {found}, and should have {download.sha256}; bring back the file, or "
-                "point `external_data` elsewhere"
-            )
-        with written_aside(folder / name) as aside:
-            shutil.copyfile(local, aside)
-
-
-def why_unavailable(config: Config, folder: str, listed: dict[str, Download]) -> str:
-    """Why external data is not available now, and what to do; empty if it is.
-
-    Listed files are fetched, checked and not kept; of other data, the folder or its downloads must be there.
-
-    Args:
-        config: configuration with ``external_data``.
-        folder: name of the data's folder, below it.
-        listed: files of the data with addresses, if the project has them (``config/external``).
-    """
-    try:
-        if listed:
-            with TemporaryDirectory() as scratch:
-                bring_listed(config, listed, Path(scratch) / folder)
-        else:
-            locate_folder(config, folder)
-    except JoulecastError as error:
-        return str(error)
-    return ""

@@ -272,7 +272,7 @@ class LiveTuningSection(RecurringTraining):
 
 
 class TuningSection(Section):
-    """Replays of the Zeus authors' traces (config/external/zeus_trace.yaml), and a training tuned live."""
+    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training tuned live."""
 
     eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
     seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")

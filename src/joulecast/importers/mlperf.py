@@ -120,20 +120,6 @@ def import_mlperf(
     return summary
 
 
-def require_runs(source: Path) -> None:
-    """Look whether there is anything to import, without reading it.
-
-    Raises:
-        JoulecastError: no such folder, or no runs in it.
-    """
-    _require_folder(source)
-    if are_tables(source):
-        return
-    with _opened(source, None) as tree:
-        if not runs_of(tree):
-            raise _no_runs(source)
-
-
 def _require_folder(source: Path) -> None:
     if not source.is_dir():
         raise JoulecastError(f"{source}: no such folder or git repository")

@@ -16,6 +16,8 @@ from joulecast.records.record import RunInfo, read_info, record_folders
 
 TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""
+METERED = "metered/tables/energy_summary"
+"""The table of errors on clusters that others metered, which are no part of the campaign."""
 
 
 class NothingToShow(JoulecastError):
@@ -121,7 +123,7 @@ def read_results(folder: Path) -> Results:
         observations,
         infos,
         folders,
-        dict(_tables(folder / "tables", unreadable)),
+        dict(_tables(folder, unreadable)),
         experiments,
         pipelines,
         live,
@@ -187,8 +189,8 @@ def _json_files(
 
 
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    for name in TABLES:
-        path = folder / f"{name}.csv"
+    paths = {name: folder / f"tables/{name}.csv" for name in TABLES}
+    for name, path in (paths | {METERED: folder / f"{METERED}.csv"}).items():
         if not path.exists():
             continue
         try:

@@ -28,6 +28,7 @@ from joulecast.report.figures.policies import policy_costs
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
 from joulecast.report.pages import measured_runs, savings
+from joulecast.report.pages.metered import metered_section
 from joulecast.report.pages.papers import papers_section
 from joulecast.report.results_folder import NothingToShow, Results, read_results
 
@@ -143,6 +144,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "facts_part": maker.part(lambda: measured_runs.what_was_measured(found.infos)),
         "left_out": maker.part(lambda: measured_runs.left_out_table(found)),
         "failed": maker.part(lambda: measured_runs.failed_table(found)),
+        "metered": maker.part(lambda: metered_section(found)),
         "papers": maker.part(lambda: papers_section(found)),
         "provenance": maker.part(lambda: measured_runs.provenance(found.infos)),
         "recorded_notes": _recorded_notes(found),
