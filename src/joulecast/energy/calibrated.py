@@ -1,73 +1,121 @@
 """What the runs of a platform and of a workload show by themselves, before anything is transferred:
-idle floors, the ramp, paces, excess powers, and how long runs stand still."""
+idle floors, the ramp, paces, excess powers, and how the time of a run divides into phases."""
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "starts")
 
 
 @dataclass(frozen=True)
-class Standstill:
-    """Standstill of a workload: time without work, and starts, at the node counts it ran on."""
+class Course:
+    """How the runs of a workload divide their time, at the node counts that they ran on: shares of the time
+    that does not stand still (``training``, ``evaluating``, ``both`` a part of the training), seconds of
+    standing still, and starts."""
 
     doublings: tuple[float, ...]
+    shares: dict[str, tuple[float, ...]]
     stalled_s: tuple[float, ...]
     starts: tuple[float, ...]
 
     @classmethod
-    def of(cls, runs: pd.DataFrame) -> "Standstill":
+    def of(cls, runs: pd.DataFrame) -> "Course":
         """Means over the runs of each node count."""
-        means = runs.groupby("nodes")[["stalled_s", "starts"]].mean().sort_index()
-        doublings = tuple(float(np.log2(n)) for n in means.index)
-        return cls(doublings, tuple(means["stalled_s"]), tuple(means["starts"]))
+        means = runs.groupby("nodes")[list(TIMES)].mean().sort_index()
+        works_s = means["training_s"] + means["evaluating_s"]
+        names = ("training_s", "evaluating_s", "both_s")
+        return cls(
+            tuple(float(np.log2(n)) for n in means.index),
+            {name: tuple(means[name] / works_s) for name in names},
+            tuple(means["stalled_s"]),
+            tuple(means["starts"]),
+        )
 
-    def at(self, nodes: float) -> tuple[float, float]:
-        """Seconds and starts on ``nodes`` nodes: between known counts by their logarithm."""
-        x = math.log2(nodes)
-        stalled = np.interp(x, self.doublings, self.stalled_s)
-        return float(stalled), float(np.interp(x, self.doublings, self.starts))
+    def at(self, nodes: float, total_s: Floats) -> dict[str, Floats]:
+        """Seconds of each phase, and starts, of runs of ``total_s`` on ``nodes`` nodes: between known counts
+        by their logarithm, beyond them as at the nearest."""
+        doublings = float(np.log2(nodes))
+
+        def between(values: tuple[float, ...]) -> float:
+            return float(np.interp(doublings, self.doublings, values))
+
+        # A run that is shorter than those that were seen does not stand still for all of it.
+        stalled_s = np.minimum(between(self.stalled_s), 0.5 * total_s)
+        phases = {name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()}
+        starts = np.full_like(total_s, between(self.starts))
+        return {**phases, "stalled_s": stalled_s, "starts": starts, "total_s": total_s}
 
 
 @dataclass(frozen=True)
 class Calibrated:
     """What a workload showed at its smallest node count. Paces in node-seconds per unit of work,
-    excess powers in W of a node."""
+    excess powers in W of a node; ``computes`` is the share of its step that one node would need alone,
+    ``evaluators`` the share of the nodes that do nothing but evaluate."""
 
     platform: str
     nodes: float
-    batch: float
     pace: float
     evaluating_pace: float
-    standstill: Standstill
+    computes: float
+    evaluators: float
+    course: Course
     floor_w: float
     training_w: float
     evaluating_w: float
 
 
-def calibrate(of_workload: pd.DataFrame, ramp_s: float) -> Calibrated:
+_ALL_DURING_TRAINING = 0.9
+"""Share of the evaluations with training in force, from which on other nodes than the training's do them: where
+training waits for the first part of an evaluation, the same nodes do it."""
+
+
+def evaluates_apart(run: Any) -> Any:
+    """Whether a run's evaluations are on nodes of their own (columns ``nodes``, ``both_s``, ``evaluating_s``)."""
+    both_s = np.asarray(run["both_s"], dtype=float)
+    in_force_s = both_s + np.asarray(run["evaluating_s"], dtype=float)
+    during = both_s >= _ALL_DURING_TRAINING * in_force_s
+    return during & (both_s > 0) & (np.asarray(run["nodes"]) > 1)
+
+
+def evaluators_of(runs: pd.DataFrame) -> pd.Series:
+    """Nodes of each run that do nothing but evaluate: as their power showed, else one, where evaluations are
+    on nodes of their own."""
+    nodes = runs["evaluators"].fillna(1.0).clip(1.0, runs["nodes"] - 1)
+    return nodes.where(evaluates_apart(runs), 0.0)
+
+
+def calibrate(of_workload: pd.DataFrame, ramp_s: float, computes: float) -> Calibrated:
     """Calibrate on the smallest node count; ``floor_w`` is the idle floor of each run's nodes."""
     base = of_workload[of_workload["nodes"] == of_workload["nodes"].min()]
-    nodes = base["nodes"]
+    nodes, apart = base["nodes"], evaluators_of(base)
     steady_j = base["training_j"] - nodes * base["floor_w"] * base["stalled_training_s"]
     excess_j = steady_j - nodes * base["floor_w"] * base["training_s"]
-    lit_s = nodes * (base["training_s"] - ramp_s * base["starts"])
-    evaluating_s = nodes * base["evaluating_s"]
-    evaluating_j = base["evaluating_j"] - evaluating_s * base["floor_w"]
-    evaluates = evaluating_s.sum() > 0
-    training_w = float((excess_j / lit_s).mean())
+    # Nodes apart are idle while the others train alone.
+    lit_s = (nodes - apart) * base["training_s"] + apart * base["both_s"]
+    lit_s = lit_s - nodes * ramp_s * base["starts"]
+    alone_s = nodes * base["evaluating_s"]
+    evaluating_s = alone_s + apart * base["both_s"]
+    evaluating_j = base["evaluating_j"] - alone_s * base["floor_w"]
+    training_w = float((excess_j / lit_s)[lit_s > 0].mean()) if (lit_s > 0).any() else 0.0
+    evaluates = alone_s.sum() > 0
     return Calibrated(
         platform=str(base["platform"].iloc[0]),
         nodes=float(nodes.iloc[0]),
-        batch=float(base["batch"].mean()),
-        pace=float((nodes * base["training_s"] / base["samples"]).mean()),
+        pace=float(((nodes - apart) * base["training_s"] / base["samples"]).mean()),
         evaluating_pace=float((evaluating_s / base["samples"]).mean()),
-        standstill=Standstill.of(of_workload),
+        computes=computes,
+        evaluators=float((apart / nodes).mean()),
+        course=Course.of(of_workload),
         floor_w=float(base["floor_w"].mean()),
         training_w=training_w,
-        # A workload that evaluates on more nodes only is taken to draw what training does.
-        evaluating_w=float(evaluating_j.sum() / evaluating_s.sum()) if evaluates else training_w,
+        # A workload that does not evaluate alone is taken to draw then what training does.
+        evaluating_w=float(evaluating_j.sum() / alone_s.sum()) if evaluates else training_w,
     )
 
 
@@ -86,7 +134,9 @@ def idle_floors(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def ramp_seconds(runs: pd.DataFrame) -> float:
-    """Seconds of excess power that a start from a break loses: the median over the runs."""
+    """Seconds of excess power that a start from a break loses: the median over the runs whose nodes all do
+    the same."""
+    runs = runs[~(runs["both_s"] > 0)]
     nodes, steady_w = runs["nodes"], runs["steady_w"]
     steady_j = runs["training_j"] - nodes * runs["floor_w"] * runs["stalled_training_s"]
     missing_j = nodes * runs["training_s"] * steady_w - steady_j

@@ -4,19 +4,22 @@ A split says which training runs a fit may see. A node count that is held out ta
 sleeping-rank calibrations with it; a fit that sees one node count only is given the communication
 calibration of the smallest larger one: two nodes that are not training are what a user has. A workload
 that is held out keeps the runs at its smallest node count: they are its calibration, for every model
-(a workload without others is predicted from other workloads alone). Errors are of settings: the
+(a workload without others is predicted from other workloads alone). The next scale of a series is predicted from
+the two below it, its work included, from times alone where there is no power. Errors are of settings: the
 mean over the repeats of a workload on a node count.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from joulecast.energy.models import TIME, EnergyModel, Evidence, ablations, mc2_for, rivals
 from joulecast.energy.observations import is_training
-from joulecast.energy.proportional_models import TIME_MODELS, Watts
+from joulecast.energy.proportional_models import Watts
+from joulecast.energy.recorded_times import times_of_others
+from joulecast.energy.time_rivals import TIME_MODELS
 from joulecast.quantities import steady
 
 MEASURED = ("measured", "recorded", "imported")
@@ -59,11 +62,32 @@ def _leave_one_workload_out(training: pd.DataFrame) -> Iterator[Split]:
         yield Split("leave-one-workload-out", ~out, out & ~is_sweep(training))
 
 
+NEXT_SCALE = "next-scale"
+
+
+def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
+    """Each scale of a submitter's series of imported runs, from the two below it."""
+    if "series" not in training:
+        return
+    for series, own in training.groupby("series"):
+        if not (own["kind"] == "imported").all():
+            continue
+        scales = sorted(own["ranks"].unique())
+        for smaller, asked in zip(zip(scales, scales[1:], strict=False), scales[2:], strict=False):
+            of_series = training["series"] == series
+            judged = of_series & (training["ranks"] == asked)
+            # What the submitter did of this benchmark elsewhere or in another round would tell too much.
+            theirs = training["submitter"] == own["submitter"].iloc[0]
+            theirs &= training["network"] == own["network"].iloc[0]
+            yield Split(NEXT_SCALE, ~theirs | (of_series & training["ranks"].isin(smaller)), judged)
+
+
 SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
     "in-sample": _in_sample,
     "leave-one-node-count-out": _leave_one_node_count_out,
     "extrapolation": _extrapolation,
     "leave-one-workload-out": _leave_one_workload_out,
+    NEXT_SCALE: _next_scale,
 }
 """Splits by name. In-sample is there because the papers' errors may be; extrapolation fits
 N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is, and judged only
@@ -96,15 +120,37 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
         others[chosen],
         allreduce[allreduce["nodes"].isin(allowed)],
         everything.watts,
+        _without_copies(everything.times, training[split.judged]),
     )
+
+
+def _without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
+    """The times without the judged runs themselves, which may be there twice: under another name, with another
+    meter, or on the same scale of the same series without one."""
+    if times.empty or "series" not in judged:
+        return times
+    same = set(zip(judged["network"], judged["total_s"].round(2), strict=True))
+    scales = set(zip(judged["series"], judged["nodes"], strict=True))
+    copies = [
+        (network, second) in same or (series, nodes) in scales
+        for network, second, series, nodes in zip(
+            times["network"], times["total_s"].round(2), times["series"], times["nodes"], strict=True
+        )
+    ]
+    return times[~np.array(copies)]
 
 
 SETTING = ["energy_source", "platform", "network", "nodes", "batch", "nodes_are"]
 _RUN = ["run", "repeat", *SETTING]
 
 
+def _asked(judged: pd.DataFrame, split: str) -> pd.DataFrame:
+    """The judged runs as a model sees them: the next scale's work is not known."""
+    return judged.assign(samples=np.nan) if split == NEXT_SCALE else judged
+
+
 def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> pd.DataFrame:
-    prediction = model.predict(judged, time)
+    prediction = model.predict(_asked(judged, split) if time == "predicted" else judged, time)
     rows = judged[_RUN].assign(split=split, time=time, model=model.name)
     rows = rows.assign(
         measured=judged["energy_j"],
@@ -117,9 +163,14 @@ def _judge(model: EnergyModel, judged: pd.DataFrame, time: str, split: str) -> p
     return rows[rows["predicted"].notna()]
 
 
-def _judge_time(name: str, judged: pd.DataFrame, seconds: pd.Series, split: str) -> pd.DataFrame:
-    rows = judged[_RUN].assign(split=split, model=name)
-    return rows.assign(measured=judged["total_s"], predicted=seconds)
+def _judge_time(name: str, judged: pd.DataFrame, answer: pd.DataFrame, split: str) -> pd.DataFrame:
+    rows = judged[_RUN].assign(split=split, time="predicted", model=name)
+    return rows.assign(
+        measured=judged["total_s"],
+        predicted=answer["predicted_s"],
+        lower=answer.get("lower_s", np.nan),
+        upper=answer.get("upper_s", np.nan),
+    )
 
 
 @dataclass(frozen=True)
@@ -176,19 +227,17 @@ def campaigns(
     observations: pd.DataFrame, allreduce: pd.DataFrame, watts: dict[str, Watts]
 ) -> Iterator[tuple[Evidence, bool]]:
     """What is fitted together, and whether it was imported: staged runs by platform, and all imported
-    ones that have energy (their times alone are not what they are there for)."""
+    ones, with the recorded times of others."""
     trained = is_training(observations)
     of = observations["platform"].where(observations["kind"] != "imported", "imported")
     for name, of_campaign in observations.groupby(of, sort=False):
         imported = name == "imported"
-        usable = trained[of_campaign.index]
-        if imported:
-            usable = usable & of_campaign["energy_j"].notna()
-        training = of_campaign[usable].reset_index(drop=True)
+        training = of_campaign[trained[of_campaign.index]].reset_index(drop=True)
         if len(training):
             others = of_campaign[~trained[of_campaign.index]]
             points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce
-            yield Evidence(training, others, points, watts.get(str(name), {})), imported
+            times = times_of_others(training) if imported else pd.DataFrame()
+            yield Evidence(training, others, points, watts.get(str(name), {}), times), imported
 
 
 def _evaluate(
@@ -198,24 +247,33 @@ def _evaluate(
     splits: Sequence[str],
     times: Sequence[str],
 ) -> Evaluation:
-    training = everything.training
     full = mc2_for(imported, bootstrap).fit(everything)
     time_rows, energy_rows, ablation_rows = [], [], []
     for name in splits:
+        # The splits of energies hold out metered runs; the others of imported ones are there for their times.
+        metered = imported and name != NEXT_SCALE
+        training = everything.metered if metered else everything.training
+        known = replace(everything, training=training)
+        if metered:
+            dark = everything.training[everything.training["energy_j"].isna()]
+            known = replace(known, times=pd.concat([everything.times, dark]))
         for split in SPLITS[name](training):
-            judged, evidence = training[split.judged], _evidence(split, everything)
+            judged, evidence = training[split.judged], _evidence(split, known)
             if judged.empty or evidence.training.empty:
                 continue
             mc2 = full if name == "in-sample" else mc2_for(imported).fit(evidence)
             # A workload that the fit has not seen at all cannot be timed.
-            timed = judged[judged["workload"].isin(set(evidence.training["workload"]))]
+            key = "series" if imported else "workload"
+            timed = judged[judged[key].isin(set(evidence.training[key]))]
             if len(timed):
-                seconds = mc2.predict(timed, "predicted")["predicted_s"]
-                time_rows.append(_judge_time("MC2", timed, seconds, name))
+                asked = _asked(timed, name)
+                time_rows.append(_judge_time("MC2", timed, mc2.predict(asked, "predicted"), name))
             for rival_name, rival in TIME_MODELS.items() if len(timed) else ():
-                guess = rival(evidence.training, timed)
-                time_rows.append(_judge_time(rival_name, timed, guess, name))
-            if not evidence.training["energy_j"].notna().any():
+                guess = rival(evidence.training, _asked(timed, name), key)
+                time_rows.append(
+                    _judge_time(rival_name, timed, pd.DataFrame({"predicted_s": guess}), name)
+                )
+            if evidence.metered.empty or judged["energy_j"].isna().all():
                 continue
             models = [mc2, *(rival.fit(evidence) for rival in rivals(mc2))]
             reduced = [model.fit(evidence) for model in ablations(imported)]

@@ -15,16 +15,17 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 
     E = N [ P_0 T + dP_T f(u_T) (T_training - ramp_s starts) + dP_E f(u_E) T_evaluating ]
 
+Where an evaluation runs during training, on nodes of its own, each term counts the nodes that are in its phase.
+
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
 own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
 else from the other workloads and the prior, by their precisions. The times, where they are to be
-predicted, are those of :mod:`joulecast.energy.pace`, whose ``rho`` too is the workload's own where it ran
-on several counts, else that of the others.
+predicted, are those of :mod:`joulecast.energy.run_time`, divided into phases as the workload's own runs were.
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from joulecast.energy.calibrated import (
+    TIMES,
     Calibrated,
     calibrate,
+    evaluates_apart,
     idle_floors,
     ramp_seconds,
     spread_between_runs,
 )
-from joulecast.energy.pace import RHO, RHO_SPREAD, batch_ratio, evaluating_rho_of, rho_of, slower
-from joulecast.energy.phases import SHORTEST_BREAK_S
 from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
+from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import Terms, duty
 
 Floats = NDArray[np.float64]
@@ -54,14 +56,8 @@ _KAPPA_PRIOR_SD = 0.1
 _KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
 
-_RHO_DRIFT_PER_DOUBLING = 0.15
-"""Of the logarithm of rho: what a constant exposed time may be wrong by beyond the largest count seen."""
-
-_TIME_NOISE = 0.005
-"""Relative: repeats of a run."""
-
-_UNSEEN_TIME_NOISE = 0.02
-"""Relative: what the form of the time model is worth where no run was."""
+KAPPA_RANGE = (0.0, 3.0)
+"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than at 1."""
 
 _UNSEEN_SPREAD = 0.03
 """Relative: excess power at full duty between workloads."""
@@ -75,8 +71,6 @@ _LEAST_NODE_SPREAD = 0.005
 _POWER_NOISE = 0.01
 """Relative: how well the mean power of a setting is known."""
 
-TIMES = ("training_s", "evaluating_s", "stalled_s", "starts")
-
 
 @dataclass
 class PhaseMC2:
@@ -87,59 +81,60 @@ class PhaseMC2:
     energies.
 
     Attributes:
+        times: the time model, of the same runs and of others without power.
         idle_w: ``P_0`` by platform.
         ramp_s: seconds of excess power that a start loses.
         node_spread: relative spread of power between nodes.
         workloads: calibrations by workload.
         kappa: beliefs by workload, and of one that was not seen.
-        rho: the same of the logarithm of rho.
-        evaluating_rho: rho of a workload's evaluations over that of its training.
-        most_nodes: the largest node count of the fit.
+        bounded: what the runs said that no device can do, and what was taken instead.
     """
 
     terms: Terms = field(default_factory=Terms)
+    times: RunTimes = field(default_factory=RunTimes)
     idle_w: dict[str, float] = field(default_factory=dict)
     ramp_s: float = 0.0
     node_spread: float = _LEAST_NODE_SPREAD
     workloads: dict[str, Calibrated] = field(default_factory=dict)
     kappa: dict[str, Gaussian] = field(default_factory=dict)
-    rho: dict[str, Gaussian] = field(default_factory=dict)
-    evaluating_rho: dict[str, float] = field(default_factory=dict)
-    most_nodes: float = 1.0
+    bounded: list[str] = field(default_factory=list)
 
-    def fit(self, runs: pd.DataFrame) -> "PhaseMC2":
-        """Fit to clean runs with energy.
+    def fit(self, runs: pd.DataFrame, times: RunTimes | None = None) -> "PhaseMC2":
+        """Fit powers to clean runs that have energy.
 
-        Raises:
-            ValueError: there is none.
+        Args:
+            times: the time model; that of these runs alone by default.
         """
+        self.times = RunTimes().fit(runs) if times is None else times
         runs = self._seen(runs[runs["energy_j"].notna()])
-        if runs.empty:
-            raise ValueError("no run with energy to fit")
-        self.most_nodes = float(runs["nodes"].max())
+        self.bounded = []
         self.idle_w = idle_floors(runs)
-        runs = runs.assign(floor_w=self._floors(runs))
+        runs = runs.assign(floor_w=runs["platform"].map(self.idle_w))
         own = runs["idle_w"].where(runs["idle_w"].notna(), runs["floor_w"])
         if self.terms.own_idle:
             runs = runs.assign(floor_w=own)
         if self.terms.ramp:
             self.ramp_s = ramp_seconds(runs)
         self.node_spread = max(_LEAST_NODE_SPREAD, spread_between_runs(runs))
-        self.workloads = {str(n): calibrate(of, self.ramp_s) for n, of in runs.groupby("workload")}
+        by_workload = {str(name): of for name, of in runs.groupby("workload")}
+        self.workloads = {name: self._calibrate(name, of) for name, of in by_workload.items()}
         larger = {
-            str(workload): of[of["nodes"] > self.workloads[str(workload)].nodes]
-            for workload, of in runs.groupby("workload")
+            name: of[of["nodes"] > self.workloads[name].nodes] for name, of in by_workload.items()
         }
-        more = {workload: of for workload, of in larger.items() if len(of)}
-        rhos = {workload: rho_of(of, self.workloads[workload]) for workload, of in more.items()}
-        self.evaluating_rho = {
-            workload: evaluating_rho_of(of, self.workloads[workload], math.exp(rhos[workload].mean))
-            for workload, of in more.items()
-        }
-        self.rho = beliefs_of(RHO, RHO_SPREAD, rhos, self.workloads)
-        # The shares that kappa acts on come from the paces, hence after them.
-        self._pool_kappa({workload: self._kappa_of(of) for workload, of in more.items()})
+        self._pool_kappa({name: self._kappa_of(name, of) for name, of in larger.items() if len(of)})
         return self
+
+    def _calibrate(self, workload: str, runs: pd.DataFrame) -> Calibrated:
+        smallest = runs.loc[runs["nodes"].idxmin()]
+        computes = self.times.rate(smallest["series"]).computing_share(smallest)
+        base = calibrate(runs, self.ramp_s, computes)
+        for name in ("training_w", "evaluating_w"):
+            if not getattr(base, name) >= 0:
+                self.bounded.append(
+                    f"{workload}: {name[:-2]} draws {getattr(base, name):.0f} W more than idling; 0 is taken"
+                )
+                base = replace(base, **{name: 0.0})
+        return base
 
     def _seen(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The rows as a model without phases sees them: all of a run is training."""
@@ -151,29 +146,39 @@ class PhaseMC2:
             stalled_training_s=0.0,
             evaluating_s=0.0,
             evaluating_j=0.0,
+            both_s=0.0,
             stalled_s=0.0,
         )
-
-    def _floors(self, rows: pd.DataFrame) -> pd.Series:
-        everywhere = float(np.mean(list(self.idle_w.values()))) if self.idle_w else 0.0
-        return rows["platform"].map(self.idle_w).fillna(everywhere)
 
     def _joules(
         self, row: Row, kappa: Floats | float, floor_w: Floats | float, rise: Floats | float = 1.0
     ) -> Floats:
         """Energy of a run with known times; ``rise`` scales the calibrated excess powers."""
         base = self._calibration(row)
-        computes = self._computing_share(base, row)
-        training_s = row["nodes"] * np.asarray(row["training_s"])
+        apart = self._evaluators(base, row)
+        trains = row["nodes"] - apart
+        training_s = trains * np.asarray(row["training_s"])
         evaluating_s = row["nodes"] * np.asarray(row["evaluating_s"])
-        lit_s = training_s - row["nodes"] * self._lost_s(row)
-        fall = evaluating_fall = self._fall(base.pace, row, training_s, computes, kappa)
+        evaluating_s = evaluating_s + apart * np.asarray(row["both_s"])
+        lit_s = training_s - trains * self._lost_s(row)
+        fall = evaluating_fall = self._fall(base.pace, base.computes, row, training_s, kappa)
         if base.evaluating_pace > 0:
-            evaluating_fall = self._fall(base.evaluating_pace, row, evaluating_s, computes, kappa)
+            pace = base.evaluating_pace
+            evaluating_fall = self._fall(pace, base.computes, row, evaluating_s, kappa)
         excess_j = base.training_w * lit_s * fall
         excess_j = excess_j + base.evaluating_w * evaluating_s * evaluating_fall
         floor_j = row["nodes"] * floor_w * np.asarray(row["total_s"])
         return np.asarray(floor_j + rise * excess_j)
+
+    def _evaluators(self, base: Calibrated, row: Row) -> Floats:
+        """Nodes that do nothing but evaluate while the others train: as many as evaluations of their length
+        need at the calibration's pace."""
+        in_force_s = np.asarray(row["evaluating_s"], float) + np.asarray(row["both_s"], float)
+        needed = np.full_like(in_force_s, base.evaluators * row["nodes"])
+        if base.evaluators == 0 and base.evaluating_pace > 0:
+            needed = base.evaluating_pace * row["samples"] / np.maximum(in_force_s, 1e-9)
+        apart = np.clip(np.round(needed), 1.0, max(1.0, row["nodes"] - 1.0))
+        return np.where(evaluates_apart(row), apart, 0.0)
 
     def _lost_s(self, row: Row) -> Floats:
         """Seconds of a node's excess power that the climbs take: no more than the training between two
@@ -183,12 +188,8 @@ class PhaseMC2:
         ramp_s = max(self.ramp_s, 1e-9)
         return np.asarray(starts * ramp_s * (1 - np.exp(-each_s / ramp_s)))
 
-    def _computing_share(self, base: Calibrated, row: Row) -> float:
-        """Share of the calibration's own step that computes: 1 on one node, less on more."""
-        return float(1 / slower(math.exp(self._belief(self.rho, row).mean), base.nodes - 1))
-
     def _fall(
-        self, pace: float, row: Row, spent_s: Floats, computes: float, kappa: Floats | float
+        self, pace: float, computes: float, row: Row, spent_s: Floats, kappa: Floats | float
     ) -> Floats:
         """Excess power in a phase over the calibration's, from node-seconds spent on its work."""
         share = np.minimum(1.0, computes * pace * row["samples"] / np.maximum(spent_s, 1e-9))
@@ -201,8 +202,9 @@ class PhaseMC2:
             return np.asarray(share + kappa * np.maximum(0.0, 1.0 - share))
         return duty(share, kappa)
 
-    def _kappa_of(self, larger: pd.DataFrame) -> Gaussian:
-        """kappa that meets the energies of a workload's larger node counts, by least squares."""
+    def _kappa_of(self, workload: str, larger: pd.DataFrame) -> Gaussian:
+        """kappa that meets the energies of a workload's larger node counts, by least squares, as far as a
+        device can have it."""
         rows = larger.to_dict("records")
         measured = larger["energy_j"].to_numpy(float)
         without = np.array([self._joules(row, 0.0, row["floor_w"]) for row in rows], float)
@@ -212,7 +214,14 @@ class PhaseMC2:
         if steep < 1e-8:
             return Gaussian(_KAPPA_PRIOR, 10.0)
         # Runs of one setting share their calibration's error, so repeats do not narrow it.
-        return Gaussian(float((slope * gap).mean() / steep), _POWER_NOISE / steep**0.5)
+        met = float((slope * gap).mean() / steep)
+        kappa = float(np.clip(met, *KAPPA_RANGE))
+        if kappa != met:
+            self.bounded.append(
+                f"{workload}: its larger runs draw what kappa = {met:.2f} would, which no device does; "
+                f"{kappa:g} is taken"
+            )
+        return Gaussian(kappa, _POWER_NOISE / steep**0.5)
 
     def _pool_kappa(self, kappas: dict[str, Gaussian]) -> None:
         prior = Gaussian(_KAPPA_PRIOR, _KAPPA_PRIOR_SD)
@@ -233,100 +242,87 @@ class PhaseMC2:
         return workload in self.workloads
 
     def predict_times(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """``training_s, evaluating_s, stalled_s, starts`` and ``total_s`` of runs by their setting
-        and work; NaN for workloads that the fit did not see."""
-        drawn = [
-            self._times(row, np.exp(self.rho[row["workload"]].mean))
-            if self.knows(row["workload"])
-            else dict.fromkeys((*TIMES, "total_s"), np.nan)
-            for row in rows.to_dict("records")
-        ]
-        return pd.DataFrame(drawn, index=rows.index, columns=[*TIMES, "total_s"]).astype(float)
-
-    def _times(self, row: Row, rho: Floats | float) -> dict[str, Any]:
-        base = self.workloads[row["workload"]]
-        more = (row["nodes"] - 1) * batch_ratio(base.batch, row["batch"])
-        slowdown = slower(rho, more) / slower(rho, base.nodes - 1)
-        evaluating_rho = rho * self.evaluating_rho.get(row["workload"], 1.0)
-        evaluates_slower = slower(evaluating_rho, row["nodes"] - 1)
-        evaluates_slower = evaluates_slower / slower(evaluating_rho, base.nodes - 1)
-        stalled_s, breaks = base.standstill.at(row["nodes"])
-        training_s = base.pace * row["samples"] / row["nodes"] * slowdown
-        evaluating_s = base.evaluating_pace * row["samples"] / row["nodes"] * evaluates_slower
-        # Evaluations that have become shorter than a break leave the device warm.
-        each_s = evaluating_s / max(breaks - 1, 1.0)
-        starts = np.where(each_s > SHORTEST_BREAK_S, breaks, min(breaks, 1.0))
-        return {
-            "training_s": training_s,
-            "evaluating_s": evaluating_s,
-            "stalled_s": stalled_s,
-            "starts": starts,
-            "total_s": training_s + evaluating_s + stalled_s,
-        }
+        """``training_s, evaluating_s, both_s, stalled_s, starts, total_s`` and ``samples`` of runs by their
+        setting and work; NaN where the time of none of their series is known. The work of a run whose
+        ``samples`` are NaN is predicted, too. Phases are NaN for workloads without a metered run."""
+        predicted = self.times.predict(rows)
+        columns = [*TIMES, "total_s", "samples"]
+        divided = []
+        for (_, row), answer in zip(rows.iterrows(), predicted.to_dict("records"), strict=True):
+            seconds = {"total_s": answer["predicted_s"], "samples": answer["work"]}
+            if self.knows(row["workload"]):
+                course = self.workloads[row["workload"]].course
+                seconds |= course.at(row["nodes"], np.asarray(answer["predicted_s"]))
+            divided.append({name: float(value) for name, value in seconds.items()})
+        return pd.DataFrame(divided, index=rows.index, columns=columns).astype(float)
 
     def predict_energy(self, rows: pd.DataFrame) -> pd.Series:
-        """Joules of runs whose times are in their rows (measured, or of :meth:`predict_times`)."""
+        """Joules of runs whose times are in their rows (measured, or of :meth:`predict_times`); NaN on
+        platforms that the fit did not see."""
         rows = self._seen(rows)
         energies = [
             float(self._joules(row, self._belief(self.kappa, row).mean, floor_w))
+            if self.knows_platform(row["platform"])
+            else math.nan
             for row, floor_w in self._with_floors(rows)
         ]
         return pd.Series(energies, index=rows.index, dtype=float)
 
+    def knows_platform(self, platform: str) -> bool:
+        """Whether the fit saw a metered run on the platform."""
+        return platform in self.idle_w
+
     def _with_floors(self, rows: pd.DataFrame) -> Iterator[tuple[Row, float]]:
         """Each run with the idle floor of its nodes: the calibration's own where it ran on as many,
         else the platform's."""
-        for row, platform_w in zip(rows.to_dict("records"), self._floors(rows), strict=True):
+        for row in rows.to_dict("records"):
             base = self.workloads.get(row["workload"])
             own = base is not None and row["nodes"] == base.nodes
-            yield row, base.floor_w if base is not None and own else float(platform_w)
+            platform_w = self.idle_w.get(row["platform"], math.nan)
+            yield row, base.floor_w if base is not None and own else platform_w
 
     def _belief(self, of: dict[str, Gaussian], row: Row) -> Gaussian:
         return of.get(row["workload"], of[UNSEEN])
 
     def _calibration(self, row: Row) -> Calibrated:
-        """The workload's own calibration; one that was never run is taken to draw what the others do at
-        their smallest counts, and not to be slower for running on more nodes than these."""
+        """The workload's own calibration; one that was never run is taken to draw what the others of its
+        platform do at their smallest counts, and not to be slower for running on more nodes than these."""
         if self.knows(row["workload"]):
             return self.workloads[row["workload"]]
         others = self._others(row)
         evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
-        smallest = min(base.nodes for base in others)
-        rho = math.exp(self.rho[UNSEEN].mean)
-        slowdown = float(slower(rho, row["nodes"] - 1) / slower(rho, smallest - 1))
-        per_work = row["nodes"] / row["samples"] / min(1.0, slowdown)
+        computes = float(np.mean([base.computes for base in others]))
+        # On fewer nodes than the others it waits less than they did.
+        full = 1.0 if row["nodes"] < min(base.nodes for base in others) else computes
+        per_work = row["nodes"] / row["samples"] * full / computes
         return Calibrated(
             platform=row["platform"],
-            nodes=smallest,
-            batch=row["batch"],
+            nodes=min(base.nodes for base in others),
             pace=row["training_s"] * per_work,
             evaluating_pace=row["evaluating_s"] * per_work,
-            standstill=others[0].standstill,
+            computes=computes,
+            evaluators=0.0,
+            course=others[0].course,
             floor_w=float(np.mean([base.floor_w for base in others])),
             training_w=float(np.mean([base.training_w for base in others])),
             evaluating_w=float(np.mean(evaluating_w or [base.training_w for base in others])),
         )
 
     def _others(self, row: Row) -> list[Calibrated]:
-        """What was calibrated on the row's platform, or anywhere when nothing was."""
-        everything = list(self.workloads.values())
-        return [base for base in everything if base.platform == row["platform"]] or everything
+        """Calibrations of the row's platform."""
+        return [base for base in self.workloads.values() if base.platform == row["platform"]]
 
     def intervals(
         self, rows: pd.DataFrame, times: str, level: float = 0.9, draws: int = 2000, seed: int = 0
     ) -> pd.DataFrame:
-        """Intervals of single runs: ``lower_j, upper_j, lower_s, upper_s``, NaN where the time of a
-        workload that was not calibrated would have to be predicted.
+        """Intervals of single runs: ``lower_j, upper_j, lower_s, upper_s``, NaN where there is no prediction.
 
         They come from draws of what is not known: kappa, the idle floor, how the nodes differ from
-        the calibration's, and with ``times`` ``predicted`` the pace on more nodes.
+        the calibration's, and with ``times`` ``predicted`` the work and the rate.
         """
         tail = (1 - level) / 2
         bounds = []
         for row, floor_w in self._with_floors(self._seen(rows)):
-            if times == "predicted" and not self.knows(row["workload"]):
-                bounds.append([np.nan] * 4)
-                continue
             # The same draws for every run: an interval does not depend on what else is asked.
             random = np.random.default_rng(seed)
             joules, seconds = self._draw(row, floor_w, times, random, draws)
@@ -343,27 +339,28 @@ class PhaseMC2:
     def _draw(
         self, row: Row, floor_w: float, times: str, random: np.random.Generator, draws: int
     ) -> tuple[Floats, Floats]:
+        nothing = np.full(draws, np.nan)
+        seconds = np.broadcast_to(np.asarray(row["total_s"], float), (draws,))
+        if times == "predicted":
+            seconds, work = self.times.draws(pd.Series(row), draws)
+            if not self.knows(row["workload"]):
+                return nothing, seconds
+            course = self.workloads[row["workload"]].course.at(row["nodes"], seconds)
+            row = {**row, **course, "samples": work}
+        if not self.knows_platform(row["platform"]):
+            return nothing, seconds
         base, kappa = self._calibration(row), self._belief(self.kappa, row)
         # Nodes of the calibration and nodes of this run are draws from one population.
         spread = self.node_spread * math.sqrt(1 / base.nodes + 1 / row["nodes"])
         if not self.knows(row["workload"]):
             excess_w = [other.training_w for other in self._others(row)]
-            among = float(np.std(excess_w) / np.mean(excess_w))
+            among = float(np.std(excess_w) / np.mean(excess_w)) if np.mean(excess_w) > 0 else 0.0
             smallest = min(other.nodes for other in self._others(row))
             doublings = max(0.0, math.log2(row["nodes"] / smallest))
             spread = math.hypot(spread, max(among, _UNSEEN_SPREAD))
             spread = math.hypot(spread, _UNSEEN_DRIFT_PER_DOUBLING * doublings)
-        kappas = random.normal(kappa.mean, kappa.sd, draws)
-        rise = random.normal(1.0, spread, draws)
-        floor = floor_w * random.normal(1.0, spread, draws)
-        if times == "predicted":
-            doublings = max(0.0, float(np.log2(row["nodes"] / self.most_nodes)))
-            rho = self._belief(self.rho, row)
-            drift = math.hypot(rho.sd, _RHO_DRIFT_PER_DOUBLING * doublings)
-            drawn_s = self._times(row, np.exp(random.normal(rho.mean, drift, draws)))
-            seen = math.log2(row["nodes"]) in base.standstill.doublings
-            jitter = random.normal(1.0, _TIME_NOISE if seen else _UNSEEN_TIME_NOISE, draws)
-            timed = ("training_s", "evaluating_s", "stalled_s", "total_s")
-            row = {**row, **drawn_s, **{name: drawn_s[name] * jitter for name in timed}}
-        seconds = np.broadcast_to(np.asarray(row["total_s"], float), (draws,))
+        kappas = np.clip(random.normal(kappa.mean, kappa.sd, draws), *KAPPA_RANGE)
+        # Powers are positive, however little is known of them.
+        rise = np.exp(random.normal(0.0, spread, draws))
+        floor = floor_w * np.exp(random.normal(0.0, spread, draws))
         return self._joules(row, kappas, floor, rise), seconds

@@ -5,7 +5,8 @@ tells phases only, :class:`Proportional` one of the rivals. Each predicts with t
 the time that its :class:`Clock` (MC2's time model) predicts, and gives 90 % intervals where it has them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -14,10 +15,11 @@ import pandas as pd
 from joulecast.energy.mc2 import MC2, SPLIT_POWERS
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
+from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms
 
 TIME = ("given", "predicted")
-PREDICTION = ("predicted_j", "predicted_s", "lower_j", "upper_j", "lower_s", "upper_s")
+PREDICTION = ("predicted_j", "predicted_s", "lower_j", "upper_j", "lower_s", "upper_s", "work")
 
 _DRIFT = 0.05
 """Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
@@ -30,17 +32,29 @@ _Z90 = 1.645
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a fit may see: training runs, calibration runs, single sums of the all-reduce loop, and the
-    platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each maybe ``None``)."""
+    """What a fit may see: training runs, calibration runs, single sums of the all-reduce loop, the
+    platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each maybe ``None``), and, for imported runs, times of
+    others."""
 
     training: pd.DataFrame
     calibration: pd.DataFrame
     allreduce: pd.DataFrame
     watts: Watts
+    times: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def without(self, left_out: pd.Series) -> "Evidence":
         """The evidence without some training runs."""
-        return Evidence(self.training[~left_out], self.calibration, self.allreduce, self.watts)
+        return replace(self, training=self.training[~left_out])
+
+    @cached_property
+    def run_times(self) -> RunTimes:
+        """The time model of imported runs, which all models of the same evidence share."""
+        return RunTimes().fit(pd.concat([self.training, self.times]))
+
+    @property
+    def metered(self) -> pd.DataFrame:
+        """The training runs whose energy is known."""
+        return self.training[self.training["energy_j"].notna()]
 
 
 class EnergyModel(Protocol):
@@ -53,7 +67,7 @@ class EnergyModel(Protocol):
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame: ...
 
 
-def _prediction(joules: pd.Series, seconds: pd.Series) -> pd.DataFrame:
+def _prediction(joules: pd.Series | float, seconds: pd.Series) -> pd.DataFrame:
     table = pd.DataFrame({"predicted_j": joules, "predicted_s": seconds})
     return table.reindex(columns=list(PREDICTION)).astype(float)
 
@@ -144,7 +158,8 @@ class Phased:
 
     def fit(self, evidence: Evidence) -> "Phased":
         """Fit to the training runs; imported campaigns have no calibration runs."""
-        self.mc2 = PhaseMC2(self.terms).fit(evidence.training)
+        times = evidence.run_times if self.terms.others else None
+        self.mc2 = PhaseMC2(self.terms).fit(evidence.training, times)
         return self
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
@@ -152,8 +167,9 @@ class Phased:
         known = runs
         if time == "predicted":
             times = self.mc2.predict_times(runs)
-            known = runs.drop(columns=list(times.columns)).join(times)
+            known = runs.drop(columns=list(times.columns), errors="ignore").join(times)
         prediction = _prediction(self.mc2.predict_energy(known), known["total_s"])
+        prediction["work"] = known["samples"]
         if self.intervals:
             bounds = self.mc2.intervals(runs, time)
             bounds = bounds[["lower_j", "upper_j"]] if time == "given" else bounds
@@ -172,19 +188,18 @@ class Proportional:
     def fit(self, evidence: Evidence) -> "Proportional":
         """Remember what the rival may know of each platform; ``clock`` must be fitted to the same
         evidence."""
-        training = evidence.training
-        self._everywhere = Context.of(training, evidence.calibration, evidence.watts)
         self._contexts = {
             platform: Context.of(of_platform, evidence.calibration, evidence.watts)
-            for platform, of_platform in training.groupby("platform")
-            if of_platform["energy_j"].notna().any()
+            for platform, of_platform in evidence.metered.groupby("platform")
         }
         return self
 
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
-        """Joules and seconds of ``runs``, without intervals."""
+        """Joules and seconds of ``runs``, without intervals; NaN joules on a platform that was not seen."""
         known = time == "given"
-        seconds = runs["total_s"] if known else self.clock.predict(runs, time)["predicted_s"]
+        answer = _prediction(np.nan, runs["total_s"]) if known else self.clock.predict(runs, time)
+        seconds = answer["predicted_s"]
+        runs = runs.assign(samples=runs["samples"].fillna(answer["work"]))
         prediction = [
             self._on(platform, of_platform, seconds[of_platform.index], time)
             for platform, of_platform in runs.groupby("platform")
@@ -192,7 +207,9 @@ class Proportional:
         return pd.concat(prediction).reindex(runs.index)
 
     def _on(self, platform: str, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.DataFrame:
-        context = self._contexts.get(platform, self._everywhere)
+        context = self._contexts.get(platform)
+        if context is None:
+            return _prediction(pd.Series(np.nan, index=runs.index), seconds)
         # With the time given everybody knows the run's own utilisation, else that of the fit's runs.
         known = context.with_utilisation(runs, seconds, own=time == "given")
         return _prediction(self.rival(context, known, seconds), seconds)

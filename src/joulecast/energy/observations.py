@@ -11,7 +11,9 @@ covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``en
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
 the record.
-Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`.
+Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`, and
+``submitter``, ``accelerator``, ``work_unit`` and ``series``: what is compared among itself, a submitter's
+runs of a benchmark on one accelerator.
 """
 
 import re
@@ -37,6 +39,9 @@ TIMED = STAGES[:-1]
 """The stages that are timed; ``other`` is the rest."""
 
 
+Row = dict[str, Any]
+
+
 def is_training(runs: pd.DataFrame) -> pd.Series:
     """Whether each run is a training, ours or imported, and not a calibration."""
     return runs["kind"].isin(("training", "imported"))
@@ -60,6 +65,27 @@ def platform_family(system: str) -> str:
     without = re.sub(r"^\d+x(?=[A-Za-z])", "", system)
     without = re.sub(r"[-_](n\d+|\d+nodes?)(?=[-_]|$)", "", without)
     return re.sub(r"[-_]x?\d+$", "", without) or system
+
+
+def accelerator_model(accelerator: str | None, system: str) -> str | None:
+    """Model of an accelerator, as ``H100`` or ``H100 PCIE``, from its name or from that of the system;
+    ``None`` where neither names one."""
+    for name in (accelerator or "", system):
+        words = re.split(r"[^A-Za-z0-9]+", name)
+        models = [word for word in words if re.fullmatch(r"[A-Z]{1,2}\d{2,3}[A-Z]{0,2}", word)]
+        if models:
+            forms = [word.upper() for word in words if word.upper() in ("PCIE", "NVL")]
+            return " ".join([models[0], *forms[:1]])
+    return accelerator
+
+
+def identity(submission: str, benchmark: str, accelerator: str | None, platform: str) -> Row:
+    """Columns by which runs of others are compared: ``submitter``, ``accelerator`` and ``series``."""
+    return {
+        "submitter": submission.rsplit("/", 1)[-1],
+        "accelerator": accelerator,
+        "series": f"{submission}: {benchmark} on {accelerator or platform}",
+    }
 
 
 def _setting(info: RunInfo) -> dict[str, Any]:
@@ -102,7 +128,10 @@ def _setting(info: RunInfo) -> dict[str, Any]:
             "batch": float(foreign.global_batch_size or np.nan),
             "batch_per_rank": np.nan,
             "metered_units": spec.nodes,
+            "work_unit": foreign.work_unit,
         }
+        model = accelerator_model(foreign.accelerator, spec.platform.name)
+        row |= identity(spec.campaign, foreign.benchmark, model, platform)
     return row
 
 

@@ -1,10 +1,11 @@
-"""Phases of an imported run: training, evaluating, or standing still.
+"""Phases of an imported run: training, evaluating, both at once, or standing still.
 
 A log from outside has no stages of ranks, but it says when epochs, blocks and evaluations began and
-ended and how much work they did. From these times alone, never from power, a run is split into
+ended and how much work they did. Phases are intervals that can be in force together: an evaluation may run on
+nodes of its own while the others train. From these times alone, never from power, a run is split into
 
 - **training**: its steady part, at the seconds per unit of work that its segments have in common;
-- **evaluating**: evaluations during which no training runs;
+- **evaluating**: evaluations during which no training runs, and **both**, evaluations during training;
 - **stalled**: the rest: start-up, data loaders that are built, what made one segment slower than the
   others.
 
@@ -70,6 +71,11 @@ def union(intervals: list[Interval]) -> list[Interval]:
     return joined
 
 
+def intersection(intervals: list[Interval], others: list[Interval]) -> list[Interval]:
+    """The time that lies in both, sorted and disjoint."""
+    return subtract(union(intervals), subtract(union(intervals), union(others)))
+
+
 def length(intervals: list[Interval]) -> float:
     """Seconds in disjoint intervals."""
     return sum(stop - start for start, stop in intervals)
@@ -86,8 +92,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Phases:
-    """A run split by time. Intervals and seconds of the run clock; ``starts`` counts how often the
-    device had to come up from a break; ``steady`` is the training that no stall interrupts."""
+    """A run split by time. Intervals and seconds of the run clock; ``training`` and ``evaluating`` may be
+    in force together; ``starts`` counts how often the device had to come up from a break; ``steady`` is the
+    training that no stall interrupts."""
 
     training: list[Interval]
     steady: list[Interval]
@@ -116,22 +123,59 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
 
 
 def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[Segment]:
-    """The training segments: epochs where the log has several, else what lies between evaluations."""
-    epochs, evaluations = phases.get("epoch", []), phases.get("evaluation", [])
+    """The training segments: epochs where the log has several, else blocks, else what lies between
+    evaluations; blocks whose work is not known only where there is nothing else."""
+    epochs, blocks = phases.get("epoch", []), phases.get("block", [])
     if len(epochs) > 1:
-        return [Segment(e.start_s, e.stop_s, e.samples) for e in epochs]
-    blocks = phases.get("block", [])
-    # Where a log has no evaluations, its blocks are all that divides it.
-    if not evaluations and len(blocks) > 1:
-        return [Segment(b.start_s, b.stop_s, b.samples) for b in blocks]
+        return [Segment(c.start_s, c.stop_s, c.samples) for c in epochs]
+    tell = not phases.get("evaluation") or any(b.samples > 0 for b in blocks)
+    if len(blocks) > 1 and tell:
+        return [Segment(c.start_s, c.stop_s, c.samples) for c in blocks]
     begin = blocks[0].start_s if blocks else start_s
     segments, done = [], 0.0
-    for evaluation in evaluations:
+    for evaluation in phases.get("evaluation", []):
         segments.append(Segment(begin, evaluation.start_s, evaluation.number - done))
         begin, done = evaluation.stop_s, evaluation.number
     if stop_s - begin > SHORTEST_BREAK_S or not segments:
         segments.append(Segment(begin, stop_s, np.nan))
     return segments
+
+
+def _within(part: Interval, whole: Interval) -> bool:
+    return whole[0] <= part[0] and part[1] <= whole[1]
+
+
+def _interrupt(
+    phases: dict[str, list[_Phase]], segments: list[Segment], inside: list[Interval]
+) -> bool:
+    """Whether evaluations inside segments stop the training there.
+
+    They do not where an epoch begins or ends meanwhile. Else the paces of the segments tell: without the time of
+    the evaluations they agree if these interrupt, with it if they do not. Where both agree as well, an
+    evaluation inside an epoch interrupts, and one inside one of several blocks does not: by the rules of the
+    log a block is training only.
+    """
+    epochs, blocks = phases.get("epoch", []), phases.get("block", [])
+    edges = [edge for e in epochs for edge in (e.start_s, e.stop_s)]
+    if len(epochs) > 1 and any(a < edge < b for a, b in inside for edge in edges):
+        return False
+    by_rule = len(epochs) > 1 or len(blocks) < 2
+    worked = [s for s in segments if s.work > 0]
+    work = np.array([s.work for s in worked])
+    lasting = np.array([s.stop_s - s.start_s for s in worked])
+    evaluated = np.array([length(intersection([(s.start_s, s.stop_s)], inside)) for s in worked])
+    if len(worked) < 3:
+        return by_rule
+    with_them, without = _disagreement(lasting / work), _disagreement((lasting - evaluated) / work)
+    if with_them < without / 2:
+        return False
+    return True if without < with_them / 2 else by_rule
+
+
+def _disagreement(paces: Floats) -> float:
+    """Median distance of paces from their median, relative to it."""
+    middle = float(np.median(paces))
+    return float(np.median(np.abs(paces - middle))) / middle if middle > 0 else math.inf
 
 
 def split_by_time(record: RunRecord) -> Phases:
@@ -143,18 +187,19 @@ def split_by_time(record: RunRecord) -> Phases:
     outcome = record.info.outcome
     if outcome.stop_s <= outcome.start_s:
         raise ValueError(f"run {record.info.spec.run} has no start or no stop")
+    run = (outcome.start_s, outcome.stop_s)
     phases = _by_name(record.phases)
-    all_segments = _segments(phases, outcome.start_s, outcome.stop_s)
+    all_segments = _segments(phases, *run)
     segments = [s for s in all_segments if s.stop_s > s.start_s]
     evaluations = [
-        (max(e.start_s, outcome.start_s), min(e.stop_s, outcome.stop_s))
-        for e in phases.get("evaluation", [])
+        (max(e.start_s, run[0]), min(e.stop_s, run[1])) for e in phases.get("evaluation", [])
     ]
     whole = [(s.start_s, s.stop_s) for s in segments]
-    # An evaluation inside an epoch interrupts it; one that reaches over its edge runs beside it.
-    inside = [e for e in evaluations if any(a <= e[0] and e[1] <= b for a, b in whole)]
-    training = union(subtract(whole, inside))
-    evaluating = subtract(union(evaluations), training)
+    inside = [e for e in evaluations if any(_within(e, segment) for segment in whole)]
+    if not inside or not _interrupt(phases, segments, inside):
+        inside = []
+    training = intersection(subtract(union(whole), inside), [run])
+    evaluating = union([e for e in evaluations if e[1] > e[0]])
     worked = [s for s in segments if s.work > 0]
     lasting = [length(subtract([(s.start_s, s.stop_s)], inside)) for s in worked]
     stalled_inside, slow = 0.0, []
@@ -166,17 +211,14 @@ def split_by_time(record: RunRecord) -> Phases:
             if excess > _SLOWER_THAN_STEADY * seconds:
                 stalled_inside += excess
                 slow.append((segment, excess))
-    run = [(outcome.start_s, outcome.stop_s)]
-    breaks = [
-        (a, b) for a, b in subtract(run, training) if b - a > SHORTEST_BREAK_S and b < run[0][1]
-    ]
-    starts_at_once = not breaks or breaks[0][0] > run[0][0]
+    breaks = [(a, b) for a, b in subtract([run], training) if b - a > SHORTEST_BREAK_S and b < run[1]]
+    starts_at_once = not breaks or breaks[0][0] > run[0]
     return Phases(
         training,
         subtract(training, [(segment.start_s, segment.stop_s) for segment, _ in slow]),
         evaluating,
-        stalled_inside,
-        max(0.0, length(run) - length(training) - length(evaluating)),
+        min(stalled_inside, length(training)),
+        max(0.0, length([run]) - length(union([*training, *evaluating]))),
         len(breaks) + starts_at_once + sum(excess > SHORTEST_BREAK_S for _, excess in slow),
     )
 
@@ -249,27 +291,44 @@ def _past_ramps(steady: list[Interval]) -> list[Interval]:
     return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
 
 
+def _evaluators(meters: list[_Meter], alone: list[Interval], idle_w: float) -> float:
+    """Share of the nodes that do not train while the others do, by what each draws in training alone; NaN
+    where that cannot be told."""
+    edges = np.array(alone).reshape(-1, 2)
+    if not meters or length(alone) < _RAMP_S:
+        return float("nan")
+    drawn = [float(m.curve.between(edges[:, 0], edges[:, 1]).sum()) for m in meters]
+    drawn_w = np.array(drawn) / length(alone)
+    middle = (idle_w + float(np.median(drawn_w))) / 2
+    return float((drawn_w < middle).mean()) if np.isfinite(middle) else float("nan")
+
+
+_TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "stalled_training_s", "starts")
+_POWERS = ("energy_j", "training_j", "evaluating_j", "idle_w", "lowest_w", "steady_w", "evaluators")
+
+
 def observe_phases(record: RunRecord) -> dict[str, Any]:
     """Seconds and joules of the phases of one imported run, all nodes together.
 
     Returns:
-        ``training_s, evaluating_s, stalled_s, starts`` and, NaN without a meter, ``energy_j``,
-        ``training_j`` (its stalls within), ``evaluating_j``, ``idle_w``, ``lowest_w`` and ``steady_w``
-        of a node.
+        ``training_s`` (``both_s`` of it with an evaluation in force), ``evaluating_s`` (no training in
+        force), ``stalled_s, starts`` and, NaN without a meter, ``energy_j``, ``training_j`` (its stalls and
+        the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of a node;
+        ``evaluators``, the nodes that do nothing but evaluate.
         Nodes without readings are taken to draw the mean of the others.
     """
     info = record.info
-    row: dict[str, Any] = dict.fromkeys(
-        ("training_s", "evaluating_s", "stalled_s", "stalled_training_s", "starts"), np.nan
-    )
-    row |= dict.fromkeys(("energy_j", "training_j", "evaluating_j"), np.nan)
-    row |= dict.fromkeys(("idle_w", "lowest_w", "steady_w"), np.nan)
-    if info.outcome.stop_s <= info.outcome.start_s:
+    row: dict[str, Any] = dict.fromkeys((*_TIMES, *_POWERS), np.nan)
+    run = (info.outcome.start_s, info.outcome.stop_s)
+    if run[1] <= run[0]:
         return row
     split = split_by_time(record)
+    both = intersection(split.training, split.evaluating)
+    evaluating = subtract(split.evaluating, split.training)
     row |= {
         "training_s": length(split.training) - split.stalled_inside_s,
-        "evaluating_s": length(split.evaluating),
+        "evaluating_s": length(evaluating),
+        "both_s": length(both),
         "stalled_s": split.stalled_inside_s + split.stalled_outside_s,
         "stalled_training_s": split.stalled_inside_s,
         "starts": split.starts,
@@ -279,21 +338,18 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
         return row
     every_node = info.spec.nodes / len(meters)
     past = _past_ramps(split.steady)
-    joules = _joules(
-        meters,
-        {
-            "run": [(info.outcome.start_s, info.outcome.stop_s)],
-            "training": split.training,
-            "evaluating": split.evaluating,
-            "past ramps": past,
-        },
-    )
+    parts = {"run": [run], "training": split.training, "evaluating": evaluating, "past ramps": past}
+    joules = _joules(meters, parts)
     row |= {
         "energy_j": joules["run"] * every_node,
         "training_j": joules["training"] * every_node,
         "evaluating_j": joules["evaluating"] * every_node,
-        "idle_w": _idle_w(meters, info.outcome.start_s),
-        "lowest_w": _lowest_w(meters, info.outcome.start_s, info.outcome.stop_s),
+        "idle_w": _idle_w(meters, run[0]),
+        "lowest_w": _lowest_w(meters, *run),
         "steady_w": joules["past ramps"] / length(past) / len(meters) if past else np.nan,
     }
+    if both:
+        floor_w = row["idle_w"] if np.isfinite(row["idle_w"]) else row["lowest_w"]
+        share = _evaluators(meters, subtract(split.training, split.evaluating), floor_w)
+        row["evaluators"] = share * info.spec.nodes
     return row

@@ -1,7 +1,8 @@
 """Beliefs about a number that every workload has its own value of, and that few of them show.
 
 A workload that shows it is believed itself, one that does not inherits the mean of the others, and a
-prior stands in until they are enough: each weighs by its precision.
+prior stands in until they are enough: each weighs by its precision. One that is odd weighs little: it moves the
+mean by less than the spread between workloads.
 """
 
 from collections.abc import Iterable
@@ -17,6 +18,12 @@ UNSEEN = ""
 
 _SPREAD_WORTH = 4.0
 """The number of workloads that the guess of the spread between them is worth."""
+
+_TAIL = 3.0
+"""Degrees of freedom of how workloads differ: the fewer, the less an odd one counts."""
+
+_ODD = 3.0
+"""Spreads from the prior beyond which a workload says nothing more of the spread between workloads."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +47,15 @@ def _pooled(prior: Gaussian, spread: float, values: dict[str, Gaussian]) -> tupl
         return prior, spread
     means = np.array([v.mean for v in values.values()])
     sds = np.array([v.sd for v in values.values()])
-    between = _SPREAD_WORTH * spread**2 + float(((means - prior.mean) ** 2).sum())
-    spread = float(np.sqrt(between / (_SPREAD_WORTH + len(means))))
-    return _combined(prior, means, np.hypot(sds, spread)), spread
+    mean = prior
+    for _ in range(20):
+        # Student's distribution by weights: what lies far from the mean counts as measured badly.
+        apart = ((means - mean.mean) / np.hypot(sds, spread)) ** 2
+        widened = np.hypot(sds, spread) * np.sqrt((_TAIL + apart) / (_TAIL + 1))
+        mean = _combined(prior, means, widened)
+    away = np.clip(means - mean.mean, -_ODD * spread, _ODD * spread)
+    between = _SPREAD_WORTH * spread**2 + float((away**2).sum())
+    return mean, float(np.sqrt(between / (_SPREAD_WORTH + len(means))))
 
 
 def beliefs_of(

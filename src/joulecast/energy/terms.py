@@ -16,6 +16,7 @@ class Terms:
 
     ``duty`` is how power falls with the computing share: ``partial`` as :func:`duty` says, ``shared`` a
     constant communication power, ``linear`` straight to idle, ``none`` (one power whatever the share).
+    ``others`` are the recorded times of other submitters.
     """
 
     phases: bool = True
@@ -23,6 +24,7 @@ class Terms:
     pooled: bool = True
     ramp: bool = True
     own_idle: bool = True
+    others: bool = True
 
 
 ABLATIONS = {
@@ -33,6 +35,7 @@ ABLATIONS = {
     "no ramp": Terms(ramp=False),
     "one idle floor for all nodes": Terms(own_idle=False),
     "kappa of the prior alone": Terms(pooled=False),
+    "no times of others": Terms(others=False),
 }
 """Models with one thing taken away, by what is missing."""
 

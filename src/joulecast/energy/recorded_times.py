@@ -1,0 +1,45 @@
+"""Times of others that come with joulecast: what a benchmark's work and rate are taken from, apart from own runs.
+
+Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence of a benchmark only:
+the runs of whoever is judged are left out of them.
+"""
+
+from functools import cache
+
+import pandas as pd
+
+from joulecast.energy.observations import accelerator_model, identity
+from joulecast.files.shipped import RECORDED, find
+from joulecast.importers.times_table import times_table
+
+
+@cache
+def recorded_times() -> pd.DataFrame:
+    """A row a recorded run, with the columns that :class:`joulecast.energy.run_time.RunTimes` reads; empty
+    where the data does not come with this installation."""
+    folder = find(RECORDED, "mlperf-times")
+    if folder is None:
+        return pd.DataFrame()
+    table = times_table(folder)
+    models = [
+        accelerator_model(name if isinstance(name, str) else None, system)
+        for name, system in zip(table["accelerator"], table["system"], strict=True)
+    ]
+    named = zip(table["submission"], table["network"], models, table["system"], strict=True)
+    known = pd.DataFrame([identity(*names) for names in named])
+    return table.assign(
+        **{name: known[name] for name in known},
+        ranks=table["nodes"] * table["accelerators_per_node"].fillna(1),
+    )
+
+
+def times_of_others(runs: pd.DataFrame) -> pd.DataFrame:
+    """Recorded runs of other submitters than those of ``runs``, and none that is there twice: one of the same
+    benchmark whose time is that of a run to the hundredth of a second."""
+    recorded = recorded_times()
+    if recorded.empty or runs.empty:
+        return recorded
+    own = set(runs["submitter"].str.lower())
+    seen = set(zip(runs["network"], runs["total_s"].round(2), strict=True))
+    twice = [key in seen for key in zip(recorded["network"], recorded["total_s"].round(2), strict=True)]
+    return recorded[~recorded["submitter"].str.lower().isin(own) & ~pd.Series(twice, index=recorded.index)]

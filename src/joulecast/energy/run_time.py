@@ -1,0 +1,315 @@
+"""Time of a run: its work over the rate at which it is done, from own runs and those of others.
+
+A step of B samples on n accelerators of N nodes, ``b = B / n`` samples each, takes MC2's terms::
+
+    c [ b/b0 (1 + k m) + tau + d m (1 + g log2 N) ]        m = 1 on several nodes, else 0
+
+``c`` is what computing b0 samples takes, b0 the samples of an accelerator at the smallest own scale; ``tau``
+a step's fixed cost, ``k`` exchanges that grow with the samples, ``d`` the exposed exchange of gradients and
+``g`` its growth with the nodes, all as shares of ``c``. A run is work/B such steps and ``start_s`` seconds
+that no scale shortens.
+
+Two own scales cannot tell these apart, so all values that agree with the own runs are kept, weighed by how
+well they agree and by beliefs about their size: a step on one node is nearly all computing. Others who ran
+the same benchmark on several scales count too, each with its own ``c``, the less the less alike their
+accelerators are. Other benchmarks do not: their shares say nothing of this one (docs/real-clusters.md).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import norm, qmc
+
+from joulecast.energy.work_law import WorkLaw
+
+Floats = NDArray[np.float64]
+
+BELIEFS = {
+    "tau": (0.01, 1.5),
+    "k": (0.03, 1.0),
+    "d": (0.03, 1.2),
+    "g": (0.1, 1.0),
+    "start": (0.01, 1.0),
+}
+"""Median, and standard deviation of the logarithm, before any evidence. ``start`` is a share of the shortest
+own run, the others are defined above. Round figures, written down before the first fit."""
+
+_OWN_NOISE = 0.02
+"""Relative: how well the form meets the mean time of a setting."""
+
+_ALIKE_NOISE, _UNLIKE_NOISE = 0.03, 0.2
+"""Relative: the same for others with the same accelerator, and with another. The first is what submitters of one
+benchmark differ by in how much faster several nodes are than one: 4 % in the median of the recorded
+benchmarks, over two scales."""
+
+_TAIL = 4.0
+"""Degrees of freedom of the noise of others: one that is odd counts little."""
+
+_BEYOND = 0.03
+"""Relative: what the form may be wrong by for each doubling of accelerators beyond the largest own scale."""
+
+_LEAST_SPREAD = 0.005
+"""Relative: time between repeats of a run, at least."""
+
+_CANDIDATES = 1 << 12
+_ROUNDS = 3
+_DRAWS = 2000
+
+SCALE = ["nodes", "ranks", "batch"]
+"""What makes a scale; ``ranks`` counts accelerators."""
+
+
+def _sobol(count: int, dimensions: int, seed: int) -> Floats:
+    """Standard normals that fill the space evenly."""
+    uniform = qmc.Sobol(dimensions, seed=seed).random(count)
+    return np.asarray(norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9)))
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """Mean times of some runs by scale, as arrays; ``spread`` is relative, of the means."""
+
+    nodes: Floats
+    ranks: Floats
+    batch: Floats
+    work: Floats
+    total_s: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame) -> "_Scales":
+        """The scales of runs; a batch that the log does not tell is taken to be one for all scales."""
+        runs = runs.assign(batch=runs["batch"].fillna(1.0))
+        groups = runs.groupby(SCALE, as_index=False)
+        means = groups.agg(
+            work=("samples", "mean"),
+            total_s=("total_s", "mean"),
+            spread=("total_s", "std"),
+            runs=("total_s", "size"),
+        )
+        relative = means["spread"].fillna(0.0) / means["total_s"] / np.sqrt(means["runs"])
+        columns = ("nodes", "ranks", "batch", "work", "total_s")
+        return cls(*(means[name].to_numpy(float) for name in columns), relative.to_numpy(float))
+
+    @property
+    def samples_each(self) -> Floats:
+        """Samples of an accelerator in a step."""
+        return self.batch / self.ranks
+
+
+def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
+    """Seconds of a step over ``c``: a row a scale, a column a candidate."""
+    tau, k, d, g = np.exp(beliefs[:, :4]).T
+    several = (scales.nodes > 1)[:, None]
+    doublings = np.log2(np.maximum(scales.nodes, 1))[:, None]
+    share = (scales.samples_each / b0)[:, None]
+    return np.asarray(share * (1 + k * several) + tau + d * several * (1 + g * doublings))
+
+
+def _residuals(
+    scales: _Scales, b0: float, shortest_s: float, beliefs: Floats
+) -> tuple[Floats, Floats]:
+    """Logarithms of measured over predicted time around their mean, and the mean: the logarithm of c."""
+    start_s = shortest_s * np.exp(beliefs[:, 4])
+    total_s, steps = scales.total_s[:, None], (scales.work / scales.batch)[:, None]
+    working_s = np.maximum(total_s - start_s, 1e-3 * total_s)
+    logs = np.log(working_s / (steps * _in_steps(scales, b0, beliefs)))
+    level = logs.mean(axis=0)
+    return logs - level, level
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What is known of the rate of one series of runs: equally likely ``beliefs`` (logarithms, a row a
+    draw, in the order of :data:`BELIEFS`) with the logarithm of c of each."""
+
+    beliefs: Floats
+    level: Floats
+    b0: float
+    shortest_s: float
+    most_ranks: float
+    spread: float
+
+    def seconds(self, scale: pd.Series, work: Floats | float) -> Floats:
+        """Draws of the seconds of a run at a scale (``nodes``, ``ranks``, ``batch``) with some work."""
+        asked = self._asked(scale)
+        step_s = np.exp(self.level) * _in_steps(asked, self.b0, self.beliefs)[0]
+        return np.asarray(work / asked.batch * step_s + self.shortest_s * np.exp(self.beliefs[:, 4]))
+
+    def computing_share(self, scale: pd.Series) -> float:
+        """Share of a step at a scale that one node alone would need for its samples."""
+        asked = self._asked(scale)
+        alone = replace(asked, nodes=np.ones(1))
+        step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))
+        return float(np.median(on_one / step))
+
+    def _asked(self, scale: pd.Series) -> _Scales:
+        batch = float(np.nan_to_num(scale["batch"], nan=1.0))
+        values = (scale["nodes"], scale["ranks"], batch, 1.0, 1.0, 0.0)
+        return _Scales(*(np.array([float(value)]) for value in values))
+
+    def noise(self, ranks: float) -> float:
+        """Relative standard deviation of a single run around the draws."""
+        doublings = max(0.0, float(np.log2(ranks / self.most_ranks)))
+        return float(np.hypot(self.spread, _BEYOND * doublings))
+
+
+def rate_of(own: pd.DataFrame, alike: list[pd.DataFrame], unlike: list[pd.DataFrame]) -> Rate:
+    """Weigh the beliefs by the runs of one series, and of others of the same benchmark.
+
+    Args:
+        own: runs of the series: ``nodes``, ``ranks``, ``batch``, ``samples``, ``total_s``.
+        alike: runs of others, a table each, with the same accelerator.
+        unlike: runs of others with another accelerator.
+    """
+    scales = _Scales.of(own)
+    smallest = int(np.argmin(scales.ranks))
+    b0, shortest_s = float(scales.samples_each[smallest]), float(scales.total_s.min())
+    own_noise = np.hypot(_OWN_NOISE, scales.spread)[:, None]
+    others = [
+        (_Scales.of(runs), noise)
+        for tables, noise in ((alike, _ALIKE_NOISE), (unlike, _UNLIKE_NOISE))
+        for runs in tables
+    ]
+
+    def likely(beliefs: Floats) -> Floats:
+        residuals, _ = _residuals(scales, b0, shortest_s, beliefs)
+        logs = -0.5 * ((residuals / own_noise) ** 2).sum(axis=0)
+        for theirs, noise in others:
+            residuals, _ = _residuals(theirs, b0, shortest_s, beliefs)
+            odd = np.log1p((residuals / noise) ** 2 / _TAIL)
+            logs = logs - (_TAIL + 1) / 2 * odd.sum(axis=0)
+        return np.asarray(logs)
+
+    beliefs = _weighed(likely)
+    spread = own["total_s"].groupby([own[c].fillna(1.0) for c in SCALE])
+    relative = (spread.std() / spread.mean()).dropna()
+    return Rate(
+        beliefs,
+        _residuals(scales, b0, shortest_s, beliefs)[1],
+        b0,
+        shortest_s,
+        float(scales.ranks.max()),
+        max(_LEAST_SPREAD, float(relative.median()) if len(relative) else _OWN_NOISE),
+    )
+
+
+def _weighed(likely: Callable[[Floats], Floats]) -> Floats:
+    """Equally likely draws of the beliefs, by importance sampling in rounds: each round draws half of its
+    candidates where the last one found the evidence to be, and half from the prior."""
+    medians = np.log([median for median, _ in BELIEFS.values()])
+    sds = np.array([sd for _, sd in BELIEFS.values()])
+    size = len(BELIEFS)
+    centre, root = np.zeros(size), np.eye(size)
+    candidates, logs = np.empty((0, size)), np.empty(0)
+    for turn in range(_ROUNDS):
+        drawn = _sobol(_CANDIDATES, size, seed=turn)
+        half = len(drawn) // 2 if turn else 0
+        # In units of the prior: standard normal before any evidence.
+        drawn = np.concatenate([drawn[:half] @ root.T + centre, drawn[half:]])
+        prior = -0.5 * (drawn**2).sum(axis=1)
+        away = np.linalg.solve(root, (drawn - centre).T).T
+        aimed = -0.5 * (away**2).sum(axis=1) - np.log(abs(np.linalg.det(root)))
+        proposed = np.logaddexp(prior, aimed) - np.log(2) if turn else prior
+        candidates = drawn
+        logs = likely(medians + sds * drawn) + prior - proposed
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        centre = weights @ candidates
+        apart = candidates - centre
+        spread = (apart * weights[:, None]).T @ apart + 1e-4 * np.eye(size)
+        root = np.linalg.cholesky(1.5 * spread)
+    chosen = np.searchsorted(np.cumsum(weights), (np.arange(_DRAWS) + 0.5) / _DRAWS)
+    return np.asarray(medians + sds * candidates[np.minimum(chosen, len(candidates) - 1)])
+
+
+@dataclass
+class RunTimes:
+    """Times of imported runs; :meth:`fit` it to runs, then ask for others.
+
+    Runs have ``series`` (what is compared among itself: submitter, benchmark, accelerator), ``submitter``,
+    ``network`` (the benchmark), ``accelerator``, ``work_unit``, ``nodes``, ``ranks``, ``batch``,
+    ``samples`` (the work) and ``total_s``.
+
+    Attributes:
+        runs: all runs that are known, of all submitters.
+    """
+
+    runs: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def fit(self, runs: pd.DataFrame) -> "RunTimes":
+        """Remember the runs whose time and work are known; a series is fitted when it is asked for."""
+        self.runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
+        self._rates: dict[str, Rate] = {}
+        self._laws: dict[tuple[str, str], WorkLaw] = {}
+        return self
+
+    def knows(self, series: str) -> bool:
+        """Whether the series has runs of its own."""
+        return bool((self.runs["series"] == series).any())
+
+    def rate(self, series: str) -> Rate:
+        """The rate of a series that has runs of its own."""
+        if series not in self._rates:
+            own = self.runs[self.runs["series"] == series]
+            same = self.runs["network"] == own["network"].iloc[0]
+            foreign = self.runs["submitter"] != own["submitter"].iloc[0]
+            of_others = self.runs[same & foreign]
+            tables: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
+            for _, theirs in of_others.groupby("series"):
+                known_batch = theirs["batch"].notna().all() and own["batch"].notna().all()
+                if (own["ranks"] == own["nodes"]).all():
+                    # How many accelerators a node has is not known, or one: compared by nodes.
+                    theirs = theirs.assign(ranks=theirs["nodes"])
+                if theirs["ranks"].nunique() > 1 and known_batch:
+                    is_alike = theirs["accelerator"].iloc[0] == own["accelerator"].iloc[0]
+                    tables[bool(is_alike)].append(theirs)
+            self._rates[series] = rate_of(own, tables[True], tables[False])
+        return self._rates[series]
+
+    def law(self, network: str, unit: str) -> WorkLaw:
+        """The work law of a benchmark, in one unit of work."""
+        key = network, unit
+        if key not in self._laws:
+            same = (self.runs["network"] == network) & (self.runs["work_unit"] == unit)
+            self._laws[key] = WorkLaw.of(self.runs[same])
+        return self._laws[key]
+
+    def draws(self, run: pd.Series, count: int = _DRAWS) -> tuple[Floats, Floats]:
+        """Seconds and work of a run, a draw each; the work of a run whose ``samples`` are NaN is that
+        of the law at its batch. NaN for a series without runs of its own."""
+        if not self.knows(run["series"]):
+            return np.full(count, np.nan), np.full(count, run["samples"])
+        rate = self.rate(run["series"])
+        # The same draws for every run: an answer does not depend on what else is asked.
+        random = np.random.default_rng(0)
+        normal, jitter = random.standard_normal((2, _DRAWS))
+        work = np.full(_DRAWS, float(run["samples"]))
+        if np.isnan(work[0]):
+            own = self.runs[self.runs["series"] == run["series"]]
+            law = self.law(run["network"], own["work_unit"].iloc[0])
+            work = law.draws(run["submitter"], run["batch"], normal)
+        seconds = rate.seconds(run, work)
+        seconds = seconds * np.exp(rate.noise(float(run["ranks"])) * jitter)
+        chosen = np.arange(count) % _DRAWS
+        return np.asarray(seconds[chosen]), np.asarray(work[chosen])
+
+    def predict(self, runs: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
+        """``predicted_s``, ``lower_s`` and ``upper_s`` of single runs, and the ``work`` they are for:
+        medians of the draws, and the bounds that ``level`` of them lie in."""
+        tail = (1 - level) / 2
+        asked = runs[["series", "network", "submitter", *SCALE, "samples"]]
+        rows = []
+        answers: dict[tuple[object, ...], list[float]] = {}
+        for key, (_, run) in zip(asked.itertuples(index=False), asked.iterrows(), strict=True):
+            if tuple(key) not in answers:
+                seconds, work = self.draws(run)
+                answers[tuple(key)] = [
+                    float(q) for q in np.quantile(seconds, [0.5, tail, 1 - tail])
+                ] + [float(np.median(work))]
+            rows.append(answers[tuple(key)])
+        columns = ["predicted_s", "lower_s", "upper_s", "work"]
+        return pd.DataFrame(rows, index=runs.index, columns=columns, dtype=float)

@@ -1,0 +1,128 @@
+"""Rivals of the time model: how the time of a run falls with its nodes, by rules that a user would try first.
+
+All see the mean times of a workload by scale: seconds per unit of work, or of the whole run where the work
+of the asked run is not known. A scale counts accelerators where these are known, else nodes. A workload
+that the fit saw on one scale only is taken to divide perfectly by all of them.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from joulecast.energy.observations import of_usual_batch
+
+Floats = NDArray[np.float64]
+
+Curve = Callable[[Floats, Floats, float], float]
+"""Seconds at a scale, from the scales that were seen and their seconds."""
+
+
+def perfect_scaling(scales: Floats, seconds: Floats, asked: float) -> float:
+    """Time if every node added its full speed, from the smallest scale."""
+    smallest = int(np.argmin(scales))
+    return float(seconds[smallest] * scales[smallest] / asked)
+
+
+def power_law(scales: Floats, seconds: Floats, asked: float) -> float:
+    """``a n^b`` by least squares of the logarithms."""
+    if len(scales) < 2:
+        return perfect_scaling(scales, seconds, asked)
+    slope, origin = np.polyfit(np.log(scales), np.log(seconds), 1)
+    return float(np.exp(origin + slope * np.log(asked)))
+
+
+def _terms(columns: Callable[[Floats], Floats], *seen: Floats, asked: float) -> float:
+    """Non-negative sum of terms, by least relative squares."""
+    scales, seconds = seen
+    weights, _ = nnls(columns(scales) / seconds[:, None], np.ones(len(seconds)))
+    return float(columns(np.array([asked]))[0] @ weights)
+
+
+def amdahl(scales: Floats, seconds: Floats, asked: float) -> float:
+    """``a + b / n``: a part that does not divide, and one that does (Amdahl 1967)."""
+    if len(scales) < 2:
+        return perfect_scaling(scales, seconds, asked)
+    return _terms(lambda n: np.stack([np.ones_like(n), 1 / n], axis=1), scales, seconds, asked=asked)
+
+
+def ernest(scales: Floats, seconds: Floats, asked: float) -> float:
+    """``a + b / n + c log n + d n``, none negative (Venkataraman et al., Ernest, NSDI 2016)."""
+    if len(scales) < 2:
+        return perfect_scaling(scales, seconds, asked)
+
+    def columns(n: Floats) -> Floats:
+        return np.stack([np.ones_like(n), 1 / n, np.log(n), n], axis=1)
+
+    return _terms(columns, scales, seconds, asked=asked)
+
+
+_GP_NOISE = 0.02
+
+
+def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
+    """Gaussian process of the logarithm of node-seconds over that of the scale: a line and what departs from it
+    smoothly; its size and length by the likelihood."""
+    at = np.log(np.append(scales, asked)) - np.log(scales.min())
+    values = np.log(seconds * scales)
+    centred = values - values.mean()
+    known = len(scales)
+    best = (-np.inf, 0.0)
+    for size in (0.03, 0.1, 0.3):
+        for reach in (0.7, 1.4, 2.8):
+            apart = (at[:, None] - at[None]) / reach
+            covariance = size**2 * (np.exp(-(apart**2) / 2) + at[:, None] * at[None]) + 1.0
+            seen = covariance[:known, :known] + _GP_NOISE**2 * np.eye(known)
+            solved = np.linalg.solve(seen, centred)
+            likely = -0.5 * float(centred @ solved) - 0.5 * float(np.linalg.slogdet(seen)[1])
+            best = max(best, (likely, float(covariance[known, :known] @ solved)))
+    return float(np.exp(values.mean() + best[1]) / asked)
+
+
+CURVES: dict[str, Curve] = {
+    "perfect-scaling": perfect_scaling,
+    "power-law": power_law,
+    "Amdahl": amdahl,
+    "Ernest": ernest,
+    "Gaussian-process": gaussian_process,
+}
+
+
+def predicted_seconds(
+    curve: Curve, training: pd.DataFrame, runs: pd.DataFrame, key: str = "workload"
+) -> pd.Series:
+    """Seconds of ``runs`` from those of the fit; NaN where the fit has none of their ``key``.
+
+    Each scale is asked for once, however often it was repeated.
+    """
+    usual = of_usual_batch(training)
+    known_work = runs["samples"].notna().all()
+    work = usual["samples"] if known_work else 1.0
+    seen = usual.assign(seconds=usual["total_s"] / work, scale=_scale(usual))
+    means = seen.groupby([key, "scale"])["seconds"].mean()
+    settings = list(zip(runs[key], _scale(runs), strict=True))
+    asked: dict[tuple[str, float], float] = {}
+    for name, scale in dict.fromkeys(settings):
+        own = means.loc[[name]] if name in means.index.get_level_values(0) else means.iloc[:0]
+        scales = own.index.get_level_values(1).to_numpy(float)
+        asked[name, scale] = curve(scales, own.to_numpy(float), scale) if len(own) else np.nan
+    seconds = pd.Series([asked[setting] for setting in settings], index=runs.index, dtype=float)
+    return seconds * runs["samples"] if known_work else seconds
+
+
+def _scale(runs: pd.DataFrame) -> pd.Series:
+    imported = runs["kind"] == "imported"
+    return runs["nodes"].where(~imported, runs["ranks"]).astype(float)
+
+
+TimeModel = Callable[[pd.DataFrame, pd.DataFrame, str], pd.Series]
+
+
+def _named(curve: Curve) -> TimeModel:
+    return lambda training, runs, key="workload": predicted_seconds(curve, training, runs, key)
+
+
+TIME_MODELS: dict[str, TimeModel] = {name: _named(curve) for name, curve in CURVES.items()}
+"""Rivals by name: (runs of the fit, runs to predict, column that names a workload) -> total seconds."""
