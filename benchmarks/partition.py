@@ -60,7 +60,6 @@ except ImportError:
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PROFILES = _ROOT / "recorded/pipedream-profiles"
-_RECORDED = _ROOT / "recorded/task-graphs"
 _BANDWIDTH = 1e9
 """PipeDream's optimizer wants one, and does not use it where only computing counts."""
 _MILP_NODES, _MILP_S = 70, 10.0
@@ -373,14 +372,15 @@ def _place_in_a_process(name: str) -> dict[str, Any]:
 
 
 def _profiles(folder: Path | None) -> list[TaskGraph]:
-    if folder is None:
-        folder = _PROFILES if _PROFILES.is_dir() else _RECORDED
+    folder = folder or _PROFILES
     if not folder.is_dir():
         raise JoulecastError(
             f"{folder}: no such folder of profiles or task graphs; give --profiles FOLDER"
         )
     files = [p for p in sorted(folder.iterdir()) if p.suffix in (".txt", ".json")]
-    graphs = [read_partitionable(path) for path in files if path.stem != "LICENSE"]
+    graphs = [
+        read_partitionable(path) for path in files if path.stem not in ("LICENSE", "provenance")
+    ]
     found = [graph for graph in graphs if isinstance(graph, TaskGraph)]
     if not found:
         raise JoulecastError(

@@ -113,11 +113,18 @@ def workflow_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+KEPT = (
+    *("emulated-network", "two-core-training", "task-graphs"),
+    *("mlperf-power", "pipedream-profiles", "zeus-trace"),
+)
+"""What the workflow reads below `recorded`."""
+
+
 def copy_workflow(target: Path) -> None:
     """Copy what Snakemake needs of the checkout to ``target``."""
     for name in ("workflow", "config", "profiles"):
         shutil.copytree(ROOT / name, target / name)
-    for kept in ("emulated-network", "two-core-training", "task-graphs"):
+    for kept in KEPT:
         shutil.copytree(ROOT / "recorded" / kept, target / "recorded" / kept)
     shutil.copy(ROOT / "Snakefile", target / "Snakefile")
     for path in target.rglob("*"):

@@ -275,6 +275,7 @@ def test_a_batch_that_no_log_tells_is_looked_up(results):
 def test_a_campaign_answers_the_four_questions(campaign):
     context = page_context(campaign, configfile="mine.yaml")
     parts = ("costs", "errors", "sources", "advice", "table", "facts_part", "failed", "papers")
+    parts += ("metered",)
     assert [name for name in parts if context[name].why_none] == []
     assert [figure.name for figure in context["figures"]] == list(FIGURES)
     assert [f.name for f in context["figures"] if f.why_none or not f.finding] == []
@@ -286,6 +287,23 @@ def test_a_campaign_answers_the_four_questions(campaign):
     assert "./run snakemake --cores all --configfile mine.yaml" in text
     assert "reproduced" in text and "not comparable" in text
     assert "tolerance" in context["papers"].content.rows.columns
+
+
+def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
+    metered = page_context(campaign)["metered"].content
+    assert "1.2 % to 2.5 % off on average" in metered.in_short and "2.84 %" in metered.in_short
+    assert metered.sentences[0] == (
+        "extrapolation, time given: MC2 is 1.2 % off on average and 4.5 % at worst, over 3 settings; its "
+        "best rival, Fan, 3.0 %."
+    )
+    assert metered.errors.columns[2:] == (
+        *("extrapolation, time given", "by time, time given", "rest of its own trace"),
+    )
+    assert list(metered.errors.rows) == [
+        ("MC2", "2.84 %", "1.2 %", "2.5 %", "—"),
+        ("Fan", "—", "3.0 %", "4.0 %", "—"),
+        ("AR", "8.07 %", "—", "—", "1.2 %"),
+    ]
 
 
 def test_an_empty_folder(tmp_path):

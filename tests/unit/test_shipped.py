@@ -1,5 +1,8 @@
 """What comes with joulecast, and the user's own files before it, as somebody in any folder finds them."""
 
+import gzip
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,25 @@ def test_recorded_campaigns_and_task_graphs_have_names(elsewhere):
     assert task_graph_file("resnet50") == own.relative_to(elsewhere)
     with pytest.raises(JoulecastError, match=r"no such graph; did you mean `resnet50`\?"):
         task_graph_file("resnet5")
+
+
+@pytest.mark.parametrize(
+    "name", ["mlperf-power", "mlperf-times", "pipedream-profiles", "zeus-trace"]
+)
+def test_what_others_measured_is_whole_and_says_where_it_is_from(name):
+    folder = ROOT / "recorded" / name
+    provenance = json.loads((folder / "provenance.json").read_text())
+    assert provenance["licence"] in {"Apache-2.0", "MIT"} and "source" in provenance
+    if provenance["licence"] == "MIT":
+        assert "Permission is hereby granted" in (folder / provenance["licence_text"]).read_text()
+    described = {"provenance.json", provenance.get("licence_text"), *provenance["files"]}
+    assert {path.name for path in folder.iterdir()} == described - {None}
+    for file, facts in provenance["files"].items():
+        content = (folder / file).read_bytes()
+        content = gzip.decompress(content) if file.endswith(".gz") else content
+        digest = facts.get("sha256") or facts["sha256_unpacked"]
+        assert hashlib.sha256(content).hexdigest() == digest, file
+        assert facts.get("rows") in (None, content.count(b"\n") - file.endswith(".csv.gz")), file
 
 
 def test_a_configuration_names_a_platform_or_its_file(elsewhere):

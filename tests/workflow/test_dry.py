@@ -25,14 +25,19 @@ TARGETS = [
 
 MEASURED = {"train", "train_single", "calibrate"}
 IN_ALL = {"fit", "tables", "figures", "check", "simulator_report", "partition_report"}
+IN_ALL |= {"import_metered", "fit_metered", "metered_tables"}
 
 
 @pytest.mark.parametrize(
     ("targets", "there", "not_there"),
     [
-        (["all"], MEASURED | IN_ALL | {"tuning_live_report"}, {"fetch_traces"}),
+        (["all"], MEASURED | IN_ALL | {"tuning_live_report"}, {"import_mlperf"}),
         (["measure"], MEASURED | {"measure"}, {"fit", "tables"}),
-        (TARGETS[2:], IN_ALL | {"tuning_report", "fetch_traces", "papers", "overview"}, {"all"}),
+        (
+            TARGETS[2:],
+            IN_ALL | {"tuning_report", "partition_profile", "papers", "overview"},
+            {"all"},
+        ),
         (["partition_tables"], {"run_pipeline", "partition_network"}, MEASURED | {"fit"}),
     ],
 )

@@ -1,5 +1,5 @@
 """Recording, replay and data from outside as a user meets them: every table regenerated, submissions
-judged beside the campaign, the papers' tables with as much as there is."""
+judged in the same tables as the campaign, the papers' tables."""
 
 import json
 import os
@@ -18,10 +18,8 @@ from joulecast.campaign.journal import attempts_at
 from joulecast.records.recorded import pack, unpack_all
 
 SHIPPED = ROOT / "recorded/two-core-vm"
-DATA = ROOT.parent / "shared/data"
 LAB = ("--configfile", "config/lab.yaml")
 SETTINGS = 24
-NAMES = ("mlperf_power", "pipedream_profiles", "zeus_trace")
 TABLES = ("energy_error", "energy_summary", "energy_improvement", "energy_ablation")
 
 
@@ -89,7 +87,7 @@ def make(clone, *targets):
 
 @pytest.fixture(scope="module")
 def made(clone):
-    """Everything, where nothing is but the submission."""
+    """Everything, with a submission from outside."""
     return make(clone)
 
 
@@ -128,6 +126,9 @@ def test_only_another_content_is_replayed_again(clone, made):
         ("config/platforms/hc2.yaml", {"scaling_forecast", "simulator_report"}, {"fit"}),
         ("recorded/task-graphs/alexnet.json", {"partition_network"}, {"replay", "fit"}),
         ("recorded/two-core-training/provenance.json", {"judge_simulator"}, {"replay"}),
+        ("recorded/zeus-trace/provenance.json", {"replay_policy", "papers"}, {"replay", "fit"}),
+        ("recorded/mlperf-power/provenance.json", {"metered_tables", "papers"}, {"fit"}),
+        ("recorded/pipedream-profiles/vgg16.txt", {"partition_profile"}, {"replay", "fit"}),
     ],
 )
 def test_another_content_of_a_kept_file_repeats_what_depends_on_it(
@@ -188,33 +189,15 @@ def test_a_missing_folder_is_named(clone):
     assert done.returncode != 0 and "data/elsewhere is not there" in text
 
 
-def test_what_is_missing_is_named_and_the_rest_is_made(clone, made):
+def test_every_number_stands_next_to_ours_and_nothing_is_measured(clone, made):
     table, text = made
-    assert not re.search(r"^(train|train_single|calibrate) ", text, re.M), "nothing is measured"
-    missing = table[table["verdict"] == "missing"]
-    assert set(missing["paper"]) == {"MC2", "antichain", "Zeus"}
-    assert missing["ours"].isna().all() and missing["source"].isna().all()
-    for name in NAMES:
-        reasons = missing["why_not_comparable"]
-        assert reasons.str.contains(f"external data {name}", regex=False).any(), name
+    assert not re.search(r"^(train|train_single|calibrate) ", text, re.M)
+    assert "missing" not in set(table["verdict"])
+    assert table["why_not_comparable"].notna().equals(table["comparable"] == "no")
     of_proteus = table[table["paper"] == "Proteus"]
     assert {"better", "not comparable"} >= set(of_proteus["verdict"])
     own = table[table["setting"].str.startswith("our graphs (recorded)")]
     assert own["ours"].notna().all() and set(own["source"]) == {"simulated"}
-    page = (clone / "results/lab/index.html").read_text()
-    assert "external data zeus_trace" in page and "Verdicts by paper" in page
-    assert json.loads((clone / "results/lab/external/found.json").read_text()).keys() == {*NAMES}
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA}: public measurements are not here")
-def test_with_the_data_every_number_stands_beside_ours(clone, made):
-    for name in NAMES:
-        (clone / "data" / name).symlink_to(DATA / name)
-    table, text = make(clone, "--forcerun", "find_external_data", "--", "paper_tables")
-    jobs = set(re.findall(r"^(\w+) +\d+$", text, re.M))
-    assert not jobs & {"replay", "fit", "judge_simulator", "figures"}, "was there already"
-    assert "missing" not in set(table["verdict"])
-    assert table["why_not_comparable"].notna().equals(table["comparable"] == "no")
     figure = table[table["table"] == "figure 1"]
     assert len(figure) == 30 and set(figure["verdict"]) == {"reproduced"}
     limits = table[table["setting"].str.contains("power-limit-only")]
@@ -231,7 +214,19 @@ def test_with_the_data_every_number_stands_beside_ours(clone, made):
     }
     for suffix in ("md", "tex"):
         assert (clone / f"results/lab/tables/papers.{suffix}").stat().st_size > 10_000
+    page = (clone / "results/lab/index.html").read_text()
+    assert "Verdicts by paper" in page
     check_tuning_tables(clone / "results/lab")
+
+
+def test_energy_errors_of_metered_clusters_stand_next_to_the_published_one(clone, made):
+    summary = pd.read_csv(clone / "results/lab/metered/tables/energy_summary.csv")
+    assert set(summary["source"]) == {"imported"} and set(summary["judges"]) == {"models"}
+    ours = summary[(summary["model"] == "MC2") & (summary["split"] != "in-sample")]
+    assert (ours["published_percent"] == 2.84).all() and ours["mape_percent"].notna().all()
+    assert {"Fan", "LP4"} <= set(summary["model"])
+    page = (clone / "results/lab/index.html").read_text()
+    assert "on real clusters" in page and "2.84 %, of another machine" in page
 
 
 def test_the_report_has_every_table_and_figure_with_its_caption(clone, made):
@@ -243,7 +238,7 @@ def test_the_report_has_every_table_and_figure_with_its_caption(clone, made):
         path
         for pattern in ("tables/*.html", "figures/*.svg", "index.html")
         for path in results.glob(pattern)
-        if not path.name.startswith(("overview_", "failed_runs", "tuning_"))
+        if not path.name.startswith(("overview_", "failed_runs"))
     ]
     assert len(shown) > 20
     for path in shown:

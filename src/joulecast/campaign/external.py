@@ -83,7 +83,7 @@ def locate_folder(config: Config, name: str) -> Path:
 
 
 def locate(config: Config, name: str) -> Path:
-    """The local path of external data ``name`` (a path below the folder, as ``zeus_trace/x.csv``).
+    """The local path of external data ``name`` (a path below the folder, as ``submissions/x.txt``).
 
     Raises:
         JoulecastError: no external data is configured; the file is missing, cannot be fetched, or has
