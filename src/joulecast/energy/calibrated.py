@@ -47,7 +47,9 @@ class Course:
 
         # A run that is shorter than those that were seen does not stand still for all of it.
         stalled_s = np.minimum(between(self.stalled_s), 0.5 * total_s)
-        phases = {name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()}
+        phases = {
+            name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()
+        }
         starts = np.full_like(total_s, between(self.starts))
         return {**phases, "stalled_s": stalled_s, "starts": starts, "total_s": total_s}
 

@@ -134,7 +134,11 @@ def _without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
     copies = [
         (network, second) in same or (series, nodes) in scales
         for network, second, series, nodes in zip(
-            times["network"], times["total_s"].round(2), times["series"], times["nodes"], strict=True
+            times["network"],
+            times["total_s"].round(2),
+            times["series"],
+            times["nodes"],
+            strict=True,
         )
     ]
     return times[~np.array(copies)]

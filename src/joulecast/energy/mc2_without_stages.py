@@ -41,7 +41,7 @@ from joulecast.energy.calibrated import (
     ramp_seconds,
     spread_between_runs,
 )
-from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
+from joulecast.energy.priors import SPREAD_WORTH, UNSEEN, Gaussian, beliefs_of
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import Terms, duty
 
@@ -359,7 +359,10 @@ class PhaseMC2:
             doublings = max(0.0, math.log2(row["nodes"] / smallest))
             spread = math.hypot(spread, max(among, _UNSEEN_SPREAD))
             spread = math.hypot(spread, _UNSEEN_DRIFT_PER_DOUBLING * doublings)
-        kappas = np.clip(random.normal(kappa.mean, kappa.sd, draws), *KAPPA_RANGE)
+        # Few workloads say how workloads differ, so the tails are heavy.
+        kappas = np.clip(
+            kappa.mean + kappa.sd * random.standard_t(SPREAD_WORTH, draws), *KAPPA_RANGE
+        )
         # Powers are positive, however little is known of them.
         rise = np.exp(random.normal(0.0, spread, draws))
         floor = floor_w * np.exp(random.normal(0.0, spread, draws))

@@ -211,7 +211,9 @@ def split_by_time(record: RunRecord) -> Phases:
             if excess > _SLOWER_THAN_STEADY * seconds:
                 stalled_inside += excess
                 slow.append((segment, excess))
-    breaks = [(a, b) for a, b in subtract([run], training) if b - a > SHORTEST_BREAK_S and b < run[1]]
+    breaks = [
+        (a, b) for a, b in subtract([run], training) if b - a > SHORTEST_BREAK_S and b < run[1]
+    ]
     starts_at_once = not breaks or breaks[0][0] > run[0]
     return Phases(
         training,

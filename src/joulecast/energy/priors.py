@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 UNSEEN = ""
 """Key of what is believed of a workload that no fit has seen."""
 
-_SPREAD_WORTH = 4.0
+SPREAD_WORTH = 4.0
 """The number of workloads that the guess of the spread between them is worth."""
 
 _TAIL = 3.0
@@ -54,8 +54,8 @@ def _pooled(prior: Gaussian, spread: float, values: dict[str, Gaussian]) -> tupl
         widened = np.hypot(sds, spread) * np.sqrt((_TAIL + apart) / (_TAIL + 1))
         mean = _combined(prior, means, widened)
     away = np.clip(means - mean.mean, -_ODD * spread, _ODD * spread)
-    between = _SPREAD_WORTH * spread**2 + float((away**2).sum())
-    return mean, float(np.sqrt(between / (_SPREAD_WORTH + len(means))))
+    between = SPREAD_WORTH * spread**2 + float((away**2).sum())
+    return mean, float(np.sqrt(between / (SPREAD_WORTH + len(means))))
 
 
 def beliefs_of(

@@ -41,5 +41,9 @@ def times_of_others(runs: pd.DataFrame) -> pd.DataFrame:
         return recorded
     own = set(runs["submitter"].str.lower())
     seen = set(zip(runs["network"], runs["total_s"].round(2), strict=True))
-    twice = [key in seen for key in zip(recorded["network"], recorded["total_s"].round(2), strict=True)]
-    return recorded[~recorded["submitter"].str.lower().isin(own) & ~pd.Series(twice, index=recorded.index)]
+    twice = [
+        key in seen for key in zip(recorded["network"], recorded["total_s"].round(2), strict=True)
+    ]
+    return recorded[
+        ~recorded["submitter"].str.lower().isin(own) & ~pd.Series(twice, index=recorded.index)
+    ]

@@ -7,7 +7,7 @@ A step of B samples on n accelerators of N nodes, ``b = B / n`` samples each, ta
 ``c`` is what computing b0 samples takes, b0 the samples of an accelerator at the smallest own scale; ``tau``
 a step's fixed cost, ``k`` exchanges that grow with the samples, ``d`` the exposed exchange of gradients and
 ``g`` its growth with the nodes, all as shares of ``c``. A run is work/B such steps and ``start_s`` seconds
-that no scale shortens.
+that no scale shortens: what its log shows to stand still, where it shows that.
 
 Two own scales cannot tell these apart, so all values that agree with the own runs are kept, weighed by how
 well they agree and by beliefs about their size: a step on one node is nearly all computing. Others who ran
@@ -23,6 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import norm, qmc
 
+from joulecast.energy.observations import most_frequent
 from joulecast.energy.work_law import WorkLaw
 
 Floats = NDArray[np.float64]
@@ -35,7 +36,7 @@ BELIEFS = {
     "start": (0.01, 1.0),
 }
 """Median, and standard deviation of the logarithm, before any evidence. ``start`` is a share of the shortest
-own run, the others are defined above. Round figures, written down before the first fit."""
+own run, where its log does not show it; the others are defined above. Round figures, written down before the first fit."""
 
 _OWN_NOISE = 0.02
 """Relative: how well the form meets the mean time of a setting."""
@@ -54,6 +55,9 @@ _BEYOND = 0.03
 _LEAST_SPREAD = 0.005
 """Relative: time between repeats of a run, at least."""
 
+_LEAST_START = 0.001
+"""Share of the shortest own run: others may stand still a little where the own runs do not at all."""
+
 _CANDIDATES = 1 << 12
 _ROUNDS = 3
 _DRAWS = 2000
@@ -70,28 +74,33 @@ def _sobol(count: int, dimensions: int, seed: int) -> Floats:
 
 @dataclass(frozen=True)
 class _Scales:
-    """Mean times of some runs by scale, as arrays; ``spread`` is relative, of the means."""
+    """Mean times of some runs by scale, as arrays; ``stalled_s`` is NaN where the log does not tell it,
+    ``spread`` relative, of the means."""
 
     nodes: Floats
     ranks: Floats
     batch: Floats
     work: Floats
     total_s: Floats
+    stalled_s: Floats
     spread: Floats
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "_Scales":
         """The scales of runs; a batch that the log does not tell is taken to be one for all scales."""
+        if "stalled_s" not in runs:
+            runs = runs.assign(stalled_s=np.nan)
         runs = runs.assign(batch=runs["batch"].fillna(1.0))
         groups = runs.groupby(SCALE, as_index=False)
         means = groups.agg(
             work=("samples", "mean"),
             total_s=("total_s", "mean"),
+            stalled_s=("stalled_s", "mean"),
             spread=("total_s", "std"),
             runs=("total_s", "size"),
         )
         relative = means["spread"].fillna(0.0) / means["total_s"] / np.sqrt(means["runs"])
-        columns = ("nodes", "ranks", "batch", "work", "total_s")
+        columns = ("nodes", "ranks", "batch", "work", "total_s", "stalled_s")
         return cls(*(means[name].to_numpy(float) for name in columns), relative.to_numpy(float))
 
     @property
@@ -109,11 +118,21 @@ def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
     return np.asarray(share * (1 + k * several) + tau + d * several * (1 + g * doublings))
 
 
+def _usual_start_s(own: _Scales) -> float:
+    """Middle of the beliefs about ``start_s``: what the own runs show, else a share of the shortest."""
+    shortest_s = float(own.total_s.min())
+    told = np.isfinite(own.stalled_s)
+    if told.any():
+        return max(float(own.stalled_s[told].mean()), _LEAST_START * shortest_s)
+    return BELIEFS["start"][0] * shortest_s
+
+
 def _residuals(
-    scales: _Scales, b0: float, shortest_s: float, beliefs: Floats
+    scales: _Scales, b0: float, usual_s: float, beliefs: Floats
 ) -> tuple[Floats, Floats]:
     """Logarithms of measured over predicted time around their mean, and the mean: the logarithm of c."""
-    start_s = shortest_s * np.exp(beliefs[:, 4])
+    start_s, stalled_s = usual_s * np.exp(beliefs[:, 4]), scales.stalled_s[:, None]
+    start_s = np.where(np.isnan(stalled_s), start_s, stalled_s)
     total_s, steps = scales.total_s[:, None], (scales.work / scales.batch)[:, None]
     working_s = np.maximum(total_s - start_s, 1e-3 * total_s)
     logs = np.log(working_s / (steps * _in_steps(scales, b0, beliefs)))
@@ -124,20 +143,29 @@ def _residuals(
 @dataclass(frozen=True)
 class Rate:
     """What is known of the rate of one series of runs: equally likely ``beliefs`` (logarithms, a row a
-    draw, in the order of :data:`BELIEFS`) with the logarithm of c of each."""
+    draw, in the order of :data:`BELIEFS`) with the logarithm of c of each; ``own`` are the scales that it was
+    fitted to, ``spread`` is that of single runs, relative."""
 
     beliefs: Floats
     level: Floats
     b0: float
-    shortest_s: float
-    most_ranks: float
+    own: _Scales
     spread: float
 
     def seconds(self, scale: pd.Series, work: Floats | float) -> Floats:
         """Draws of the seconds of a run at a scale (``nodes``, ``ranks``, ``batch``) with some work."""
         asked = self._asked(scale)
         step_s = np.exp(self.level) * _in_steps(asked, self.b0, self.beliefs)[0]
-        return np.asarray(work / asked.batch * step_s + self.shortest_s * np.exp(self.beliefs[:, 4]))
+        return np.asarray(work / asked.batch * step_s + self._start_s(float(scale["nodes"])))
+
+    def _start_s(self, nodes: float) -> Floats | float:
+        """Seconds that no scale shortens: between the own node counts that tell them by the logarithm."""
+        told = np.isfinite(self.own.stalled_s)
+        if not told.any():
+            return np.asarray(_usual_start_s(self.own) * np.exp(self.beliefs[:, 4]))
+        order = np.argsort(self.own.nodes[told])
+        known = np.log(self.own.nodes[told][order]), self.own.stalled_s[told][order]
+        return float(np.interp(np.log(nodes), *known))
 
     def computing_share(self, scale: pd.Series) -> float:
         """Share of a step at a scale that one node alone would need for its samples."""
@@ -148,12 +176,12 @@ class Rate:
 
     def _asked(self, scale: pd.Series) -> _Scales:
         batch = float(np.nan_to_num(scale["batch"], nan=1.0))
-        values = (scale["nodes"], scale["ranks"], batch, 1.0, 1.0, 0.0)
+        values = (scale["nodes"], scale["ranks"], batch, 1.0, 1.0, 0.0, 0.0)
         return _Scales(*(np.array([float(value)]) for value in values))
 
     def noise(self, ranks: float) -> float:
         """Relative standard deviation of a single run around the draws."""
-        doublings = max(0.0, float(np.log2(ranks / self.most_ranks)))
+        doublings = max(0.0, float(np.log2(ranks / self.own.ranks.max())))
         return float(np.hypot(self.spread, _BEYOND * doublings))
 
 
@@ -167,7 +195,7 @@ def rate_of(own: pd.DataFrame, alike: list[pd.DataFrame], unlike: list[pd.DataFr
     """
     scales = _Scales.of(own)
     smallest = int(np.argmin(scales.ranks))
-    b0, shortest_s = float(scales.samples_each[smallest]), float(scales.total_s.min())
+    b0, usual_s = float(scales.samples_each[smallest]), _usual_start_s(scales)
     own_noise = np.hypot(_OWN_NOISE, scales.spread)[:, None]
     others = [
         (_Scales.of(runs), noise)
@@ -176,10 +204,10 @@ def rate_of(own: pd.DataFrame, alike: list[pd.DataFrame], unlike: list[pd.DataFr
     ]
 
     def likely(beliefs: Floats) -> Floats:
-        residuals, _ = _residuals(scales, b0, shortest_s, beliefs)
+        residuals, _ = _residuals(scales, b0, usual_s, beliefs)
         logs = -0.5 * ((residuals / own_noise) ** 2).sum(axis=0)
         for theirs, noise in others:
-            residuals, _ = _residuals(theirs, b0, shortest_s, beliefs)
+            residuals, _ = _residuals(theirs, b0, usual_s, beliefs)
             odd = np.log1p((residuals / noise) ** 2 / _TAIL)
             logs = logs - (_TAIL + 1) / 2 * odd.sum(axis=0)
         return np.asarray(logs)
@@ -189,10 +217,9 @@ def rate_of(own: pd.DataFrame, alike: list[pd.DataFrame], unlike: list[pd.DataFr
     relative = (spread.std() / spread.mean()).dropna()
     return Rate(
         beliefs,
-        _residuals(scales, b0, shortest_s, beliefs)[1],
+        _residuals(scales, b0, usual_s, beliefs)[1],
         b0,
-        shortest_s,
-        float(scales.ranks.max()),
+        scales,
         max(_LEAST_SPREAD, float(relative.median()) if len(relative) else _OWN_NOISE),
     )
 
@@ -200,7 +227,8 @@ def rate_of(own: pd.DataFrame, alike: list[pd.DataFrame], unlike: list[pd.DataFr
 def _weighed(likely: Callable[[Floats], Floats]) -> Floats:
     """Equally likely draws of the beliefs, by importance sampling in rounds: each round draws half of its
     candidates where the last one found the evidence to be, and half from the prior."""
-    medians = np.log([median for median, _ in BELIEFS.values()])
+    # That of the start is in the seconds it is multiplied with.
+    medians = np.log([1.0 if name == "start" else m for name, (m, _) in BELIEFS.items()])
     sds = np.array([sd for _, sd in BELIEFS.values()])
     size = len(BELIEFS)
     centre, root = np.zeros(size), np.eye(size)
@@ -258,12 +286,14 @@ class RunTimes:
             same = self.runs["network"] == own["network"].iloc[0]
             foreign = self.runs["submitter"] != own["submitter"].iloc[0]
             of_others = self.runs[same & foreign]
+            if (own["ranks"] == own["nodes"]).all() and len(of_others):
+                # How many accelerators a node has is not known: as many as most have.
+                each = of_others["ranks"] / of_others["nodes"]
+                of_others = of_others[each == most_frequent(each)]
+                of_others = of_others.assign(ranks=of_others["nodes"])
             tables: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
             for _, theirs in of_others.groupby("series"):
                 known_batch = theirs["batch"].notna().all() and own["batch"].notna().all()
-                if (own["ranks"] == own["nodes"]).all():
-                    # How many accelerators a node has is not known, or one: compared by nodes.
-                    theirs = theirs.assign(ranks=theirs["nodes"])
                 if theirs["ranks"].nunique() > 1 and known_batch:
                     is_alike = theirs["accelerator"].iloc[0] == own["accelerator"].iloc[0]
                     tables[bool(is_alike)].append(theirs)

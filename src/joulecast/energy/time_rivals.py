@@ -45,7 +45,9 @@ def amdahl(scales: Floats, seconds: Floats, asked: float) -> float:
     """``a + b / n``: a part that does not divide, and one that does (Amdahl 1967)."""
     if len(scales) < 2:
         return perfect_scaling(scales, seconds, asked)
-    return _terms(lambda n: np.stack([np.ones_like(n), 1 / n], axis=1), scales, seconds, asked=asked)
+    return _terms(
+        lambda n: np.stack([np.ones_like(n), 1 / n], axis=1), scales, seconds, asked=asked
+    )
 
 
 def ernest(scales: Floats, seconds: Floats, asked: float) -> float:
