@@ -52,6 +52,7 @@ def test_mutations_end_in_sound_figures_or_in_a_line_that_names_the_file(name, p
         ("run record", 513),
         ("run record", 642),
         ("MLPerf tables", 838),
+        ("recorded campaign", 7206),
     ],
 )
 def test_mutations_that_ended_in_a_traceback(tmp_path, pristine, name, number):

@@ -66,8 +66,16 @@ class FrameFile:
         column = self._file.schema_arrow.get_field_index("run")
         for group in range(metadata.num_row_groups):
             found = metadata.row_group(group).column(column).statistics
-            if found is not None and found.has_min_max and found.min == found.max:
-                self._groups.setdefault(found.min, []).append(group)
+            try:
+                run = found.min if found is not None and found.has_min_max else None
+                is_one = run is not None and run == found.max
+            except UnicodeDecodeError:
+                raise JoulecastError(
+                    f"{self._path}: is no recorded campaign: row group {group + 1} names a run in bytes that "
+                    "are not UTF-8"
+                ) from None
+            if is_one:
+                self._groups.setdefault(run, []).append(group)
             else:
                 self._mixed.append(group)
 
