@@ -14,7 +14,7 @@ from conftest import make_record, make_spec
 import joulecast
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.observations import allreduce_points, observe
-from joulecast.energy.proportional_models import TIME_MODELS
+from joulecast.energy.time_rivals import TIME_MODELS
 from joulecast.records import recorded_frames
 from joulecast.records.record import write_record
 from joulecast.records.recorded import pack, unpack_all

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from joulecast.energy.phases import SHORTEST_BREAK_S
+
 Floats = NDArray[np.float64]
 
 TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "starts")
@@ -50,7 +52,10 @@ class Course:
         phases = {
             name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()
         }
-        starts = np.full_like(total_s, between(self.starts))
+        breaks = between(self.starts)
+        # Evaluations that have become shorter than a break leave the device warm.
+        each_s = phases["evaluating_s"] / max(breaks - 1, 1.0)
+        starts = np.where(each_s > SHORTEST_BREAK_S, breaks, min(breaks, 1.0))
         return {**phases, "stalled_s": stalled_s, "starts": starts, "total_s": total_s}
 
 
@@ -138,7 +143,7 @@ def idle_floors(runs: pd.DataFrame) -> dict[str, float]:
 def ramp_seconds(runs: pd.DataFrame) -> float:
     """Seconds of excess power that a start from a break loses: the median over the runs whose nodes all do
     the same."""
-    runs = runs[~(runs["both_s"] > 0)]
+    runs = runs[~evaluates_apart(runs)]
     nodes, steady_w = runs["nodes"], runs["steady_w"]
     steady_j = runs["training_j"] - nodes * runs["floor_w"] * runs["stalled_training_s"]
     missing_j = nodes * runs["training_s"] * steady_w - steady_j

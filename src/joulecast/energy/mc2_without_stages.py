@@ -100,7 +100,7 @@ class PhaseMC2:
     bounded: list[str] = field(default_factory=list)
 
     def fit(self, runs: pd.DataFrame, times: RunTimes | None = None) -> "PhaseMC2":
-        """Fit powers to clean runs that have energy.
+        """Fit powers to those of some clean runs that have energy; there may be none.
 
         Args:
             times: the time model; that of these runs alone by default.

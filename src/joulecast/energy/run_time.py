@@ -46,6 +46,9 @@ _ALIKE_NOISE, _UNLIKE_NOISE = 0.03, 0.2
 benchmark differ by in how much faster several nodes are than one: 4 % in the median of the recorded
 benchmarks, over two scales."""
 
+_OTHER_NOISE = 0.3
+"""Relative: the same for other benchmarks of the submitter."""
+
 _TAIL = 4.0
 """Degrees of freedom of the noise of others: one that is odd counts little."""
 
@@ -87,10 +90,11 @@ class _Scales:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "_Scales":
-        """The scales of runs; a batch that the log does not tell is taken to be one for all scales."""
+        """The scales of runs; where a log does not show its batch, one is taken to be kept for all scales."""
         if "stalled_s" not in runs:
             runs = runs.assign(stalled_s=np.nan)
-        runs = runs.assign(batch=runs["batch"].fillna(1.0))
+        if runs["batch"].isna().any():
+            runs = runs.assign(batch=1.0)
         groups = runs.groupby(SCALE, as_index=False)
         means = groups.agg(
             work=("samples", "mean"),
@@ -107,6 +111,11 @@ class _Scales:
     def samples_each(self) -> Floats:
         """Samples of an accelerator in a step."""
         return self.batch / self.ranks
+
+    @property
+    def smallest_share(self) -> float:
+        """Samples of an accelerator in a step at the smallest scale: ``b0``."""
+        return float(self.samples_each[np.argmin(self.ranks)])
 
 
 def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
@@ -175,8 +184,16 @@ class Rate:
         return float(np.median(on_one / step))
 
     def _asked(self, scale: pd.Series) -> _Scales:
-        batch = float(np.nan_to_num(scale["batch"], nan=1.0))
-        values = (scale["nodes"], scale["ranks"], batch, 1.0, 1.0, 0.0, 0.0)
+        kept = (self.own.batch == 1.0).all() or np.isnan(scale["batch"])
+        values = (
+            scale["nodes"],
+            scale["ranks"],
+            self.own.batch[0] if kept else scale["batch"],
+            1.0,
+            1.0,
+            0.0,
+            0.0,
+        )
         return _Scales(*(np.array([float(value)]) for value in values))
 
     def noise(self, ranks: float) -> float:
@@ -185,35 +202,44 @@ class Rate:
         return float(np.hypot(self.spread, _BEYOND * doublings))
 
 
-def rate_of(own: pd.DataFrame, alike: list[pd.DataFrame], unlike: list[pd.DataFrame]) -> Rate:
-    """Weigh the beliefs by the runs of one series, and of others of the same benchmark.
+@dataclass(frozen=True)
+class Neighbours:
+    """Runs of others than a series, a table each: of the same benchmark with the same accelerator
+    (``alike``) or another (``unlike``), and of other benchmarks by the same submitter."""
 
-    Args:
-        own: runs of the series: ``nodes``, ``ranks``, ``batch``, ``samples``, ``total_s``.
-        alike: runs of others, a table each, with the same accelerator.
-        unlike: runs of others with another accelerator.
-    """
+    alike: list[pd.DataFrame]
+    unlike: list[pd.DataFrame]
+    other_benchmarks: list[pd.DataFrame]
+
+
+def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
+    """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``, ``total_s``), and
+    those of its neighbours."""
     scales = _Scales.of(own)
-    smallest = int(np.argmin(scales.ranks))
-    b0, usual_s = float(scales.samples_each[smallest]), _usual_start_s(scales)
+    b0, usual_s = scales.smallest_share, _usual_start_s(scales)
     own_noise = np.hypot(_OWN_NOISE, scales.spread)[:, None]
     others = [
-        (_Scales.of(runs), noise)
-        for tables, noise in ((alike, _ALIKE_NOISE), (unlike, _UNLIKE_NOISE))
-        for runs in tables
+        (theirs, noise, b0, usual_s)
+        for tables, noise in ((neighbours.alike, _ALIKE_NOISE), (neighbours.unlike, _UNLIKE_NOISE))
+        for theirs in map(_Scales.of, tables)
     ]
+    if len(scales.ranks) == 1 and not neighbours.alike:
+        others += [
+            (theirs, _OTHER_NOISE, theirs.smallest_share, _usual_start_s(theirs))
+            for theirs in map(_Scales.of, neighbours.other_benchmarks)
+        ]
 
     def likely(beliefs: Floats) -> Floats:
         residuals, _ = _residuals(scales, b0, usual_s, beliefs)
         logs = -0.5 * ((residuals / own_noise) ** 2).sum(axis=0)
-        for theirs, noise in others:
-            residuals, _ = _residuals(theirs, b0, usual_s, beliefs)
+        for theirs, noise, of_b0, of_start_s in others:
+            residuals, _ = _residuals(theirs, of_b0, of_start_s, beliefs)
             odd = np.log1p((residuals / noise) ** 2 / _TAIL)
             logs = logs - (_TAIL + 1) / 2 * odd.sum(axis=0)
         return np.asarray(logs)
 
     beliefs = _weighed(likely)
-    spread = own["total_s"].groupby([own[c].fillna(1.0) for c in SCALE])
+    spread = own["total_s"].groupby([own[c].fillna(-1.0) for c in SCALE])
     relative = (spread.std() / spread.mean()).dropna()
     return Rate(
         beliefs,
@@ -283,22 +309,33 @@ class RunTimes:
         """The rate of a series that has runs of its own."""
         if series not in self._rates:
             own = self.runs[self.runs["series"] == series]
-            same = self.runs["network"] == own["network"].iloc[0]
-            foreign = self.runs["submitter"] != own["submitter"].iloc[0]
-            of_others = self.runs[same & foreign]
-            if (own["ranks"] == own["nodes"]).all() and len(of_others):
-                # How many accelerators a node has is not known: as many as most have.
-                each = of_others["ranks"] / of_others["nodes"]
-                of_others = of_others[each == most_frequent(each)]
-                of_others = of_others.assign(ranks=of_others["nodes"])
-            tables: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
-            for _, theirs in of_others.groupby("series"):
-                known_batch = theirs["batch"].notna().all() and own["batch"].notna().all()
-                if theirs["ranks"].nunique() > 1 and known_batch:
-                    is_alike = theirs["accelerator"].iloc[0] == own["accelerator"].iloc[0]
-                    tables[bool(is_alike)].append(theirs)
-            self._rates[series] = rate_of(own, tables[True], tables[False])
+            self._rates[series] = rate_of(own, self._neighbours(own))
         return self._rates[series]
+
+    def _neighbours(self, own: pd.DataFrame) -> Neighbours:
+        first = own.iloc[0]
+        same = self.runs["network"] == first["network"]
+        theirs = self.runs["submitter"] != first["submitter"]
+        of_others = self.runs[same & theirs]
+        if (own["ranks"] == own["nodes"]).all() and len(of_others):
+            # How many accelerators a node has is not known: as many as most have.
+            each = of_others["ranks"] / of_others["nodes"]
+            of_others = of_others[each == most_frequent(each)]
+            of_others = of_others.assign(ranks=of_others["nodes"])
+        if own["batch"].isna().any():
+            of_others = of_others.iloc[:0]
+        alike, unlike = [], []
+        for _, runs in of_others.groupby("series"):
+            if runs["ranks"].nunique() > 1:
+                is_alike = runs["accelerator"].iloc[0] == first["accelerator"]
+                (alike if is_alike else unlike).append(runs)
+        of_submitter = self.runs[
+            ~same & ~theirs & (self.runs["accelerator"] == first["accelerator"])
+        ]
+        if first["accelerator"] is None:
+            of_submitter = self.runs[~same & ~theirs & (self.runs["platform"] == first["platform"])]
+        tables = [of for _, of in of_submitter.groupby("series") if of["ranks"].nunique() > 1]
+        return Neighbours(alike, unlike, tables)
 
     def law(self, network: str, unit: str) -> WorkLaw:
         """The work law of a benchmark, in one unit of work."""
