@@ -105,20 +105,27 @@ def evaluate(
     records: Records,
     *,
     split: Literal[
-        "in-sample", "leave-one-node-count-out", "extrapolation", "leave-one-workload-out"
+        "in-sample",
+        "leave-one-node-count-out",
+        "extrapolation",
+        "leave-one-workload-out",
+        "next-scale",
     ] = "leave-one-workload-out",
-    time: Literal["given", "predicted"] = "given",
+    time: Literal["given", "predicted"] | None = None,
 ) -> dict[str, Any]:
     """Judge MC2 and its rivals on what one split of run records holds out.
 
     Args:
-        split: what the fits do not see.
-        time: whether the models get the measured time of the judged runs.
+        split: what the fits do not see; ``next-scale`` predicts each scale of a submitter's series from the two
+            below it, and its work.
+        time: whether the models get the measured time of the judged runs; by default they do, but for the
+            next scale.
 
     Returns:
         ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
-        and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing.
-        ``summary`` by model, ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``.
+        and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing; with
+        the time predicted ``time_error_percent``. ``summary`` and ``time_summary`` by model,
+        ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``, ``refused``.
 
     Raises:
         JoulecastError: nothing to fit, or nothing that the split can hold out.
@@ -128,7 +135,7 @@ def evaluate(
     from joulecast.records.recorded import run_records
 
     check("split", split, SPLITS)
-    check("time", time, ("given", "predicted"))
+    check("time", time or "given", ("given", "predicted"))
     with naming(*paths(records)), run_records(paths(records)) as folders:
         return evaluate_records(folders, split, time)
 
@@ -138,30 +145,39 @@ def forecast(
     nodes: Iterable[int],
     *,
     scaling: Literal["recorded", "weak", "strong"] = "recorded",
+    batch: int | None = None,
+    samples: float | None = None,
+    epochs: float | None = None,
+    to_target: bool = False,
 ) -> dict[str, Any]:
     """Forecast energy and time of node counts not yet run, from MC2 fitted to run records.
 
     Args:
         nodes: node counts.
         scaling: whether the batch of all nodes grows with them: as in the records, or yes, or no.
+        batch: of all nodes, in place of ``scaling``.
+        samples, epochs: work, in place of the recorded one.
+        to_target: train to the quality that the records reached: the work follows the batch, by the work law
+            of the records and of the recorded MLPerf times.
 
     Returns:
-        ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` (samples, or
-        epochs), ``time_s`` and ``energy_j`` with 90 % intervals (``time_low_s``, ...), and ``fitted_on``, the
+        ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
+        ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals (``time_low_s``, ...), and ``fitted_on``, the
         source of the energies; ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:
         JoulecastError: nothing to fit, or a node count below 1.
     """
+    from joulecast.energy.forecast import Asked
     from joulecast.energy.forecast import forecast as forecast_records
     from joulecast.records.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
-    counts = list(nodes)
-    # Before the records are read, and named in an error.
-    check_counts("nodes", counts, MOST_NODES)
+    asked = Asked(list(nodes), scaling, batch, samples, epochs, to_target)
+    # Before the records are read.
+    asked.check()
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, counts, scaling)
+        return forecast_records(folders, asked)
 
 
 def advise(

@@ -26,6 +26,7 @@ class Split(StrEnum):
     LEAVE_ONE_NODE_COUNT_OUT = "leave-one-node-count-out"
     EXTRAPOLATION = "extrapolation"
     LEAVE_ONE_WORKLOAD_OUT = "leave-one-workload-out"
+    NEXT_SCALE = "next-scale"
 
 
 class Time(StrEnum):
@@ -60,57 +61,78 @@ def _print_notes(result: dict[str, Any]) -> None:
         typer.echo(f"note: {note}")
 
 
+def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
+    """One setting and model as a line."""
+    line = {name: str(row[name] or "—") for name in ("source", "platform", "workload")}
+    line |= {"nodes": digits(row["nodes"]), "model": str(row["model"])}
+    reference, predicted = energies(row["reference_j"], row["predicted_j"])
+    line |= {
+        "reference": reference,
+        "predicted": predicted,
+        "off by": percent(row["difference_percent"], signed=True),
+    }
+    if time == "predicted":
+        took, foretold = times(row["measured_s"], row["predicted_s"])
+        line |= {
+            "took": took,
+            "predicted time": foretold,
+            "time off by": percent(row["time_error_percent"], signed=True),
+        }
+    return line
+
+
 def evaluate(
     records: Records,
     split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
-    time: Annotated[Time, typer.Option(help="Time of the judged runs.")] = Time.GIVEN,
+    time: Annotated[
+        Time | None,
+        typer.Option(help="Time of the judged runs; given, if it is not the next scale's."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge MC2 and its rivals on run records, imported or measured."""
     from joulecast.api.forecasts import evaluate as evaluate_on
 
-    verdict = evaluate_on(records, split=split.value, time=time.value)
+    verdict = evaluate_on(records, split=split.value, time=None if time is None else time.value)
     if as_json:
         echo_json(verdict)
         return
-    rows = []
-    for row in verdict["settings"]:
-        reference, predicted = energies(row["reference_j"], row["predicted_j"])
-        rows.append(
-            {
-                **{name: str(row[name]) for name in ("source", "platform", "workload")},
-                "nodes": digits(row["nodes"]),
-                "model": str(row["model"]),
-                "reference": reference,
-                "predicted": predicted,
-                "off by": percent(row["difference_percent"], signed=True),
-            }
+    _print_table([_as_judged(row, verdict["time"]) for row in verdict["settings"]])
+    for what in ("summary", "time_summary"):
+        if not verdict[what]:
+            continue
+        typer.echo("\ntime" if what == "time_summary" else "\nenergy")
+        _print_table(
+            [
+                {
+                    **{name: str(row[name]) for name in ("source", "model") if name in row},
+                    "settings": digits(row["settings"]),
+                    "mean error": percent(row["mape_percent"]),
+                    "median": percent(row["median_percent"]),
+                    "worst": percent(row["max_percent"]),
+                    "bias": percent(row["bias_percent"], signed=True),
+                    "inside its 90 % interval": percent(row["covered_percent"]),
+                }
+                for row in verdict[what]
+            ]
         )
-    _print_table(rows)
-    typer.echo("")
-    _print_table(
-        [
-            {
-                **{name: str(row[name]) for name in ("source", "model")},
-                "settings": digits(row["settings"]),
-                "mean error": percent(row["mape_percent"]),
-                "worst": percent(row["max_percent"]),
-                "bias": percent(row["bias_percent"], signed=True),
-                "inside its 90 % interval": percent(row["covered_percent"]),
-            }
-            for row in verdict["summary"]
-        ]
-    )
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]
+        ahead = best["better_by_points"]
         typer.echo(
-            f"\nMC2 is {best['better_by_points']:.2f} points better than the best rival, {best['rival']} "
-            f"(90 % interval {low:.2f} to {high:.2f}, {best['settings']} settings)"
+            f"\nMC2 is {abs(ahead):.2f} points {'better' if ahead >= 0 else 'worse'} than the best rival, "
+            f"{best['rival']} "
+            f"(90 % interval of the gain {low:.2f} to {high:.2f}, {best['settings']} settings)"
         )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
     typer.echo(f"\nsettings {varies}")
+    for row in verdict["refused"]:
+        typer.echo(
+            f"not predicted: {row['workload']} on {digits(row['nodes'])} nodes of {row['platform']}: "
+            f"{row['reason']}"
+        )
     _print_notes(verdict)
 
 
@@ -130,12 +152,33 @@ def forecast(
     scaling: Annotated[
         Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
     ] = Scaling.RECORDED,
+    batch: Annotated[
+        int | None, typer.Option(help="Batch of all nodes, in place of --scaling.")
+    ] = None,
+    samples: Annotated[
+        float | None, typer.Option(help="Samples to train on; else as recorded.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Epochs, where the records count these; else as recorded.")
+    ] = None,
+    target: Annotated[
+        bool,
+        typer.Option("--target", help="Train to the recorded quality: the work follows the batch."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Forecast energy and time of node counts not yet run, with 90 % intervals."""
     from joulecast.api.forecasts import forecast as forecast_from
 
-    result = forecast_from(records, whole_numbers("--nodes", nodes), scaling=scaling.value)
+    result = forecast_from(
+        records,
+        whole_numbers("--nodes", nodes),
+        scaling=scaling.value,
+        batch=batch,
+        samples=samples,
+        epochs=epochs,
+        to_target=target,
+    )
     if as_json:
         echo_json(result)
         return
@@ -150,7 +193,9 @@ def forecast(
         rows.append(
             {
                 **{name: str(row[name]) for name in ("platform", "workload")},
-                **{name: digits(row[name]) for name in ("nodes", "batch_size", "work")},
+                **{name: digits(row[name]) for name in ("nodes", "batch_size")},
+                "work": f"{digits(row['work'])} {row['work_unit']}",
+                "work is": str(row["work_is"]),
                 **amounts,
                 "as it was run": _as_run(row),
                 "energy is": f"forecast from {row['fitted_on']}"
@@ -163,7 +208,6 @@ def forecast(
     beyond = counted(result["largest_fitted_nodes"], "node")
     typer.echo(
         f"\nfitted to {result['fitted_runs']} runs on up to {beyond}; beyond, the time is an "
-        "extrapolation\nin brackets: 90 % intervals; work is samples (or epochs) of a run as recorded; "
-        "batch_size is of all nodes"
+        "extrapolation\nin brackets: 90 % intervals; batch_size is of all nodes"
     )
     _print_notes(result)

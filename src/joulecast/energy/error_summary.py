@@ -9,9 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from joulecast.energy.evaluation import (
     MEASURED,
+    NEXT_SCALE,
     SETTING,
+    Evaluation,
     compare,
     evaluate,
     run_to_run_cv,
@@ -19,64 +23,128 @@ from joulecast.energy.evaluation import (
     summarise,
 )
 from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.models import Phased
 from joulecast.energy.plain import plain, plain_rows
 from joulecast.errors import JoulecastError
 
+_KEYS = [*SETTING, "model"]
 
-def evaluate_records(folders: Sequence[Path], split: str, time: str) -> dict[str, Any]:
+
+def evaluate_records(
+    folders: Sequence[Path], split: str, time: str | None = None
+) -> dict[str, Any]:
     """Judge all models on the records in ``folders``.
 
     Args:
         split: a name of :data:`joulecast.energy.evaluation.SPLITS`.
-        time: ``given`` or ``predicted``.
+        time: ``given`` or ``predicted``; by default given, and predicted for the next scale.
 
     Returns:
         ``settings``: for each held-out setting and model ``predicted_j``, ``reference_j`` and its
-        ``difference_percent``; ``measured_j`` and ``error_percent`` are ``None`` where the reference is
-        an estimate, which judges nothing. ``summary`` and ``ablation`` by model;
-        ``against_best_rival``, a paired bootstrap, where measurements judge;
-        ``run_to_run_cv_percent``; ``left_out`` with reasons; ``notes``. What is not known is ``None``.
+        ``difference_percent``; ``measured_j`` and ``error_percent`` (``energy_error_percent``) are ``None``
+        where the reference is an estimate, which judges nothing, or where there is no power; with the time
+        predicted ``predicted_s``, ``measured_s`` and ``time_error_percent``; ``inside_interval``, the share of
+        the runs inside the 90 % interval of the energy, else of the time. ``summary`` and ``ablation`` by
+        model, ``time_summary``; ``against_best_rival``, a paired bootstrap, where measurements judge;
+        ``run_to_run_cv_percent``; ``left_out`` and ``refused`` with reasons; ``notes``. What is not known
+        is ``None``.
 
     Raises:
-        JoulecastError: nothing to fit, or the split holds nothing out of these records.
+        JoulecastError: nothing to fit, the split holds nothing out of these records, or the next scale is
+            asked for with its time given.
     """
+    time = time or ("predicted" if split == NEXT_SCALE else "given")
+    if split == NEXT_SCALE and time == "given":
+        raise JoulecastError(
+            "split next-scale predicts the time of a scale; ask for --time predicted"
+        )
     runs = KnownRuns.of_records(folders)
     judged = evaluate(runs.clean, runs.allreduce, runs.watts, splits=[split], times=[time])
-    if judged.energies.empty:
-        clean = runs.clean
-        counts = ", ".join(f"{n:g}" for n in sorted(clean["nodes"].unique()))
-        raise JoulecastError(
-            f"split {split}: nothing of these records can be held out and judged (workloads: "
-            f"{', '.join(sorted(clean['network'].dropna().unique()))}; node counts: {counts}; runs with "
-            f"energy: {int(clean['energy_j'].notna().sum())})"
-        )
-    cells = settings(judged.energies, [*SETTING, "model"])
-    sourced = cells.rename(columns={"energy_source": "source"})
-    ablated = settings(judged.ablations, [*SETTING, "model"])
-    ablated = ablated.rename(columns={"energy_source": "source"})
+    timed = judged.times if time == "predicted" else judged.times.iloc[:0]
+    if judged.energies.empty and timed.empty:
+        raise JoulecastError(_nothing_held_out(split, runs.clean))
+    cells = settings(judged.energies, _KEYS)
     measured = cells["energy_source"].isin(MEASURED)
-    table = cells.rename(
-        columns={
-            "energy_source": "source",
-            "network": "workload",
-            "measured": "reference_j",
-            "predicted": "predicted_j",
-        }
-    ).drop(columns="bounded")
-    table = table.assign(
-        measured_j=cells["measured"].where(measured),
-        error_percent=cells["difference_percent"].where(measured),
-    )
     compared = compare(cells[measured])
     return {
         "split": split,
         "time": time,
         "training_runs": len(runs.trained),
         "left_out": runs.left_out,
-        "notes": runs.notes,
+        "refused": _refused(judged),
+        "notes": [*runs.notes, *_bounded(judged)],
         "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, "energy_j")),
-        "settings": plain_rows(table),
-        "summary": plain_rows(summarise(sourced, ["source", "model"])),
-        "ablation": plain_rows(summarise(ablated, ["source", "model"])),
+        "settings": plain_rows(_table(cells, judged.energies, timed, split, time)),
+        "summary": _summary(cells),
+        "time_summary": _time_summary(timed),
+        "ablation": _summary(settings(judged.ablations, _KEYS)),
         "against_best_rival": asdict(compared[0]) if compared else None,
     }
+
+
+def _nothing_held_out(split: str, clean: pd.DataFrame) -> str:
+    counts = ", ".join(f"{n:g}" for n in sorted(clean["nodes"].unique()))
+    return (
+        f"split {split}: nothing of these records can be held out and judged (workloads: "
+        f"{', '.join(sorted(clean['network'].dropna().unique()))}; node counts: {counts}; runs with "
+        f"energy: {int(clean['energy_j'].notna().sum())})"
+    )
+
+
+def _refused(judged: Evaluation) -> list[dict[str, Any]]:
+    """Settings on platforms that the fit did not see: their power is not that of another platform."""
+    reason = "nothing else was metered on its platform, whose power is not that of another"
+    named = judged.refused.rename(columns={"network": "workload"})
+    return plain_rows(named.drop(columns="split").assign(reason=reason))
+
+
+def _bounded(judged: Evaluation) -> list[str]:
+    """What a fit took in place of what no device can do."""
+    return [text for fit in judged.full_fits if isinstance(fit, Phased) for text in fit.mc2.bounded]
+
+
+def _summary(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    sourced = cells.rename(columns={"energy_source": "source"})
+    return plain_rows(summarise(sourced, ["source", "model"]))
+
+
+def _time_summary(timed: pd.DataFrame) -> list[dict[str, Any]]:
+    if timed.empty:
+        return []
+    return plain_rows(summarise(settings(timed, _KEYS), ["model"]))
+
+
+def _table(
+    cells: pd.DataFrame, energies: pd.DataFrame, timed: pd.DataFrame, split: str, time: str
+) -> pd.DataFrame:
+    """A row a setting and model: errors of energy and of time."""
+    measured = cells["energy_source"].isin(MEASURED)
+    table = cells.rename(columns={"measured": "reference_j", "predicted": "predicted_j"})
+    error = cells["difference_percent"].where(measured)
+    table = table.assign(
+        measured_j=cells["measured"].where(measured),
+        error_percent=error,
+        energy_error_percent=error,
+        inside_interval=cells["covered_percent"] / 100,
+    )
+    if time == "predicted":
+        # Energy models take their time from MC2's clock; time models have no energy.
+        columns = {"measured": energies["measured_s"], "predicted": energies["predicted_s"]}
+        clocks = settings(energies.drop(columns=["lower", "upper"]).assign(**columns), _KEYS)
+        ours = settings(timed, _KEYS)
+        known = pd.concat([ours, clocks]).drop_duplicates(_KEYS)
+        known = known.rename(
+            columns={
+                "measured": "measured_s",
+                "predicted": "predicted_s",
+                "difference_percent": "time_error_percent",
+                "covered_percent": "time_covered_percent",
+                "runs": "timed_runs",
+            }
+        ).drop(columns=["mean_absolute_percent", "bounded"])
+        table = table.merge(known, on=_KEYS, how="outer")
+        inside = table.pop("time_covered_percent") / 100
+        table["inside_interval"] = table["inside_interval"].fillna(inside)
+        table["runs"] = table["runs"].fillna(table.pop("timed_runs"))
+    renamed = table.rename(columns={"energy_source": "source", "network": "workload"})
+    return renamed.drop(columns="bounded").assign(split=split, time=time)

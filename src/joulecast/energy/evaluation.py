@@ -181,12 +181,14 @@ def _judge_time(name: str, judged: pd.DataFrame, answer: pd.DataFrame, split: st
 class Evaluation:
     """One row a judged run, split and model (columns: the setting, ``split``, ``time`` given or
     predicted, ``model``, ``measured``, ``predicted``, ``lower`` and ``upper`` of the 90 % interval):
-    ``times`` in s, ``energies`` in J, ``ablations`` in J; and the fits to all runs."""
+    ``times`` in s, ``energies`` in J, ``ablations`` in J; the fits to all runs; and the settings on platforms
+    that a fit did not see (``split, platform, network, nodes``), which are not predicted."""
 
     times: pd.DataFrame
     energies: pd.DataFrame
     ablations: pd.DataFrame
     full_fits: list[EnergyModel]
+    refused: pd.DataFrame
 
 
 def evaluate(
@@ -224,6 +226,7 @@ def evaluate(
         _joined([p.energies for p in parts]),
         _joined([p.ablations for p in parts]),
         [fit for p in parts for fit in p.full_fits],
+        pd.concat([p.refused for p in parts]).drop_duplicates(ignore_index=True),
     )
 
 
@@ -252,7 +255,7 @@ def _evaluate(
     times: Sequence[str],
 ) -> Evaluation:
     full = mc2_for(imported, bootstrap).fit(everything)
-    time_rows, energy_rows, ablation_rows = [], [], []
+    time_rows, energy_rows, ablation_rows, refused = [], [], [], []
     for name in splits:
         # The splits of energies hold out metered runs; the others of imported ones are there for their times.
         metered = imported and name != NEXT_SCALE
@@ -279,12 +282,28 @@ def _evaluate(
                 )
             if evidence.metered.empty or judged["energy_j"].isna().all():
                 continue
+            refused.append(_refused(evidence, judged).assign(split=name))
             models = [mc2, *(rival.fit(evidence) for rival in rivals(mc2))]
             reduced = [model.fit(evidence) for model in ablations(imported)]
             for time in times:
                 energy_rows += [_judge(model, judged, time, name) for model in models]
                 ablation_rows += [_judge(model, judged, time, name) for model in (mc2, *reduced)]
-    return Evaluation(_joined(time_rows), _joined(energy_rows), _joined(ablation_rows), [full])
+    return Evaluation(
+        _joined(time_rows),
+        _joined(energy_rows),
+        _joined(ablation_rows),
+        [full],
+        pd.concat([pd.DataFrame(columns=[*_PLACE, "split"]), *refused]),
+    )
+
+
+_PLACE = ["platform", "network", "nodes"]
+
+
+def _refused(evidence: Evidence, judged: pd.DataFrame) -> pd.DataFrame:
+    """Settings of the judged runs with energy on platforms where the fit saw none."""
+    unseen = ~judged["platform"].isin(set(evidence.metered["platform"]))
+    return judged.loc[unseen & judged["energy_j"].notna(), _PLACE].drop_duplicates()
 
 
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
@@ -340,6 +359,7 @@ def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         settings=("size", "count"),
         runs=("runs", "sum"),
         mape_percent=("size", "mean"),
+        median_percent=("size", "median"),
         max_percent=("size", "max"),
         bias_percent=("difference_percent", "mean"),
         bounded=("bounded", "sum"),

@@ -17,7 +17,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.columns import read_frame
 from joulecast.files.reading import read_json_object
 from joulecast.files.writing import directory_written_aside
-from joulecast.quantities import listed
+from joulecast.quantities import counted, listed
 from joulecast.records.record import read_info, read_record
 
 _FRAMES = ("observations", "times", "energies", "ablations", "series")
@@ -89,7 +89,7 @@ def _summary(fits: Sequence[EnergyModel]) -> dict[str, Any]:
                 "units": "s, s/sample, s/byte, W; tau, c, m and o by network",
             }
         if isinstance(fit, Phased):
-            summary["phases"] = asdict(fit.mc2)
+            summary["phases"] = fit.mc2.coefficients()
     return summary
 
 
@@ -135,23 +135,24 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     ]
 
 
+def _dark_note(trained: pd.DataFrame) -> list[str]:
+    """One line for all imported runs that no meter was read of."""
+    dark = trained[(trained["kind"] == "imported") & trained["energy_j"].isna()]
+    if dark.empty:
+        return []
+    return [
+        f"{counted(len(dark), 'imported run')} without power: their times are used, their energy is not known"
+    ]
+
+
 def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:
     """Add to ``polluted`` what makes a run useless for a fit though its record is whole."""
     trained = is_training(observations)
     idle = trained & ~(observations["samples"] > 0)
-    # Records from outside are there for their energy; ours fit times without any.
-    dark = (observations["kind"] == "imported") & ~(observations["energy_j"] > 0)
     marked = observations["polluted"].where(~idle, observations["polluted"] + "; no work done")
-    marked = marked.where(
-        ~dark,
-        marked
-        + "; no energy: "
-        + observations["why_no_energy"].fillna("no meter was read over most of the run"),
-    )
     kinds = observations["left_out_for"].where(
         ~idle, observations["left_out_for"] + ", no work done"
     )
-    kinds = kinds.where(~dark, kinds + ", no energy")
     return observations.assign(
         polluted=marked.str.removeprefix("; "), left_out_for=kinds.str.removeprefix(", ")
     )
@@ -236,7 +237,7 @@ class KnownRuns:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the runs."""
-        return disturbance_notes(self.observations)
+        return [*disturbance_notes(self.observations), *_dark_note(self.trained)]
 
 
 def fit_campaign(

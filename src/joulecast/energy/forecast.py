@@ -1,11 +1,12 @@
 """Forecasting a campaign: energy and time of node counts that were not run yet.
 
 MC2 is fitted to all records of a few small node counts and asked for larger ones of the same workloads:
-the same work, with the batch that the records themselves keep (of all nodes, or of one).
+the same work, with the batch that the records themselves keep (of all nodes, or of one), or what is asked for.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,20 +14,62 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import EnergyModel, mc2_for
+from joulecast.energy.models import EnergyModel, Phased, mc2_for
 from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
-from joulecast.quantities import MOST_NODES, check_counts
+from joulecast.errors import JoulecastError
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.records.record import read_info
 
 Scaling = Literal["recorded", "weak", "strong"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The trainings to forecast.
+
+    Attributes:
+        nodes: node counts.
+        scaling: whether the batch of all nodes grows with them.
+        batch: of all nodes, in place of what ``scaling`` says.
+        samples: work, in place of the recorded one.
+        epochs: the same for records that count epochs.
+        to_target: train until the quality is reached that the records reached: the work follows the batch.
+    """
+
+    nodes: Sequence[int]
+    scaling: Scaling = "recorded"
+    batch: int | None = None
+    samples: float | None = None
+    epochs: float | None = None
+    to_target: bool = False
+
+    def check(self) -> None:
+        """Raise a :class:`JoulecastError` for what cannot be asked."""
+        check_counts("nodes", self.nodes, MOST_NODES)
+        works = [self.samples is not None, self.epochs is not None, self.to_target]
+        if sum(works) > 1:
+            raise JoulecastError(
+                "samples, epochs and target say the work in different ways; give one"
+            )
+        for name in ("batch", "samples", "epochs"):
+            amount = getattr(self, name)
+            if amount is not None and not 0 < amount <= MOST_SAMPLES:
+                raise JoulecastError(
+                    f"{name} {amount:g}: must be above 0 and at most {MOST_SAMPLES:g}"
+                )
+        if self.batch is not None and self.scaling != "recorded":
+            raise JoulecastError("batch and scaling say the batch in different ways; give one")
+
 
 _COLUMNS = {
     "workload": "network",
     "platform": "platform",
     "nodes": "nodes",
     "batch_size": "batch",
-    "work": "samples",
+    "work": "work",
+    "work_unit": "work_unit",
+    "work_is": "work_is",
     "time_s": "predicted_s",
     "time_low_s": "lower_s",
     "time_high_s": "upper_s",
@@ -65,6 +108,7 @@ def as_setting(
     """
     ranks = example["ranks"] * nodes / float(example["nodes"])
     hosts = read_info(Path(example["folder"])).spec.platform.hosts
+    steps = math.ceil(samples / batch - 1e-9) if example["kind"] == "training" else 0
     return {
         **example,
         "nodes": nodes,
@@ -72,22 +116,49 @@ def as_setting(
         "batch": batch,
         "batch_per_rank": math.nan if math.isnan(example["batch_per_rank"]) else batch / ranks,
         "samples": samples,
+        "steps": steps,
         "metered_units": metered_units(example, nodes, hosts),
     }
 
 
-def _setting(of_workload: pd.DataFrame, nodes: int, scaling: Scaling) -> dict[str, Any]:
+def _setting(of_workload: pd.DataFrame, nodes: int, asked: Asked) -> dict[str, Any]:
     """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
     largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
-    batch = most_frequent(largest["batch"])
-    usual = largest if math.isnan(batch) else largest[largest["batch"] == batch]
+    recorded = most_frequent(largest["batch"])
+    usual = largest if math.isnan(recorded) else largest[largest["batch"] == recorded]
     example: dict[str, Any] = usual.iloc[0].to_dict()
     growth = nodes / float(example["nodes"])
+    scaling = asked.scaling
     weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"
-    # Steps are as many on every node count, and do more there; a run from outside has its work to do.
-    more_work = growth if example["kind"] == "training" and weak else 1.0
-    batch = example["batch"] * (growth if weak else 1.0)
-    return as_setting(example, nodes, batch, more_work * float(usual["samples"].mean()))
+    batch = float(asked.batch or example["batch"] * (growth if weak else 1.0))
+    work = float(usual["samples"].mean())
+    work_is = "as recorded"
+    if asked.to_target:
+        work, work_is = math.nan, "to the target"
+    elif asked.samples is not None or asked.epochs is not None:
+        work, work_is = float(asked.samples or asked.epochs or 0), "asked for"
+    elif example["kind"] == "training":
+        # Steps are as many on every node count, and do more where the batch is larger.
+        work *= batch / float(example["batch"])
+    elif batch != recorded and not math.isnan(recorded):
+        work_is = "as recorded, though the batch is not"
+    unit = example.get("work_unit")
+    named = {"work_unit": unit if isinstance(unit, str) else "samples", "work_is": work_is}
+    return as_setting(example, nodes, batch, work) | named
+
+
+def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
+    """Reason why a workload's records cannot be asked for this work; ``None`` if they can."""
+    first = of_workload.iloc[0]
+    imported = first["kind"] == "imported"
+    unit = first["work_unit"] if imported else "samples"
+    if asked.to_target and not imported:
+        return "its runs did not train to a target"
+    if asked.samples is not None and unit != "samples":
+        return f"its work is counted in {unit}, not in samples"
+    if asked.epochs is not None and unit != "epochs":
+        return f"its work is counted in {unit}, not in epochs"
+    return None
 
 
 def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:
@@ -96,63 +167,80 @@ def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, 
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
     own = of_workload[same]
-    share = setting["samples"] / own["samples"]
+    share = setting["work"] / own["samples"]
     return {
         "measured_time_s": float((own["total_s"] * share).mean()),
         "measured_energy_j": float((own["energy_j"] * share).mean()),
     }
 
 
-def forecast_table(
-    runs: KnownRuns, nodes: Sequence[int], scaling: Scaling = "recorded"
-) -> pd.DataFrame:
-    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded.
+def _law_in_words(model: Phased, example: pd.Series) -> str:
+    """What the work to the target rests on."""
+    points = model.mc2.times.law(example["network"], example["work_unit"]).points
+    batches, submitters = points["batch"].nunique(), points["submitter"].nunique()
+    if batches < 2:
+        return "to the target, by a guess: no other batch is known"
+    return f"to the target, by the law of {batches} batches of {counted(submitters, 'submitter')}"
+
+
+def forecast_table(runs: KnownRuns, asked: Asked) -> tuple[pd.DataFrame, list[str]]:
+    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and why
+    workloads were left out.
 
     Raises:
-        JoulecastError: a node count is below 1.
+        JoulecastError: what is asked cannot be, or not of any workload.
     """
-    check_counts("nodes", nodes, MOST_NODES)
-    parts = []
+    asked.check()
+    parts, left = [], []
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
         counts = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
         rests_on = f"MC2, fitted to {len(fitted)} runs on {counts} nodes"
-        for _, of_workload in fitted.groupby("workload"):
-            settings = [_setting(of_workload, count, scaling) for count in nodes]
-            asked = pd.DataFrame(settings)
-            predicted = asked.join(model.predict(asked, "predicted"))
+        for workload, of_workload in fitted.groupby("workload"):
+            why_not = _can_be_asked(of_workload, asked)
+            if why_not:
+                left.append(f"{workload} is not forecast: {why_not}")
+                continue
+            rows = pd.DataFrame([_setting(of_workload, count, asked) for count in asked.nodes])
+            predicted = rows.join(model.predict(rows, "predicted"))
+            # The work that was asked for, or that the law predicts.
+            predicted["work"] = predicted["work"].fillna(predicted["samples"])
+            if asked.to_target and isinstance(model, Phased):
+                predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             columns = {name: predicted[column] for name, column in _COLUMNS.items()}
-            ran = [_as_run(of_workload, setting) for setting in settings]
+            ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
             forecasts = pd.DataFrame(columns).assign(rests_on=rests_on)
             parts.append(pd.concat([forecasts, pd.DataFrame(ran)], axis=1))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
+    if left and not parts:
+        raise JoulecastError(f"nothing can be forecast: {'; '.join(left)}")
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
+    return table, left
 
 
-def forecast(
-    folders: Sequence[Path], nodes: Sequence[int], scaling: Scaling = "recorded"
-) -> dict[str, Any]:
+def forecast(folders: Sequence[Path], asked: Asked) -> dict[str, Any]:
     """Forecast all workloads in the records.
 
     Args:
         folders: run records, imported or measured.
-        nodes: node counts to forecast.
-        scaling: whether the batch grows with the nodes; ``recorded`` as in the records.
 
     Returns:
-        ``forecasts`` (a list of settings with ``time_s``, ``energy_j`` and their 90 % intervals, means of the
+        ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
+        (``work_is``), ``time_s``, ``energy_j`` and their 90 % intervals, means of the
         runs of that very setting (``measured_``), what the forecasts rest on, and what the nodes are;
         energies are ``None`` where the records have none), ``fitted_runs``, ``largest_fitted_nodes``,
         ``left_out``, ``notes``.
 
     Raises:
-        JoulecastError: nothing is left to fit, or a node count is below 1.
+        JoulecastError: nothing is left to fit, or what is asked cannot be.
     """
+    asked.check()
     runs = KnownRuns.of_records(folders)
+    table, left = forecast_table(runs, asked)
     return {
-        "forecasts": plain_rows(forecast_table(runs, nodes, scaling)),
+        "forecasts": plain_rows(table),
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
-        "notes": runs.notes,
+        "notes": [*runs.notes, *left],
     }

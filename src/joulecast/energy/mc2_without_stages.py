@@ -25,7 +25,7 @@ predicted, are those of :mod:`joulecast.energy.run_time`, divided into phases as
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -236,6 +236,17 @@ class PhaseMC2:
             self.kappa = beliefs_of(
                 prior, _KAPPA_SPREAD, kappas, self.workloads, pooled=self.terms.pooled
             )
+
+    def coefficients(self) -> dict[str, Any]:
+        """What was fitted, as plain data: watts, seconds, node-seconds per unit of work."""
+        return {
+            "idle_w": self.idle_w,
+            "ramp_s": self.ramp_s,
+            "node_spread": self.node_spread,
+            "workloads": {name: asdict(base) for name, base in self.workloads.items()},
+            "kappa": {name: asdict(belief) for name, belief in self.kappa.items()},
+            "bounded": self.bounded,
+        }
 
     def knows(self, workload: str) -> bool:
         """Whether the fit saw the workload on its platform at all."""

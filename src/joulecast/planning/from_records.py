@@ -148,9 +148,8 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
     near = near if len(near) else runs[runs["nodes"] == runs["nodes"].max()]
     example: dict[str, Any] = near.iloc[-1].to_dict()
     if campaign.imported:
-        return as_setting(example, nodes, batch, work) | {"steps": 0}
-    steps = math.ceil(work / batch)
-    return as_setting(example, nodes, batch, steps * batch) | {"steps": steps}
+        return as_setting(example, nodes, batch, work)
+    return as_setting(example, nodes, batch, math.ceil(work / batch) * batch)
 
 
 def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
-from joulecast.energy.forecast import forecast_table
+from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, roofline_of, roofline_or_refusal
@@ -138,7 +138,7 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
     if trained.empty:
         return pd.DataFrame()
     counts = sorted({*nodes, *(int(count) for count in trained["nodes"])})
-    forecasts = forecast_table(runs, counts)
+    forecasts, _ = forecast_table(runs, Asked(counts))
     forecasts = forecasts[forecasts["platform"].isin(trained["platform"])]
     ranks = float((trained["ranks"] / trained["nodes"]).median())
     steps = forecasts["work"] / forecasts["batch_size"]
