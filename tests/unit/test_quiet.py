@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from joulecast.campaign.progress import progress_of, progress_text, remove_disturbed
 from joulecast.cli.main import app
 from joulecast.energy.fitting import clean_observations, disturbance_notes, fit_campaign
-from joulecast.energy.forecast import forecast
+from joulecast.energy.forecast import Asked, forecast
 from joulecast.errors import JoulecastError
 from joulecast.power import foreign_load
 from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
@@ -231,7 +231,7 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
         assert "Disturbed: other programs were at work during 3 of 3 training runs" in text
-    told = forecast(folders, [8])
+    told = forecast(folders, Asked([8]))
     assert len(told["forecasts"]) == 1 and "3 of 3 training runs" in told["notes"][0]
 
 

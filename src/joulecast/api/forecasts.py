@@ -116,15 +116,16 @@ def evaluate(
     """Judge MC2 and its rivals on what one split of run records holds out.
 
     Args:
-        split: what the fits do not see; ``next-scale`` predicts each scale of a submitter's series from the two
+        split: what the fits do not see; ``next-scale`` predicts each scale of a submitter's series from
+        the two
             below it, and its work.
         time: whether the models get the measured time of the judged runs; by default they do, but for the
             next scale.
 
     Returns:
         ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
-        and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing; with
-        the time predicted ``time_error_percent``. ``summary`` and ``time_summary`` by model,
+        and ``error_percent``, which is ``None`` where the reference is an estimate, which judges nothing;
+        with the time predicted ``time_error_percent``. ``summary`` and ``time_summary`` by model,
         ``against_best_rival``, ``run_to_run_cv_percent``, ``left_out``, ``refused``.
 
     Raises:
@@ -162,7 +163,8 @@ def forecast(
 
     Returns:
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
-        ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals (``time_low_s``, ...), and ``fitted_on``, the
+        ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
+        (``time_low_s``, ...), and ``fitted_on``, the
         source of the energies; ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:

@@ -78,12 +78,13 @@ class Calibrated:
 
 
 _ALL_DURING_TRAINING = 0.9
-"""Share of the evaluations with training in force, from which on other nodes than the training's do them: where
-training waits for the first part of an evaluation, the same nodes do it."""
+"""Share of the evaluations with training in force, from which on other nodes than the training's do them:
+where training waits for the first part of an evaluation, the same nodes do it."""
 
 
 def evaluates_apart(run: Any) -> Any:
-    """Whether a run's evaluations are on nodes of their own (columns ``nodes``, ``both_s``, ``evaluating_s``)."""
+    """Whether a run's evaluations are on nodes of their own (columns ``nodes``, ``both_s``,
+    ``evaluating_s``)."""
     both_s = np.asarray(run["both_s"], dtype=float)
     in_force_s = both_s + np.asarray(run["evaluating_s"], dtype=float)
     during = both_s >= _ALL_DURING_TRAINING * in_force_s

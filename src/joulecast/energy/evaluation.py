@@ -4,9 +4,9 @@ A split says which training runs a fit may see. A node count that is held out ta
 sleeping-rank calibrations with it; a fit that sees one node count only is given the communication
 calibration of the smallest larger one: two nodes that are not training are what a user has. A workload
 that is held out keeps the runs at its smallest node count: they are its calibration, for every model
-(a workload without others is predicted from other workloads alone). The next scale of a series is predicted from
-the two below it, its work included, from times alone where there is no power. Errors are of settings: the
-mean over the repeats of a workload on a node count.
+(a workload without others is predicted from other workloads alone). The next scale of a series is
+predicted from the two below it, its work included, from times alone where there is no power. Errors are of
+settings: the mean over the repeats of a workload on a node count.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +73,7 @@ def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
         if not (own["kind"] == "imported").all():
             continue
         scales = sorted(own["ranks"].unique())
-        for smaller, asked in zip(zip(scales, scales[1:], strict=False), scales[2:], strict=False):
+        for *smaller, asked in zip(scales, scales[1:], scales[2:], strict=False):
             of_series = training["series"] == series
             judged = of_series & (training["ranks"] == asked)
             # What the submitter did of this benchmark elsewhere or in another round would tell too much.
@@ -125,8 +125,8 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
 
 
 def _without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
-    """The times without the judged runs themselves, which may be there twice: under another name, with another
-    meter, or on the same scale of the same series without one."""
+    """The times without the judged runs themselves, which may be there twice: under another name, with
+    another meter, or on the same scale of the same series without one."""
     if times.empty or "series" not in judged:
         return times
     same = set(zip(judged["network"], judged["total_s"].round(2), strict=True))

@@ -136,13 +136,21 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
 
 
 def _dark_note(trained: pd.DataFrame) -> list[str]:
-    """One line for all imported runs that no meter was read of."""
+    """What is missing of the imported runs whose energy is not known: a line for all of a kind."""
     dark = trained[(trained["kind"] == "imported") & trained["energy_j"].isna()]
-    if dark.empty:
-        return []
-    return [
-        f"{counted(len(dark), 'imported run')} without power: their times are used, their energy is not known"
-    ]
+    unread = dark[dark["energy_source"].notna()]
+    bare = len(dark) - len(unread)
+    notes = []
+    if bare:
+        notes.append(
+            f"{counted(bare, 'imported run')} without power: their times are used, their energy is not known"
+        )
+    if len(unread):
+        notes.append(
+            f"of {counted(len(unread), 'imported run')} the times alone are used, as no meter was read over most "
+            f"of the run: {listed(sorted(unread['run']))}"
+        )
+    return notes
 
 
 def _with_reasons(observations: pd.DataFrame) -> pd.DataFrame:

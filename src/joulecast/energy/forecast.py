@@ -1,7 +1,8 @@
 """Forecasting a campaign: energy and time of node counts that were not run yet.
 
 MC2 is fitted to all records of a few small node counts and asked for larger ones of the same workloads:
-the same work, with the batch that the records themselves keep (of all nodes, or of one), or what is asked for.
+the same work, with the batch that the records themselves keep (of all nodes, or of one), or what is asked
+for.
 """
 
 import math

@@ -15,7 +15,8 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 
     E = N [ P_0 T + dP_T f(u_T) (T_training - ramp_s starts) + dP_E f(u_E) T_evaluating ]
 
-Where an evaluation runs during training, on nodes of its own, each term counts the nodes that are in its phase.
+Where an evaluation runs during training, on nodes of its own, each term counts the nodes that are in its
+phase.
 
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
 own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
@@ -57,7 +58,8 @@ _KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
 
 KAPPA_RANGE = (0.0, 3.0)
-"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than at 1."""
+"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than at
+1."""
 
 _UNSEEN_SPREAD = 0.03
 """Relative: excess power at full duty between workloads."""
@@ -106,7 +108,11 @@ class PhaseMC2:
             times: the time model; that of these runs alone by default.
         """
         self.times = RunTimes().fit(runs) if times is None else times
-        runs = self._seen(runs[runs["energy_j"].notna()])
+        runs = runs[runs["energy_j"].notna()]
+        if runs.empty:
+            self._pool_kappa({})
+            return self
+        runs = self._seen(runs)
         self.bounded = []
         self.idle_w = idle_floors(runs)
         runs = runs.assign(floor_w=runs["platform"].map(self.idle_w))
@@ -128,13 +134,19 @@ class PhaseMC2:
         smallest = runs.loc[runs["nodes"].idxmin()]
         computes = self.times.rate(smallest["series"]).computing_share(smallest)
         base = calibrate(runs, self.ramp_s, computes)
-        for name in ("training_w", "evaluating_w"):
-            if not getattr(base, name) >= 0:
+        for phase, excess_w in (
+            ("training", base.training_w),
+            ("evaluating", base.evaluating_w),
+        ):
+            if not excess_w >= 0:
                 self.bounded.append(
-                    f"{workload}: {name[:-2]} draws {getattr(base, name):.0f} W more than idling; 0 is taken"
+                    f"{workload}: {phase} draws {-excess_w:.0f} W less than idling; as much is taken"
                 )
-                base = replace(base, **{name: 0.0})
-        return base
+        return replace(
+            base,
+            training_w=max(0.0, base.training_w),
+            evaluating_w=max(0.0, base.evaluating_w),
+        )
 
     def _seen(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The rows as a model without phases sees them: all of a run is training."""

@@ -33,8 +33,8 @@ _Z90 = 1.645
 @dataclass(frozen=True)
 class Evidence:
     """What a fit may see: training runs, calibration runs, single sums of the all-reduce loop, the
-    platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each maybe ``None``), and, for imported runs, times of
-    others."""
+    platform's watts (``idle_w``, ``full_w``, ``tdp_w``, each maybe ``None``), and, for imported runs,
+    times of others."""
 
     training: pd.DataFrame
     calibration: pd.DataFrame

@@ -150,7 +150,8 @@ def _interrupt(
 ) -> bool:
     """Whether evaluations inside segments stop the training there.
 
-    They do not where an epoch begins or ends meanwhile. Else the paces of the segments tell: without the time of
+    They do not where an epoch begins or ends meanwhile. Else the paces of the segments tell: without the
+    time of
     the evaluations they agree if these interrupt, with it if they do not. Where both agree as well, an
     evaluation inside an epoch interrupts, and one inside one of several blocks does not: by the rules of the
     log a block is training only.
@@ -315,8 +316,8 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     Returns:
         ``training_s`` (``both_s`` of it with an evaluation in force), ``evaluating_s`` (no training in
         force), ``stalled_s, starts`` and, NaN without a meter, ``energy_j``, ``training_j`` (its stalls and
-        the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of a node;
-        ``evaluators``, the nodes that do nothing but evaluate.
+        the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
+        a node; ``evaluators``, the nodes that do nothing but evaluate.
         Nodes without readings are taken to draw the mean of the others.
     """
     info = record.info

@@ -1,8 +1,8 @@
 """Beliefs about a number that every workload has its own value of, and that few of them show.
 
 A workload that shows it is believed itself, one that does not inherits the mean of the others, and a
-prior stands in until they are enough: each weighs by its precision. One that is odd weighs little: it moves the
-mean by less than the spread between workloads.
+prior stands in until they are enough: each weighs by its precision. One that is odd weighs little: it
+moves the mean by less than the spread between workloads.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
-"""Times of others that come with joulecast: what a benchmark's work and rate are taken from, apart from own runs.
+"""Times of others that come with joulecast: what a benchmark's work and rate are taken from, apart from
+own runs.
 
-Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence of a benchmark only:
-the runs of whoever is judged are left out of them.
+Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence of a benchmark
+only: the runs of whoever is judged are left out of them.
 """
 
 from functools import cache

@@ -36,14 +36,15 @@ BELIEFS = {
     "start": (0.01, 1.0),
 }
 """Median, and standard deviation of the logarithm, before any evidence. ``start`` is a share of the shortest
-own run, where its log does not show it; the others are defined above. Round figures, written down before the first fit."""
+own run, where its log does not show it; the others are defined above. Round figures, written down before
+the first fit."""
 
-_OWN_NOISE = 0.02
+OWN_NOISE = 0.02
 """Relative: how well the form meets the mean time of a setting."""
 
-_ALIKE_NOISE, _UNLIKE_NOISE = 0.03, 0.2
-"""Relative: the same for others with the same accelerator, and with another. The first is what submitters of one
-benchmark differ by in how much faster several nodes are than one: 4 % in the median of the recorded
+ALIKE_NOISE, UNLIKE_NOISE = 0.03, 0.2
+"""Relative: the same for others with the same accelerator, and with another. The first is what submitters
+of one benchmark differ by in how much faster several nodes are than one: 4 % in the median of the recorded
 benchmarks, over two scales."""
 
 _OTHER_NOISE = 0.3
@@ -104,8 +105,10 @@ class _Scales:
             runs=("total_s", "size"),
         )
         relative = means["spread"].fillna(0.0) / means["total_s"] / np.sqrt(means["runs"])
-        columns = ("nodes", "ranks", "batch", "work", "total_s", "stalled_s")
-        return cls(*(means[name].to_numpy(float) for name in columns), relative.to_numpy(float))
+        nodes, ranks, batch, work, total_s, stalled_s = (
+            means[name].to_numpy(float) for name in (*SCALE, "work", "total_s", "stalled_s")
+        )
+        return cls(nodes, ranks, batch, work, total_s, stalled_s, relative.to_numpy(float))
 
     @property
     def samples_each(self) -> Floats:
@@ -213,14 +216,14 @@ class Neighbours:
 
 
 def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
-    """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``, ``total_s``), and
-    those of its neighbours."""
+    """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``,
+    ``total_s``), and those of its neighbours."""
     scales = _Scales.of(own)
     b0, usual_s = scales.smallest_share, _usual_start_s(scales)
-    own_noise = np.hypot(_OWN_NOISE, scales.spread)[:, None]
+    own_noise = np.hypot(OWN_NOISE, scales.spread)[:, None]
     others = [
         (theirs, noise, b0, usual_s)
-        for tables, noise in ((neighbours.alike, _ALIKE_NOISE), (neighbours.unlike, _UNLIKE_NOISE))
+        for tables, noise in ((neighbours.alike, ALIKE_NOISE), (neighbours.unlike, UNLIKE_NOISE))
         for theirs in map(_Scales.of, tables)
     ]
     if len(scales.ranks) == 1 and not neighbours.alike:
@@ -246,7 +249,7 @@ def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
         _residuals(scales, b0, usual_s, beliefs)[1],
         b0,
         scales,
-        max(_LEAST_SPREAD, float(relative.median()) if len(relative) else _OWN_NOISE),
+        max(_LEAST_SPREAD, float(relative.median()) if len(relative) else OWN_NOISE),
     )
 
 
@@ -324,7 +327,8 @@ class RunTimes:
             of_others = of_others.assign(ranks=of_others["nodes"])
         if own["batch"].isna().any():
             of_others = of_others.iloc[:0]
-        alike, unlike = [], []
+        alike: list[pd.DataFrame] = []
+        unlike: list[pd.DataFrame] = []
         for _, runs in of_others.groupby("series"):
             if runs["ranks"].nunique() > 1:
                 is_alike = runs["accelerator"].iloc[0] == first["accelerator"]

@@ -6,6 +6,7 @@ that the fit saw on one scale only is taken to divide perfectly by all of them.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -21,9 +22,9 @@ Curve = Callable[[Floats, Floats, float], float]
 
 
 def perfect_scaling(scales: Floats, seconds: Floats, asked: float) -> float:
-    """Time if every node added its full speed, from the smallest scale."""
-    smallest = int(np.argmin(scales))
-    return float(seconds[smallest] * scales[smallest] / asked)
+    """Time if every node added its full speed, from the nearest scale."""
+    nearest = int(np.argmin(np.abs(np.log(scales / asked))))
+    return float(seconds[nearest] * scales[nearest] / asked)
 
 
 def power_law(scales: Floats, seconds: Floats, asked: float) -> float:
@@ -62,11 +63,13 @@ def ernest(scales: Floats, seconds: Floats, asked: float) -> float:
 
 
 _GP_NOISE = 0.02
+_GP_SLOPE = 0.3
+"""Prior standard deviation of the exponent by which node-seconds grow with the scale."""
 
 
 def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
-    """Gaussian process of the logarithm of node-seconds over that of the scale: a line and what departs from it
-    smoothly; its size and length by the likelihood."""
+    """Gaussian process of the logarithm of node-seconds over that of the scale: a line and what departs
+    from it smoothly; its size and length by the likelihood."""
     at = np.log(np.append(scales, asked)) - np.log(scales.min())
     values = np.log(seconds * scales)
     centred = values - values.mean()
@@ -75,7 +78,8 @@ def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
     for size in (0.03, 0.1, 0.3):
         for reach in (0.7, 1.4, 2.8):
             apart = (at[:, None] - at[None]) / reach
-            covariance = size**2 * (np.exp(-(apart**2) / 2) + at[:, None] * at[None]) + 1.0
+            smooth = size**2 * np.exp(-(apart**2) / 2)
+            covariance = smooth + _GP_SLOPE**2 * at[:, None] * at[None] + 1.0
             seen = covariance[:known, :known] + _GP_NOISE**2 * np.eye(known)
             solved = np.linalg.solve(seen, centred)
             likely = -0.5 * float(centred @ solved) - 0.5 * float(np.linalg.slogdet(seen)[1])
@@ -99,7 +103,7 @@ def predicted_seconds(
 
     Each scale is asked for once, however often it was repeated.
     """
-    usual = of_usual_batch(training)
+    usual = of_usual_batch(training[training[key].isin(set(runs[key]))])
     known_work = runs["samples"].notna().all()
     work = usual["samples"] if known_work else 1.0
     seen = usual.assign(seconds=usual["total_s"] / work, scale=_scale(usual))
@@ -119,12 +123,10 @@ def _scale(runs: pd.DataFrame) -> pd.Series:
     return runs["nodes"].where(~imported, runs["ranks"]).astype(float)
 
 
-TimeModel = Callable[[pd.DataFrame, pd.DataFrame, str], pd.Series]
+TimeModel = Callable[..., pd.Series]
 
 
-def _named(curve: Curve) -> TimeModel:
-    return lambda training, runs, key="workload": predicted_seconds(curve, training, runs, key)
-
-
-TIME_MODELS: dict[str, TimeModel] = {name: _named(curve) for name, curve in CURVES.items()}
+TIME_MODELS: dict[str, TimeModel] = {
+    name: partial(predicted_seconds, curve) for name, curve in CURVES.items()
+}
 """Rivals by name: (runs of the fit, runs to predict, column that names a workload) -> total seconds."""

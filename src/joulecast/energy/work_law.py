@@ -2,8 +2,8 @@
 
 The samples that a benchmark needs grow as ``w0 (1 + B / B_crit)`` (McCandlish et al., An Empirical Model
 of Large-Batch Training, 2018): below the critical batch more samples a step save as many steps, far above it
-none. All who train a benchmark share the law. A Gaussian process over the logarithm of the batch holds how far
-a benchmark departs from it, and every submitter has a level of its own.
+none. All who train a benchmark share the law. A Gaussian process over the logarithm of the batch holds
+how far a benchmark departs from it, and every submitter has a level of its own.
 
 ``B_crit`` is the one parameter that cannot be solved for. Before any evidence it is the largest batch that
 is in use: at the critical batch, McCandlish et al. say, both time and work are twice their least, and people

@@ -68,13 +68,13 @@ class FrameFile:
             found = metadata.row_group(group).column(column).statistics
             try:
                 run = found.min if found is not None and found.has_min_max else None
-                is_one = run is not None and run == found.max
+                is_one = found is not None and run == found.max
             except UnicodeDecodeError:
                 raise JoulecastError(
                     f"{self._path}: is no recorded campaign: row group {group + 1} names a run in bytes that "
                     "are not UTF-8"
                 ) from None
-            if is_one:
+            if run is not None and is_one:
                 self._groups.setdefault(run, []).append(group)
             else:
                 self._mixed.append(group)

@@ -1,0 +1,192 @@
+"""Errors on real clusters: energy and time of metered runs, and the time to quality at the next scale.
+
+Everything comes from data that the project ships: metered MLPerf runs (``recorded/mlperf-power``) and times of
+three rounds (``recorded/mlperf-times``). Each row is a question and a model; errors are of settings that the fit
+had not seen. `--ablation` takes away one part of the time model at a time, `--priors` halves and doubles every
+prior, `--corrupted` counts the corrupted submissions that the import finds. No times are measured.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from _output import parser, show
+
+from joulecast.energy import run_time, work_law
+from joulecast.energy.error_summary import evaluate_records
+from joulecast.energy.evaluation import NEXT_SCALE, evaluate, settings
+from joulecast.energy.recorded_times import recorded_times
+from joulecast.files.shipped import recorded_folder
+from joulecast.importers.mlperf import import_mlperf
+from joulecast.records.recorded import record_folders
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+_SPLITS = (
+    ("leave-one-workload-out", "given"),
+    ("leave-one-workload-out", "predicted"),
+    ("leave-one-node-count-out", "given"),
+    ("leave-one-node-count-out", "predicted"),
+)
+_CASE = ["series", "ranks", "model"]
+
+
+def timed_runs() -> pd.DataFrame:
+    """The recorded times as observations of imported runs without power."""
+    table = recorded_times()
+    nothing = {"energy_j": np.nan, "energy_source": None, "batch_per_rank": np.nan, "steps": 0}
+    return table.assign(
+        kind="imported",
+        platform=table["system"],
+        workload=table["series"],
+        repeat=table.groupby(["series", "system"]).cumcount() + 1,
+        nodes_are="hosts",
+        stalled_s=np.nan,
+        **nothing,
+    )
+
+
+def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row a case and model: ``series, ranks, model, measured, predicted, error_percent, inside``."""
+    judged = evaluate(
+        runs,
+        pd.DataFrame(columns=["platform", "nodes"]),
+        {},
+        splits=[NEXT_SCALE],
+        times=["predicted"],
+    ).times
+    judged = judged.merge(runs[["run", "series", "ranks"]], on="run")
+    cases = settings(judged, _CASE)
+    return cases.assign(
+        inside=cases["covered_percent"] / 100, error_percent=cases["difference_percent"]
+    )
+
+
+def _in_short(question: str, cases: pd.DataFrame, by: str = "model") -> Iterator[dict[str, Any]]:
+    for model, of_model in cases.groupby(by, sort=False):
+        sizes = of_model["error_percent"].abs()
+        yield {
+            "question": question,
+            "model": model,
+            "cases": len(of_model),
+            "mean_percent": float(sizes.mean()),
+            "median_percent": float(sizes.median()),
+            "worst_percent": float(sizes.max()),
+            "inside_percent": 100 * float(of_model["inside"].mean()),
+        }
+
+
+def metered() -> Iterator[dict[str, Any]]:
+    """Errors of energy, and of MC2's time, on the metered runs."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "records"
+        import_mlperf(recorded_folder(Path("mlperf-power")), out)
+        folders = record_folders(out)
+        for split, time in _SPLITS:
+            verdict = evaluate_records(folders, split, time)
+            for row in verdict["summary"] + [r | {"time": True} for r in verdict["time_summary"]]:
+                yield {
+                    "question": f"{'time' if row.get('time') else 'energy'}, {split}, time {time}",
+                    "model": row["model"],
+                    "cases": row["settings"],
+                    "mean_percent": row["mape_percent"],
+                    "median_percent": row["median_percent"],
+                    "worst_percent": row["max_percent"],
+                    "inside_percent": row["covered_percent"],
+                }
+
+
+@contextmanager
+def _changed(module: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _priors() -> Iterator[tuple[str, Any, str, Any]]:
+    """Every prior of the time model, halved and doubled: text, module, name, value."""
+    for factor in (0.5, 2.0):
+        for name, (median, sd) in run_time.BELIEFS.items():
+            beliefs = run_time.BELIEFS | {name: (factor * median, sd)}
+            yield f"median of {name} x {factor:g}", run_time, "BELIEFS", beliefs
+        for module, name in (
+            (run_time, "OWN_NOISE"),
+            (run_time, "ALIKE_NOISE"),
+            (run_time, "UNLIKE_NOISE"),
+            (work_law, "CRITICAL_SD"),
+            (work_law, "DEPARTURE"),
+            (work_law, "SUBMITTER_SD"),
+        ):
+            yield f"{name} x {factor:g}", module, name, factor * getattr(module, name)
+
+
+def _nothing(*_: Any) -> run_time.Neighbours:
+    return run_time.Neighbours([], [], [])
+
+
+class _OwnWork(work_law.WorkLaw):
+    """No law: the work of the nearest own batch."""
+
+    def draws(self, submitter: str, batch: float, normal: Any) -> Any:
+        own = self.points[self.points["submitter"] == submitter]
+        nearest = (np.log(own["batch"]) - np.log(batch)).abs().idxmin()
+        return np.full(len(normal), own.loc[nearest, "samples"])
+
+
+def _ablations() -> Iterator[tuple[str, Any, str, Any]]:
+    yield "without the times of others", run_time.RunTimes, "_neighbours", _nothing
+    yield "without the work law", run_time, "WorkLaw", _OwnWork
+    yield "without departures from the law", work_law, "DEPARTURE", 1e-6
+
+
+def _varied(changes: Callable[[], Iterator[tuple[str, Any, str, Any]]]) -> Iterator[dict[str, Any]]:
+    runs = timed_runs()
+    for text, module, name, value in changes():
+        with _changed(module, name, value):
+            cases = next_scale(runs)
+        ours = cases[cases["model"] == "MC2"]
+        yield next(_in_short(f"time to quality at the next scale, {text}", ours))
+
+
+def corrupted() -> Iterator[dict[str, Any]]:
+    """How many kinds of corrupted submissions the import finds."""
+    from corruptions import found_by_kind
+
+    for row in found_by_kind():
+        yield {"question": "corrupted submissions found", **row}
+
+
+def main() -> None:
+    """Print the errors."""
+    arguments: argparse.ArgumentParser = parser(__doc__)
+    arguments.add_argument(
+        "--ablation", action="store_true", help="take away parts of the time model"
+    )
+    arguments.add_argument("--priors", action="store_true", help="halve and double the priors")
+    arguments.add_argument("--corrupted", action="store_true", help="count corrupted submissions")
+    arguments.add_argument("--cases", action="store_true", help="show every case of the next scale")
+    given = arguments.parse_args()
+    cases = next_scale(timed_runs())
+    if given.cases:
+        shown = cases[cases["model"] == "MC2"]
+        columns = ["series", "ranks", "measured", "predicted", "error_percent", "inside"]
+        show(shown[columns].to_dict("records"), given.json)
+        return
+    rows = [*metered(), *_in_short("time to quality at the next scale", cases)]
+    rows += _varied(_ablations) if given.ablation else []
+    rows += _varied(_priors) if given.priors else []
+    rows += corrupted() if given.corrupted else []
+    show(rows, given.json)
+
+
+if __name__ == "__main__":
+    main()
