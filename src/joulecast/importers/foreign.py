@@ -13,22 +13,13 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.files.reading import validated
-from joulecast.importers.traps import (
-    NODE_METER,
-    SWITCH_METER,
-    CheckedMeter,
-    Findings,
-    MeterLog,
-    Repeat,
-    checked,
-    mark_shared,
-    repeat_of,
-    usual_spacing,
-)
+from joulecast.importers.readings import NODE_METER, CheckedMeter, checked
+from joulecast.importers.repeats import Repeat, repeat_of
+from joulecast.importers.traps import Findings, MeterLog, mark_shared, usual_spacing
 from joulecast.importers.work import Interval, work_of
 from joulecast.platforms import Platform
 from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
-from joulecast.records.metering import MeterInfo
+from joulecast.records.metering import ESTIMATED_SWITCH, MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import Foreign, RunSpec
 
@@ -169,7 +160,7 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
     )
     names = [info.node for info in infos] or [f"node_{n}" for n in range(spec.nodes)]
     infos += [
-        MeterInfo(node=node, meter=SWITCH_METER, available=True, source="estimated", readings=1)
+        MeterInfo(node=node, meter=ESTIMATED_SWITCH, available=True, source="estimated", readings=1)
         for node, _, _ in run.estimates
     ]
     info = RunInfo(
@@ -236,7 +227,7 @@ def _power(meters: list[CheckedMeter], estimates: list[tuple[str, float, float]]
         if len(m.t_s)
     ]
     if estimates:
-        rows = [(node, SWITCH_METER, t_s, watts, np.nan) for node, t_s, watts in estimates]
+        rows = [(node, ESTIMATED_SWITCH, t_s, watts, np.nan) for node, t_s, watts in estimates]
         frames.append(pd.DataFrame(rows, columns=list(POWER_COLUMNS)))
     if not frames:
         return pd.DataFrame(columns=list(POWER_COLUMNS)).astype(

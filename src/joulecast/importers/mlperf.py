@@ -18,11 +18,11 @@ from joulecast.errors import JoulecastError
 from joulecast.files.writing import directory_added_to, written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.mlperf_tables import are_tables, read_tables
+from joulecast.importers.repeats import Repeat, outliers
 from joulecast.importers.repository import git_tree, is_repository
 from joulecast.importers.run_files import runs_of
 from joulecast.importers.sources import FolderTree, Tree
 from joulecast.importers.submission import read_run
-from joulecast.importers.traps import Repeat, outliers
 from joulecast.records.record import read_info, write_record
 
 

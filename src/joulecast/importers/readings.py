@@ -1,0 +1,139 @@
+"""One meter's readings over a run: which of them can be believed, and how much of the run they cover."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.importers.traps import Findings, Floats, MeterLog, usual_spacing
+from joulecast.power.integration import reading_quality
+from joulecast.records.metering import MeterInfo
+
+NODE_METER = "node_power"
+
+_ABSURD_W = 100e3
+"""No node draws more."""
+
+_FAILED_SHARE = 0.25
+"""A node in training does not fall below this share of its own median: idle with the job loaded is
+0.3 to 0.45 of it on 8-GPU nodes. A meter that does has failed."""
+
+_FAILED_ABOVE_W = 100.0
+"""Below this median a small reading is not evidence of anything."""
+
+_GAP_PERIODS = 3
+_LARGEST_OUTAGE = 0.10
+_LEAST_COVERAGE = 0.5
+
+_JITTER_PERIODS = 0.5
+"""After a gap meters catch up, and a reading may be stamped up to 0.24 s before the one in front of
+it (2 s apart). What goes back further is a clock that was set."""
+
+
+@dataclass(frozen=True)
+class CheckedMeter:
+    """The readings that can be believed, in order of time, and what is known of the meter."""
+
+    t_s: Floats
+    watts: Floats
+    info: MeterInfo
+
+
+def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findings) -> CheckedMeter:
+    """Judge one node's meter, over the run from ``run_s[0]`` to ``run_s[1]`` where both are known.
+
+    What no meter of a node can read is dropped and counted as failed; the stamps stay as logged.
+    """
+    t_s, watts, name = meter.t_s, meter.watts, meter.file
+    info = MeterInfo(node=meter.node, meter=NODE_METER, available=False, source="imported")
+    if not len(t_s):
+        findings.pollute("node without readings", f"{name} holds none")
+        info.reason = f"{name} holds no reading"
+        return CheckedMeter(t_s, watts, info)
+    period_s = usual_spacing(t_s)
+    _check_order(t_s, period_s or 0.0, name, findings)
+    order = np.argsort(t_s, kind="stable")
+    t_s, watts = t_s[order], watts[order]
+    possible = (watts >= 0) & (watts <= _ABSURD_W)
+    if not possible.all():
+        wrong = watts[~possible]
+        worst = wrong[np.argmax(np.abs(np.nan_to_num(wrong)))]
+        example = f"such as {worst:g} W" if np.isfinite(worst) else "that are no number"
+        findings.pollute("absurd watts", f"{name}: {len(wrong)} readings {example}")
+    good = possible.copy()
+    inside = np.zeros(len(t_s), dtype=bool)
+    if run_s is not None:
+        inside = (t_s >= run_s[0]) & (t_s <= run_s[1])
+        loaded = inside & possible
+        usual_w = float(np.median(watts[loaded])) if loaded.any() else 0.0
+        if usual_w > _FAILED_ABOVE_W:
+            good &= ~(inside & (watts < _FAILED_SHARE * usual_w))
+    info.readings = int(good.sum())
+    info.failed_reads = len(t_s) - info.readings
+    if not info.readings:
+        info.reason = f"{name} holds no reading that a node's meter can give"
+        return CheckedMeter(t_s[good], watts[good], info)
+    info.available = True
+    if run_s is not None and period_s is not None:
+        _check_coverage(info, t_s, inside, good, run_s, period_s, name, findings)
+    elif run_s is not None:
+        findings.pollute("coverage", f"{name} holds a single reading")
+    return CheckedMeter(t_s[good], watts[good], info)
+
+
+def _check_order(t_s: Floats, period_s: float, name: str, findings: Findings) -> None:
+    steps = np.diff(t_s)
+    if not (steps < 0).any():
+        return
+    back_s = -float(steps.min())
+    text = f"{name}: {int((steps < 0).sum())} stamps go back, by up to {back_s:.3f} s"
+    if back_s > _JITTER_PERIODS * period_s:
+        findings.pollute("non-monotonic stamps", text)
+    else:
+        findings.remark("stamps out of order", text)
+
+
+def _check_coverage(
+    info: MeterInfo,
+    t_s: Floats,
+    inside: NDArray[np.bool_],
+    good: NDArray[np.bool_],
+    run_s: tuple[float, float],
+    period_s: float,
+    name: str,
+    findings: Findings,
+) -> None:
+    if not inside.any():
+        findings.pollute(
+            "clocks do not overlap",
+            f"{name}: its readings lie between {t_s[0]:.0f} and {t_s[-1]:.0f} s, the run between "
+            f"{run_s[0]:.0f} and {run_s[1]:.0f} s",
+        )
+        info.coverage = 0.0
+        return
+    believed, _ = reading_quality(t_s, *run_s, period_s)
+    info.coverage, info.longest_gap_s = reading_quality(t_s[good], *run_s, period_s)
+    failed = inside & ~good
+    if failed.any():
+        # The gap around failed reads, not their number: what lies between them is unknown as well.
+        text = (
+            f"{name}: {int(failed.sum())} readings below {_FAILED_SHARE:g} of its median or "
+            f"impossible, between {t_s[failed][0]:.0f} and {t_s[failed][-1]:.0f} s; "
+            f"{100 * (1 - info.coverage):.0f} % of the run is without readings"
+        )
+        if 1 - info.coverage > _LARGEST_OUTAGE and info.coverage < believed:
+            findings.pollute("meter outage", text)
+        else:
+            findings.remark("failed readings", text)
+    gaps = np.diff(np.clip(t_s[good], *run_s))
+    gaps = gaps[gaps > _GAP_PERIODS * period_s]
+    if len(gaps):
+        findings.remark(
+            "gaps",
+            f"{name}: {len(gaps)} longer than {_GAP_PERIODS} x {period_s:.2f} s in the run, the "
+            f"longest {gaps.max():.1f} s, together {gaps.sum():.0f} s",
+        )
+    if info.coverage < _LEAST_COVERAGE:
+        findings.pollute(
+            "coverage", f"{name} covers {100 * info.coverage:.0f} % of the run, half is needed"
+        )
