@@ -13,9 +13,11 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.files.reading import validated
+from joulecast.importers.clocks import Course, aligned
 from joulecast.importers.readings import NODE_METER, CheckedMeter, checked
 from joulecast.importers.repeats import Repeat, repeat_of
 from joulecast.importers.traps import Findings, MeterLog, mark_shared, usual_spacing
+from joulecast.importers.units import bounds_of, in_watts
 from joulecast.importers.work import Interval, work_of
 from joulecast.platforms import Platform
 from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
@@ -126,11 +128,21 @@ def _judge_course(run: ForeignRun) -> None:
         )
 
 
+def _judged_meters(run: ForeignRun) -> list[CheckedMeter]:
+    """The meters of the nodes: in watts, on the run's clock, and without what cannot be believed."""
+    bounds = bounds_of(run.accelerators_per_node, run.accelerator or run.system)
+    logs = in_watts(run.meters, bounds, run.run_s, run.findings)
+    if run.run_s is not None:
+        course = Course(run.run_s, run.init_s, run.intervals)
+        logs = aligned(logs, course, run.findings)
+    return [checked(meter, run.run_s, run.findings) for meter in logs]
+
+
 def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
     """The record of a run, and what is compared with its repeats if it is not polluted already."""
     _leave_out_what_cannot_be(run)
     _judge_course(run)
-    meters = [checked(meter, run.run_s, run.findings) for meter in run.meters]
+    meters = _judged_meters(run)
     infos = [meter.info for meter in meters]
     mark_shared(run.meters, infos, run.findings)
     infos += [
