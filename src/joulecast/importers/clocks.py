@@ -151,8 +151,8 @@ def lag_behind(course: Course, traces: Sequence[_Trace]) -> Lag:
     """Lag of meters with one clock behind the run's.
 
     The unexplained share at a lag is the variance within the activities over the whole. An activity
-    of which less than two seconds were read explains nothing, nor does one outside the run at which power is higher
-    than in it.
+    of which less than two seconds were read explains nothing, nor does one outside the run at which
+    power is higher than in it.
     """
     grid_s = traces[0].grid_s
     steps = int(_REACH_S / grid_s)

@@ -1,5 +1,6 @@
 """One meter's readings over a run: which of them can be believed, and how much of the run they cover."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,20 @@ _FAILED_ABOVE_W = 100.0
 _GAP_PERIODS = 3
 _LARGEST_OUTAGE = 0.10
 _LEAST_COVERAGE = 0.5
+
+_LARGEST_CUT, _CUT_PERIODS = 0.05, 5
+_MOST_IN_GAPS = 0.25
+"""Shares of a run that may be without readings at either end, and in gaps: what a straight line
+between readings makes up for, and what it does not."""
+
+_MOST_TWICE = 0.2
+"""Share of readings that may bear the stamp of the one before."""
+
+_LEAST_FROZEN, _TIMES_LIKELY = 8, 3
+_MOST_FROZEN = 0.02
+
+_OVER_IDLE, _UNDER_IDLE = 1.1, 0.8
+_BESIDE_S, _LEAST_BESIDE = 10.0, 5
 
 _JITTER_PERIODS = 0.5
 """After a gap meters catch up, and a reading may be stamped up to 0.24 s before the one in front of
@@ -54,6 +69,7 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
     _check_order(t_s, period_s or 0.0, name, findings)
     order = np.argsort(t_s, kind="stable")
     t_s, watts = t_s[order], watts[order]
+    _check_stamps(t_s, watts, name, findings)
     possible = (watts >= 0) & (watts <= _ABSURD_W)
     if not possible.all():
         wrong = watts[~possible]
@@ -76,6 +92,8 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
     info.available = True
     if run_s is not None and period_s is not None:
         _check_coverage(info, t_s, inside, good, run_s, period_s, name, findings)
+        _check_frozen(t_s[inside & good], watts[inside & good], run_s, name, findings)
+        _check_load(t_s[good], watts[good], run_s, name, findings)
     elif run_s is not None:
         findings.pollute("coverage", f"{name} holds a single reading")
     return CheckedMeter(t_s[good], watts[good], info)
@@ -91,6 +109,90 @@ def _check_order(t_s: Floats, period_s: float, name: str, findings: Findings) ->
         findings.pollute("non-monotonic stamps", text)
     else:
         findings.remark("stamps out of order", text)
+
+
+def _check_ends(
+    t_s: Floats, run_s: tuple[float, float], period_s: float, name: str, findings: Findings
+) -> None:
+    """Note what is missing before the first and after the last reading: no straight line leads there."""
+    for missing_s, end in ((t_s[0] - run_s[0], "start"), (run_s[1] - t_s[-1], "end")):
+        if missing_s <= _GAP_PERIODS * period_s:
+            continue
+        text = f"{name}: no reading for {missing_s:.0f} s at the {end} of the run"
+        if missing_s > max(_LARGEST_CUT * (run_s[1] - run_s[0]), _CUT_PERIODS * period_s):
+            findings.pollute("cut off", text)
+        else:
+            findings.remark("gaps", text)
+
+
+def _check_stamps(t_s: Floats, watts: Floats, name: str, findings: Findings) -> None:
+    """Lines that are there twice change nothing; readings of one moment that differ do."""
+    same = np.diff(t_s) == 0
+    other = same & (np.diff(watts) != 0)
+    if not other.any():
+        return
+    text = f"{name}: {int(other.sum())} of {len(t_s)} readings bear the time of another"
+    if other.mean() > _MOST_TWICE:
+        findings.pollute("stamps twice", text)
+    else:
+        findings.remark("stamps twice", f"{text}; the first counts")
+
+
+def _check_frozen(
+    t_s: Floats, watts: Floats, run_s: tuple[float, float], name: str, findings: Findings
+) -> None:
+    """Find a meter that stands at one value for longer than its resolution makes likely.
+
+    ``n`` readings of which a share ``p`` equals the one before have a longest spell of equal ones of about
+    ``1 + log(n) / log(1/p)``; ``p`` is taken from what is not the longest spell.
+    """
+    t_s, first = np.unique(t_s, return_index=True)
+    watts = watts[first]
+    if len(watts) < _LEAST_FROZEN:
+        return
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(watts)) + 1, [len(watts)]])
+    lengths = np.diff(edges)
+    longest = int(lengths.max())
+    begin = int(edges[lengths.argmax()])
+    others = len(watts) - longest
+    equal = int((lengths - 1).sum()) - (longest - 1)
+    share = min(equal / others, 0.99) if others > _LEAST_FROZEN else 0.2
+    likely = 1 + math.log(len(watts)) / math.log(1 / max(share, 1 / len(watts)))
+    seconds = float(t_s[begin + longest - 1] - t_s[begin])
+    if longest < max(_LEAST_FROZEN, _TIMES_LIKELY * likely):
+        return
+    text = (
+        f"{name}: {longest} readings of {watts[begin]:g} W in a row, from {t_s[begin]:.0f} s on for "
+        f"{seconds:.0f} s; {likely:.0f} are likely"
+    )
+    if seconds > _MOST_FROZEN * (run_s[1] - run_s[0]):
+        findings.pollute("frozen meter", text)
+    else:
+        findings.remark("frozen meter", text)
+
+
+def _check_load(
+    t_s: Floats, watts: Floats, run_s: tuple[float, float], name: str, findings: Findings
+) -> None:
+    """Find readings that are not of this training: a node in it draws more than an idle one."""
+    inside = watts[(t_s >= run_s[0]) & (t_s <= run_s[1])]
+    sides = (watts[t_s < run_s[0] - _BESIDE_S], watts[t_s > run_s[1] + _BESIDE_S])
+    idle = [float(np.quantile(w, 0.05)) for w in sides if len(w) >= _LEAST_BESIDE]
+    if not idle or len(inside) < _LEAST_BESIDE:
+        return
+    idle_w, load_w = min(idle), float(np.quantile(inside, 0.9))
+    lower = int((inside < _UNDER_IDLE * idle_w).sum())
+    if load_w < _OVER_IDLE * idle_w:
+        findings.pollute(
+            "not under load",
+            f"{name}: {load_w:.4g} W in the run, {idle_w:.4g} W before or after it",
+        )
+    elif lower > max(_LEAST_BESIDE, _MOST_FROZEN * len(inside)):
+        findings.pollute(
+            "below idle",
+            f"{name}: {lower} readings in the run below {_UNDER_IDLE:g} of the {idle_w:.4g} W before "
+            "or after it",
+        )
 
 
 def _check_coverage(
@@ -125,6 +227,7 @@ def _check_coverage(
             findings.pollute("meter outage", text)
         else:
             findings.remark("failed readings", text)
+    _check_ends(t_s, run_s, period_s, name, findings)
     gaps = np.diff(np.clip(t_s[good], *run_s))
     gaps = gaps[gaps > _GAP_PERIODS * period_s]
     if len(gaps):
@@ -133,6 +236,10 @@ def _check_coverage(
             f"{name}: {len(gaps)} longer than {_GAP_PERIODS} x {period_s:.2f} s in the run, the "
             f"longest {gaps.max():.1f} s, together {gaps.sum():.0f} s",
         )
+        unread = np.diff(np.clip(t_s, *run_s))
+        unread = unread[unread > _GAP_PERIODS * period_s]
+        if unread.sum() > _MOST_IN_GAPS * (run_s[1] - run_s[0]):
+            findings.pollute("long gaps", f"{name}: {unread.sum():.0f} s of the run lie in them")
     if info.coverage < _LEAST_COVERAGE:
         findings.pollute(
             "coverage", f"{name} covers {100 * info.coverage:.0f} % of the run, half is needed"

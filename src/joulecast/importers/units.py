@@ -33,7 +33,7 @@ _NAME_PLATES_W = (
 )
 """Largest power of an accelerator by its name, as its maker's data sheet has it; the first that fits."""
 
-_LEAST_OF_PLATE, _MOST_OF_PLATE = 0.5, 2.6
+_LEAST_OF_PLATE, _MOST_OF_PLATE = 0.55, 2.6
 """A loaded node against the plates of its accelerators alone: 1.0 to 1.9 in systems of eight, whose idle
 is 0.35 to 0.47 of it."""
 
