@@ -160,7 +160,9 @@ def lag_behind(course: Course, traces: Sequence[_Trace]) -> Lag:
     least = max(1.0, 2.0 / grid_s)
     left = np.zeros(len(lags_s))
     for trace in traces:
-        at_s = trace.first_s - _REACH_S + grid_s * np.arange(len(trace.watts) + 2 * steps)
+        at_s = (
+            trace.first_s - _REACH_S + grid_s * np.arange(len(trace.watts) + 2 * steps, dtype=float)
+        )
         indicators = course.activities(at_s)
         sums, counts = _lagged_sums(indicators, (trace.watts, trace.known), len(lags_s))
         counts = np.round(counts, 3)

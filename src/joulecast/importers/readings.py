@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from joulecast.importers.traps import Findings, Floats, MeterLog, usual_spacing
 from joulecast.power.integration import reading_quality
-from joulecast.records.metering import MeterInfo
+from joulecast.records.metering import MEASURED_SWITCH, MeterInfo
 
 NODE_METER = "node_power"
 
@@ -60,7 +60,14 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
     What no meter of a node can read is dropped and counted as failed; the stamps stay as logged.
     """
     t_s, watts, name = meter.t_s, meter.watts, meter.file
-    info = MeterInfo(node=meter.node, meter=NODE_METER, available=False, source="imported")
+    info = MeterInfo(
+        node=meter.node,
+        meter=NODE_METER,
+        available=False,
+        source="imported",
+        supply=meter.supply,
+        conversion_eff=meter.conversion_eff,
+    )
     if not len(t_s):
         findings.pollute("node without readings", f"{name} holds none")
         info.reason = f"{name} holds no reading"
@@ -96,6 +103,29 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
         _check_load(t_s[good], watts[good], run_s, name, findings)
     elif run_s is not None:
         findings.pollute("coverage", f"{name} holds a single reading")
+    return CheckedMeter(t_s[good], watts[good], info)
+
+
+def checked_switch(meter: MeterLog, findings: Findings) -> CheckedMeter:
+    """A switch's own readings, kept as what they are; they are not judged by a training's load."""
+    order = np.argsort(meter.t_s, kind="stable")
+    t_s, watts = meter.t_s[order], meter.watts[order]
+    good = (watts >= 0) & (watts <= _ABSURD_W)
+    findings.remark(
+        "switch readings",
+        f"{meter.file}: {int(good.sum())} of {len(watts)} kept, not counted with the nodes",
+    )
+    info = MeterInfo(
+        node=meter.node,
+        meter=MEASURED_SWITCH,
+        available=bool(good.any()),
+        source="imported",
+        reason=None if good.any() else f"{meter.file} holds no reading that a meter can give",
+        readings=int(good.sum()),
+        failed_reads=int((~good).sum()),
+        supply=meter.supply,
+        conversion_eff=meter.conversion_eff,
+    )
     return CheckedMeter(t_s[good], watts[good], info)
 
 

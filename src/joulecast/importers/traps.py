@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.importers.run_files import printable
-from joulecast.records.metering import MeterInfo
+from joulecast.records.metering import MeterInfo, Supply
 
 Floats = NDArray[np.float64]
 
@@ -59,12 +59,15 @@ class Findings:
 @dataclass(frozen=True)
 class MeterLog:
     """One meter's readings as logged: ``t_s`` in seconds of the run clock, ``watts`` NaN for what is
-    no number, ``file`` as a person finds it."""
+    no number, ``file`` as a person finds it; ``supply`` and ``conversion_eff`` as the log names them
+    (:class:`~joulecast.records.metering.MeterInfo`)."""
 
     node: str
     file: str
     t_s: Floats
     watts: Floats
+    supply: Supply | None = None
+    conversion_eff: float | None = None
 
 
 def usual_spacing(t_s: Floats) -> float | None:

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
+Supply = Literal["AC", "DC"]
+
 _BEST_FIRST: tuple[EnergySource, ...] = (
     *("measured", "recorded", "imported", "simulated"),
     "estimated",
@@ -50,6 +52,8 @@ class MeterInfo(BaseModel):
     longest_gap_s: NonNegativeFloat | None = None
     coverage: float | None = Field(None, ge=0, le=1)
     shared_with: list[str] = []
+    supply: Supply | None = None
+    conversion_eff: float | None = Field(None, gt=0, le=1)
 
 
 @dataclass(frozen=True)
