@@ -114,7 +114,9 @@ def write_metered_run(
         if not mark:
             return text
         stamp, comma, rest = after.partition(",")
-        return f"{before}{mark}{int(stamp) + zero_ms - ZERO_MS}{comma}{rest}"
+        # Stamps in seconds, for milliseconds, are moved by seconds.
+        in_ms = 1 if int(stamp) > 1e11 else 1000
+        return f"{before}{mark}{int(stamp) + (zero_ms - ZERO_MS) // in_ms}{comma}{rest}"
 
     write_lines(place / f"{stem}.txt", [moved(text) for text in lines])
     for name, texts in (files | run.extra).items():
@@ -272,7 +274,7 @@ def _differences(wraps_after_j: float) -> Corruption:
         found = {}
         for node, (t_s, watts) in readings.items():
             count = _counted(t_s, watts) % wraps_after_j
-            found[node] = t_s[1:], np.round(np.diff(count) / np.diff(t_s))
+            found[node] = t_s[1:], np.round(np.diff(count) / np.maximum(np.diff(t_s), 0.1))
         return found
 
     return corrupted

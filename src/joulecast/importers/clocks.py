@@ -324,19 +324,20 @@ def aligned(meters: Sequence[MeterLog], course: Course, findings: Findings) -> l
     shifted = [replace(t, first_s=t.first_s - g) for t, g in zip(traces, own, strict=True)]
     common = lag_behind(course, shifted)
     whole_s = _by_window(level, shifted, course, period_s)
-    if whole_s is None:
-        whole_s = common.lag_s if common.clear and abs(common.lag_s) >= least_s else 0.0
-        settled = common.sharp
-    else:
-        settled = True
-    lags = own + (whole_s if abs(whole_s) >= least_s else 0.0)
-    if not lags.any():
-        return _in_place_of(meters, found)
-    if not settled and np.mean(np.abs(own) <= period_s) <= 0.5:
+    # Where most nodes differ, their middle is no clock: the run alone says which is right.
+    scattered = float(np.mean(np.abs(own) <= period_s)) <= 0.5
+    if scattered and whole_s is None and not common.sharp:
         findings.pollute(
             "clocks differ",
             f"its {len(logs)} nodes by up to {np.ptp(own):.1f} s, and which is right cannot be seen",
         )
+        return _in_place_of(meters, found)
+    if whole_s is None:
+        whole_s = common.lag_s if common.clear or scattered else 0.0
+    if abs(whole_s) < least_s and not scattered:
+        whole_s = 0.0
+    lags = own + whole_s
+    if not lags.any():
         return _in_place_of(meters, found)
     return _in_place_of(meters, _corrected(found, logs, lags, course, period_s, findings))
 

@@ -22,6 +22,9 @@ _FAILED_SHARE = 0.25
 _FAILED_ABOVE_W = 100.0
 """Below this median a small reading is not evidence of anything."""
 
+_MOST_SPELLS = 5
+"""A meter that fails again and again is not read between either, or its register wraps."""
+
 _GAP_PERIODS = 3
 _LARGEST_OUTAGE = 0.10
 _LEAST_COVERAGE = 0.5
@@ -253,7 +256,10 @@ def _check_coverage(
             f"impossible, between {t_s[failed][0]:.0f} and {t_s[failed][-1]:.0f} s; "
             f"{100 * (1 - info.coverage):.0f} % of the run is without readings"
         )
-        if 1 - info.coverage > _LARGEST_OUTAGE and info.coverage < believed:
+        spells = int((np.diff(failed.astype(int), prepend=0) == 1).sum())
+        if spells >= _MOST_SPELLS:
+            findings.pollute("failing meter", f"{text}, in {spells} spells")
+        elif 1 - info.coverage > _LARGEST_OUTAGE and info.coverage < believed:
             findings.pollute("meter outage", text)
         else:
             findings.remark("failed readings", text)
