@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from mlperf_fixtures import ZERO_MS, line
 
 from joulecast.errors import JoulecastError
-from joulecast.importers.clocks import Course, aligned
+from joulecast.importers.clocks import aligned
+from joulecast.importers.lags import Course
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.importers.traps import Findings, MeterLog
 from joulecast.importers.work import Interval

@@ -13,7 +13,8 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.files.reading import validated
-from joulecast.importers.clocks import Course, aligned
+from joulecast.importers.clocks import aligned
+from joulecast.importers.lags import Course
 from joulecast.importers.readings import NODE_METER, CheckedMeter, checked, checked_switch
 from joulecast.importers.repeats import Repeat, RunPlace, repeat_of
 from joulecast.importers.traps import Findings, MeterLog, mark_shared, usual_spacing
