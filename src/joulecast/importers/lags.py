@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import medfilt
+from numpy.fft import irfft, rfft
 
-from joulecast.importers.traps import Floats, MeterLog, usual_spacing
+from joulecast.importers.traps import Floats, MeterLog, usual_spacing, without_odd_ones
 from joulecast.importers.work import Interval
 
 _LEAST_READINGS = 20
@@ -100,8 +99,7 @@ def trace_of(meter: MeterLog, grid_s: float) -> Trace | None:
     if len(t_s) < _LEAST_READINGS or period_s is None:
         return None
     # Single odd readings are no activity.
-    watts = medfilt(meter.watts[good][first], 3)
-    watts[[0, -1]] = watts[[1, -2]]
+    watts = without_odd_ones(meter.watts[good][first])
     watts = np.clip(watts, *np.quantile(watts, (0.01, 0.99)))
     if np.ptp(watts) < 0.02 * abs(watts.mean()) or not np.ptp(watts):
         return None
@@ -127,9 +125,15 @@ class Lag:
     clear: bool
 
 
+def _fast_length(least: int) -> int:
+    """A power of two, or three quarters of one."""
+    power = 1 << (least - 1).bit_length()
+    return 3 * power // 4 if 3 * power // 4 >= least else power
+
+
 def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: int) -> np.ndarray:
     """Sums of each value where each indicator holds, for so many lags: (values, indicators, lags)."""
-    size = next_fast_len(len(indicators[0]) + len(values[0]), real=True)
+    size = _fast_length(len(indicators[0]) + len(values[0]))
     of_values = np.conj(rfft(np.stack(values), size))
     of_indicators = rfft(np.stack(indicators), size)
     sums: np.ndarray = irfft(of_values[:, None] * of_indicators[None], size)[..., :lags]
@@ -181,7 +185,7 @@ def _correlations(one: Trace, other: Trace, lags: int) -> tuple[Floats, Floats]:
     framed = np.zeros((3, length))
     framed[:, ahead : ahead + len(one.watts)] = one.watts, one.watts**2, one.known
     begin = ahead + shift - lags
-    size = next_fast_len(length + len(other.watts), real=True)
+    size = _fast_length(length + len(other.watts))
     spectra = rfft(framed, size)
     mine = np.conj(rfft(np.stack([other.watts, other.watts**2, other.known]), size))
 

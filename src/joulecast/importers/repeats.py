@@ -26,6 +26,7 @@ _TELLING = 20
 """So many readings in a row are not the same by chance in two runs."""
 
 _HALF, _FLOOR, _ALIKE = 1.6, 1.25, 1.45
+_NO_LOAD = 1.4
 _LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)
 
 
@@ -178,10 +179,11 @@ def copied(repeats: Sequence[Repeat]) -> dict[str, str]:
 
 
 def unlike_platform(repeats: Iterable[Repeat]) -> dict[str, str]:
-    """Runs of settings that read half or double of what their platform reads, each with the reason.
+    """Runs of settings that read half or double of what their platform reads, or its idle, each with
+    the reason.
 
-    Both under load and at its lowest, against the median of at least two other settings: a light
-    workload takes less under load, and the idle of a node stays what it is.
+    Half or double both under load and at its lowest, against the median of at least two other
+    settings: a light workload takes less under load, and the idle of a node stays what it is.
     """
     platforms: dict[tuple[str, str], dict[tuple[str, ...], list[Repeat]]] = defaultdict(
         lambda: defaultdict(list)
@@ -202,14 +204,19 @@ def unlike_platform(repeats: Iterable[Repeat]) -> dict[str, str]:
             others = [level for other, level in levels.items() if other != setting]
             usual_w = median(level[0] for level in others)
             load = load_w / usual_w
-            floor = floor_w / max(median(level[1] for level in others), 1.0)
+            usual_floor_w = median(level[1] for level in others)
+            floor = floor_w / max(usual_floor_w, 1.0)
+            idle = load_w < _NO_LOAD * usual_floor_w and load < 1 / _HALF
             low = load < 1 / _HALF and floor < 1 / _FLOOR
             high = load > _HALF and floor > _FLOOR
-            if (low or high) and 1 / _ALIKE <= floor / load <= _ALIKE:
-                for repeat in settings[setting]:
-                    found[repeat.place.run] = (
-                        f"unlike its platform: reads {load:.2f} times what {platform} reads in its "
-                        f"{len(others)} other settings under load ({load_w:.4g} against {usual_w:.4g} W), "
-                        f"and {floor:.2f} times at its lowest"
-                    )
+            scaled = (low or high) and 1 / _ALIKE <= floor / load <= _ALIKE
+            if not (scaled or idle):
+                continue
+            how = f"{floor:.2f} times" if scaled else "as much as they do"
+            for repeat in settings[setting]:
+                found[repeat.place.run] = (
+                    f"unlike its platform: reads {load:.2f} times what {platform} reads in its "
+                    f"{len(others)} other settings under load ({load_w:.4g} against {usual_w:.4g} W), "
+                    f"and {how} at its lowest"
+                )
     return found

@@ -77,6 +77,16 @@ def usual_spacing(t_s: Floats) -> float | None:
     return float(np.median(steps)) if len(steps) else None
 
 
+def without_odd_ones(watts: Floats) -> Floats:
+    """Each reading's median with its two neighbours: what a single odd one says is left out."""
+    if len(watts) < 3:
+        return watts
+    # Without a fourth copy of the readings.
+    low, high = np.minimum(watts[:-2], watts[1:-1]), np.maximum(watts[:-2], watts[1:-1])
+    middle = np.maximum(low, np.minimum(high, watts[2:]))
+    return np.concatenate([middle[:1], middle, middle[-1:]])
+
+
 def mark_shared(meters: Sequence[MeterLog], infos: Sequence[MeterInfo], findings: Findings) -> None:
     """Note which nodes have the same readings: several supplies behind one meter.
 

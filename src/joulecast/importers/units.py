@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.signal import medfilt
 
-from joulecast.importers.traps import Findings, Floats, MeterLog
+from joulecast.importers.traps import Findings, Floats, MeterLog, without_odd_ones
 
 _PER_ACCELERATOR_W = (100.0, 2500.0)
-_ANY_NODE_W = (50.0, 50e3)
-"""Where the number of accelerators is not known."""
+_ANY_NODE_W, _USUAL_NODE_W = (50.0, 50e3), (400.0, 25e3)
+"""Where the number of accelerators is not known: what is possible, and what is likely enough to say that a
+unit is another because of it."""
 
 _NAME_PLATES_W = (
     (r"GB200|GB300", 1200.0),
@@ -51,21 +51,28 @@ _LOADED, _IDLE = 1.5, 1.15
 
 @dataclass(frozen=True)
 class Bounds:
-    """Watts between which a node under load lies, and whose bounds these are."""
+    """Watts between which a node under load lies, whose bounds these are, and between which it has to
+    lie for a unit to be believed."""
 
     least_w: float
     most_w: float
     of: str
+    usual_w: tuple[float, float]
 
     def hold(self, watts: float) -> bool:
         """Whether a node may draw so much."""
         return self.least_w <= watts <= self.most_w
 
+    def unit(self, watts: float) -> str | None:
+        """The unit in which a node under load gives this number."""
+        least_w, most_w = self.usual_w
+        return next((u for u, f in _SCALES.items() if least_w <= f * watts <= most_w), None)
+
 
 def bounds_of(accelerators_per_node: int | None, accelerator: str | None) -> Bounds:
     """The bounds of a node with so many accelerators of that name, as far as these are known."""
     if accelerators_per_node is None:
-        return Bounds(*_ANY_NODE_W, "a node under load")
+        return Bounds(*_ANY_NODE_W, "a node under load", _USUAL_NODE_W)
     count = accelerators_per_node
     least_w, most_w = (count * watts for watts in _PER_ACCELERATOR_W)
     of = f"a node of {count} accelerators under load"
@@ -75,7 +82,7 @@ def bounds_of(accelerators_per_node: int | None, accelerator: str | None) -> Bou
             most_w = min(most_w, max(1000.0, _MOST_OF_PLATE * count * plate_w))
             of = f"a node of {count} accelerators of {plate_w:g} W under load"
             break
-    return Bounds(least_w, most_w, of)
+    return Bounds(least_w, most_w, of, (least_w, most_w))
 
 
 def load_w(meter: MeterLog, run_s: tuple[float, float] | None) -> float | None:
@@ -123,7 +130,7 @@ def in_watts(
         elif bounds.hold(usual_w):
             right.append(meter)
         else:
-            unit = next((u for u, f in _SCALES.items() if bounds.hold(f * usual_w)), None)
+            unit = bounds.unit(usual_w)
             if unit is not None and _resolution(meter.watts) <= _COARSEST * usual_w:
                 findings.remark(
                     f"readings in {unit}", f"{meter.file}: {usual_w:.4g} under load, taken as such"
@@ -143,7 +150,7 @@ def in_watts(
 
 def _levels(meter: MeterLog) -> Floats:
     """Low, usual and high watts of a meter, single odd readings apart."""
-    watts = medfilt(meter.watts[np.isfinite(meter.watts)], 3)[1:-1]
+    watts = without_odd_ones(meter.watts[np.isfinite(meter.watts)])
     levels: Floats = np.quantile(watts, (0.02, 0.5, 0.99))
     return levels
 
