@@ -38,14 +38,14 @@ def _course(shape: str, chance: np.random.Generator) -> tuple[list[str], list[tu
         stop_s = at_s + chance.uniform(70, 110)
         done_s = stop_s + chance.uniform(14, 18)
         if shape == "epochs":
-            told, then = dict(epoch_num=number + 1), dict(epoch_num=number + 1)
+            counted, then = dict(epoch_num=number + 1), dict(epoch_num=number + 1)
             word = "epoch"
         else:
-            told, then = dict(samples_count=400 * number), dict(samples_count=400 * (number + 1))
+            counted, then = dict(samples_count=400 * number), dict(samples_count=400 * (number + 1))
             word = "block"
         lines += [
-            line(f"{word}_start", at_s, **told),
-            line(f"{word}_stop", stop_s, **told),
+            line(f"{word}_start", at_s, **counted),
+            line(f"{word}_stop", stop_s, **counted),
             line("eval_start", stop_s, **then),
             line("eval_stop", done_s, **then),
         ]

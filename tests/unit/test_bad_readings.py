@@ -9,6 +9,7 @@ from mlperf_fixtures import ZERO_MS, line
 
 from joulecast.errors import JoulecastError
 from joulecast.importers.clocks import aligned
+from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.lags import Course
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.importers.traps import Findings, MeterLog
@@ -152,6 +153,30 @@ def test_each_clock_of_its_own_is_set_against_the_other_nodes(seed, nodes):
     assert findings.polluted == []
     for meter, (t_s, _) in zip(found, run.readings.values(), strict=True):
         assert np.abs(meter.t_s - t_s).max() <= 6.0
+
+
+_NUMBERS = st.one_of(
+    st.floats(-1e4, 1e6),
+    st.sampled_from([0.0, np.nan, 1e15, -1e15, 6000.0, 2500.0]),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    readings=st.lists(st.lists(st.tuples(st.floats(-1e9, 1e9), _NUMBERS), max_size=60), max_size=3),
+    even=st.booleans(),
+    stop_s=st.floats(1, 1e6),
+)
+def test_nothing_in_the_readings_makes_the_import_fail(readings, even, stop_s):
+    meters = []
+    for node, pairs in enumerate(readings):
+        t_s = np.array([2.0 * n if even else t for n, (t, _) in enumerate(pairs)])
+        meters.append(MeterLog(f"node_{node}", "f", t_s, np.array([w for _, w in pairs])))
+    run = ForeignRun("r", "c", "s", "b", "x", {"path": "p"}, start_s=0.0, stop_s=stop_s)
+    run.meters = meters
+    run.intervals = [Interval("evaluation", 1.0, stop_s / 2, stop_s)]
+    record, _ = record_of(run)
+    assert record.power["watts"].between(0, 100e3).all()
 
 
 def test_a_lag_that_leaves_part_of_the_run_unread_leaves_it_out():

@@ -21,7 +21,7 @@ _SMALLEST_PERIODS = 2.0
 """Meters average over a period, and nodes take seconds to reach full power: smaller lags are these."""
 _LEAST_COVERED = 0.95
 _EDGE_PERIODS = 3.0
-_AT_END, _OFF_PERIODS = 0.7, 5
+_LOADED, _AT_END, _OFF_PERIODS = 1.5, 0.25, 5
 _AT_LOAD = 0.85
 _ZONE_S, _FURTHEST_ZONE_S = 1800.0, 14 * 3600.0
 
@@ -166,8 +166,10 @@ def _remark_end(
     for meter in meters:
         order = np.argsort(meter.t_s)
         t_s, watts = meter.t_s[order], np.nan_to_num(meter.watts[order])
-        load_w = float(np.quantile(watts, 0.75))
-        last_s = t_s[np.flatnonzero(watts > _AT_END * load_w)[-1]]
+        idle_w, load_w = float(watts.min()), float(np.quantile(watts, 0.75))
+        if load_w <= _LOADED * max(idle_w, 0.0):
+            continue
+        last_s = t_s[np.flatnonzero(watts > idle_w + _AT_END * (load_w - idle_w))[-1]]
         # It has to be seen to stay low.
         if t_s[-1] - max(last_s, stop_s) < _OFF_PERIODS * period_s:
             continue

@@ -125,6 +125,12 @@ class Lag:
     clear: bool
 
 
+def _least_apart(left: Floats, lags_s: Floats, best: int, apart_s: float) -> float:
+    """What the next best lag leaves; 0, as the best, where the grid is too coarse to have another."""
+    apart = left[np.abs(lags_s - lags_s[best]) > apart_s]
+    return float(apart.min()) if len(apart) else 0.0
+
+
 def _fast_length(least: int) -> int:
     """A power of two, or three quarters of one."""
     power = 1 << (least - 1).bit_length()
@@ -166,11 +172,11 @@ def lag_behind(course: Course, traces: Sequence[Trace]) -> Lag:
         left += (1 - explained.sum(0) / (trace.watts**2).sum()) / len(traces)
     best = int(np.argmin(left))
     apart_s = max(_APART_S, abs(lags_s[best]) / 2)
-    others = left[np.abs(lags_s - lags_s[best]) > apart_s].min()
-    contrast = np.mean([math.sqrt(t.watts.var()) / t.load_w for t in traces])
+    others = _least_apart(left, lags_s, best, apart_s)
+    contrast = np.mean([math.sqrt(t.watts.var()) / max(t.load_w, 1.0) for t in traces])
     sharp = (
         left[best] <= _UNEXPLAINED
-        and others >= _NEXT_BEST * left[best]
+        and others > _NEXT_BEST * left[best]
         and contrast >= _LEAST_CONTRAST
     )
     return Lag(float(lags_s[best]), bool(sharp), bool(sharp and left[steps] >= _GAIN * left[best]))
@@ -211,6 +217,6 @@ def lag_between(one: Trace, other: Trace) -> Lag:
     lags_s = grid_s * np.arange(-lags, lags + 1)
     best = int(np.argmax(correlation))
     left = 1 - correlation
-    others = left[np.abs(lags_s - lags_s[best]) > _APART_S].min()
-    sharp = correlation[best] >= _LEAST_CORRELATION and others >= _NEXT_BEST * left[best]
+    others = _least_apart(left, lags_s, best, _APART_S)
+    sharp = correlation[best] >= _LEAST_CORRELATION and others > _NEXT_BEST * left[best]
     return Lag(float(lags_s[best]), bool(sharp), bool(sharp and left[lags] >= _GAIN * left[best]))

@@ -41,7 +41,7 @@ _LEAST_FROZEN, _TIMES_LIKELY = 8, 3
 _MOST_FROZEN = 0.02
 
 _OVER_IDLE, _UNDER_IDLE = 1.1, 0.8
-_BESIDE_S, _LEAST_BESIDE = 10.0, 5
+_OUTSIDE_S, _LEAST_OUTSIDE = 10.0, 5
 
 _JITTER_PERIODS = 0.5
 """After a gap meters catch up, and a reading may be stamped up to 0.24 s before the one in front of
@@ -209,9 +209,9 @@ def _check_load(
 ) -> None:
     """Find readings that are not of this training: a node in it draws more than an idle one."""
     inside = watts[(t_s >= run_s[0]) & (t_s <= run_s[1])]
-    sides = (watts[t_s < run_s[0] - _BESIDE_S], watts[t_s > run_s[1] + _BESIDE_S])
-    idle = [float(np.quantile(w, 0.05)) for w in sides if len(w) >= _LEAST_BESIDE]
-    if not idle or len(inside) < _LEAST_BESIDE:
+    sides = (watts[t_s < run_s[0] - _OUTSIDE_S], watts[t_s > run_s[1] + _OUTSIDE_S])
+    idle = [float(np.quantile(w, 0.05)) for w in sides if len(w) >= _LEAST_OUTSIDE]
+    if not idle or len(inside) < _LEAST_OUTSIDE:
         return
     idle_w, load_w = min(idle), float(np.quantile(inside, 0.9))
     lower = int((inside < _UNDER_IDLE * idle_w).sum())
@@ -220,7 +220,7 @@ def _check_load(
             "not under load",
             f"{name}: {load_w:.4g} W in the run, {idle_w:.4g} W before or after it",
         )
-    elif lower > max(_LEAST_BESIDE, _MOST_FROZEN * len(inside)):
+    elif lower > max(_LEAST_OUTSIDE, _MOST_FROZEN * len(inside)):
         findings.pollute(
             "below idle",
             f"{name}: {lower} readings in the run below {_UNDER_IDLE:g} of the {idle_w:.4g} W before "
