@@ -71,9 +71,7 @@ def repeat_of(place: RunPlace, meters: Iterable[CheckedMeter], work: int) -> Rep
         _mean(float(m.watts.min()) for m in read),
         next((m.info.supply for m in read), None),
         frozenset(
-            hash(m.watts.tobytes())
-            for m in read
-            if len(m.watts) >= _TELLING and np.ptp(m.watts) > 0
+            _digest(m.watts) for m in read if len(m.watts) >= _TELLING and np.ptp(m.watts) > 0
         ),
     )
 

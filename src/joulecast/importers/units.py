@@ -107,7 +107,9 @@ def _only(meter: MeterLog) -> str | None:
     if len(steps) < 2 * _LEAST_READINGS:
         return None
     up, down = float(np.mean(steps > 0)), float(np.mean(steps < 0))
-    if max(up, down) < _STEADILY:
+    # Watts climb by little in all, a count by as much as it holds.
+    climb = abs(float(steps[steps > 0].sum() if up > down else steps[steps < 0].sum()))
+    if max(up, down) < _STEADILY or climb < abs(float(np.nanmedian(meter.watts))):
         return None
     return "rise" if up > down else "fall"
 
