@@ -289,6 +289,7 @@ KINDS: dict[str, Corruption] = {
     "one node in kW": _watts(lambda w: np.round(w / 1000, 3), "second"),
     "one node halved": _watts(lambda w: np.round(w / 2), "second"),
     "one node doubled": _watts(lambda w: w * 2, "second"),
+    "one node at 1.5": _watts(lambda w: np.round(1.5 * w), "second"),
     "register wraps": _watts(lambda w: w % 4096),
     "counter for watts": _counter(lambda joules: joules),
     "small counter for watts": _counter(lambda joules: np.round(joules / 3600)),

@@ -155,7 +155,7 @@ def lag_behind(course: Course, traces: Sequence[Trace]) -> Lag:
     """
     grid_s = traces[0].grid_s
     steps = int(_REACH_S / grid_s)
-    lags_s = grid_s * np.arange(steps, -steps - 1, -1)
+    lags_s = grid_s * np.arange(steps, -steps - 1, -1, dtype=float)
     least = max(1.0, 2.0 / grid_s)
     left = np.zeros(len(lags_s))
     for trace in traces:
@@ -214,7 +214,7 @@ def lag_between(one: Trace, other: Trace) -> Lag:
     grid_s = one.grid_s
     lags = int(_REACH_AMONG_S / grid_s)
     correlation, _ = _correlations(one, other, lags)
-    lags_s = grid_s * np.arange(-lags, lags + 1)
+    lags_s = grid_s * np.arange(-lags, lags + 1, dtype=float)
     best = int(np.argmax(correlation))
     left = 1 - correlation
     others = _least_apart(left, lags_s, best, _APART_S)

@@ -45,7 +45,7 @@ _LEAST_READINGS = 10
 _STEADILY = 0.75
 """A third of a meter's steps go either way; of a counter's one in a hundred goes back."""
 
-_ALIKE, _UNLIKE = 1.25, 1.6
+_ALIKE, _UNLIKE, _UNLIKE_OF_TWO = 1.2, 1.4, 1.6
 _LOADED, _IDLE = 1.5, 1.15
 
 
@@ -167,11 +167,12 @@ def _compare(meters: Sequence[MeterLog], findings: Findings) -> None:
         return
     levels = np.stack([_levels(meter) for meter in meters])
     usual = np.median(levels, axis=0) if len(meters) > 2 else levels.max(axis=0)
+    unlike = _UNLIKE if len(meters) > 2 else _UNLIKE_OF_TWO
     for meter, own in zip(meters, levels, strict=True):
         ratios = own / np.maximum(usual, 1.0)
         low, high = float(ratios.min()), float(ratios.max())
         alike = high <= _ALIKE * low
-        if alike and not 1 / _UNLIKE <= float(np.median(ratios)) <= _UNLIKE:
+        if alike and not 1 / unlike <= float(np.median(ratios)) <= unlike:
             findings.pollute(
                 "unlike the other nodes",
                 f"{meter.file} reads {float(np.median(ratios)):.2g} times what they do all along",
