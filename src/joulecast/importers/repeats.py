@@ -128,8 +128,8 @@ def outliers(repeats: Iterable[Repeat]) -> dict[str, str]:
 
 
 def _moments(repeats: Iterable[Repeat]) -> list[list[Repeat]]:
-    """Repeats that are one run: of one benchmark, in two submissions, from and to the same
-    millisecond; without dates also with the same readings."""
+    """Repeats that are one run: of one benchmark, from and to the same millisecond, in two
+    submissions; without dates, or in one submission, also with the same readings."""
     groups: dict[tuple[object, ...], list[Repeat]] = defaultdict(list)
     for repeat in repeats:
         place = repeat.place
@@ -139,11 +139,17 @@ def _moments(repeats: Iterable[Repeat]) -> list[list[Repeat]]:
             groups[place.setting[2], *when].append(repeat)
         elif repeat.readings:
             groups[place.setting[2], start_s, stop_s, repeat.readings].append(repeat)
-    return [
-        alike
-        for alike in groups.values()
-        if len({repeat.place.setting[:2] for repeat in alike}) == len(alike) > 1
-    ]
+    twins = []
+    for alike in groups.values():
+        if len({repeat.place.setting[:2] for repeat in alike}) == len(alike):
+            twins.append(alike)
+            continue
+        # One folder with one run twice, and not repeats whose dates mean nothing.
+        by_readings: dict[frozenset[int], list[Repeat]] = defaultdict(list)
+        for repeat in alike:
+            by_readings[repeat.readings].append(repeat)
+        twins += [same for readings, same in by_readings.items() if readings]
+    return [alike for alike in twins if len(alike) > 1]
 
 
 def there_twice(repeats: Iterable[Repeat]) -> dict[str, str]:
