@@ -8,10 +8,15 @@ start and stop and a generator of chance, and gives the readings as a faulty log
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from mlperf_fixtures import ZERO_MS, line, power_lines, result_lines, write_lines
 from numpy.typing import NDArray
+
+from joulecast.errors import JoulecastError
+from joulecast.importers.mlperf import import_mlperf
+from joulecast.records.record import RunRecord, read_record
 
 Floats = NDArray[np.float64]
 Readings = dict[str, tuple[Floats, Floats]]
@@ -319,3 +324,56 @@ KINDS: dict[str, Corruption] = {
     "nodes copied": _copies,
 }
 """All corruptions by name. Those of one node change the second."""
+
+CORRECTED = {
+    "kW for W": "readings in kW",
+    "mW for W": "readings in mW",
+    "one node in kW": "readings in kW",
+    "clocks shifted by 20 s": "clock shifted",
+    "clocks shifted by 60 s": "clock shifted",
+    "clocks shifted by -20 s": "clock shifted",
+    "a lag for each node": "clock shifted",
+    "another time zone": "another time zone",
+    "stamps in seconds": "stamps in seconds",
+}
+"""Corruptions whose cause is certain, so that the run stays, with the remark that says so."""
+
+REMARKED = {"nodes copied": "shared meters"}
+"""What a meter of several nodes looks like as well."""
+
+
+def kinds_of(texts: list[str]) -> set[str]:
+    """The kinds of remarks or of reasons."""
+    return {text.split(":")[0] for text in texts}
+
+
+def imported(source: Path, out: Path) -> list[RunRecord]:
+    """All records by system and repeat, whatever is left of them."""
+    try:
+        import_mlperf(source, out)
+    except JoulecastError as error:
+        assert "no run is left for fits" in str(error)
+    records = [read_record(folder) for folder in out.iterdir()]
+    return sorted(records, key=lambda r: (r.info.spec.platform.name, r.info.spec.repeat))
+
+
+def is_found(kind: str, record: RunRecord) -> bool:
+    """Whether a corrupted run is left out, or has the remark that names what is wrong."""
+    named = {CORRECTED.get(kind), REMARKED.get(kind)} - {None}
+    return bool(record.info.polluted) or bool(named & kinds_of(record.info.remarks))
+
+
+def found_table(folder: Path, **shape: Any) -> list[dict[str, Any]]:
+    """Kinds of corruption, each with whether it is found in one run of five and in all five, and how
+    many clean runs it costs; ``shape`` as for :func:`write_repeats`."""
+    rows = []
+    for kind, corruption in KINDS.items():
+        row: dict[str, Any] = {"kind": kind, "clean_lost": 0}
+        for name, faulty in (("one_run", 1), ("all_repeats", 5)):
+            place = folder / f"{name}-{len(rows)}"
+            write_repeats(place / "in", corruption, faulty, **shape)
+            records = imported(place / "in", place / "out")
+            row[name] = all(is_found(kind, record) for record in records[:faulty])
+            row["clean_lost"] += sum(bool(r.info.polluted) for r in records[faulty:])
+        rows.append(row)
+    return rows
