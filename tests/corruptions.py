@@ -335,6 +335,7 @@ CORRECTED = {
     "a lag for each node": "clock shifted",
     "another time zone": "another time zone",
     "stamps in seconds": "stamps in seconds",
+    "stamps twice": "stamps twice",
 }
 """Corruptions whose cause is certain, so that the run stays, with the remark that says so."""
 

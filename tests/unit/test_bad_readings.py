@@ -165,6 +165,33 @@ def test_a_lag_that_leaves_part_of_the_run_unread_leaves_it_out():
     )
 
 
+def test_a_job_that_waits_after_the_start_is_no_lag(tmp_path):
+    """With nothing read after the end, a minute of waiting looks as if all were a minute late."""
+    run = metered_run(12)
+    readings = {}
+    for node, (t_s, watts) in run.readings.items():
+        keep = t_s <= run.run_s[1] + 4
+        waits = (t_s > run.run_s[0]) & (t_s < run.run_s[0] + 60)
+        readings[node] = t_s[keep], np.where(waits, watts[0] + t_s % 7, watts)[keep]
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    assert record.info.polluted == [] and "clock shifted" not in kinds_of(record.info.remarks)
+
+
+def test_a_job_that_warms_up_before_the_start_is_under_load(tmp_path):
+    run = metered_run(13)
+    readings = {
+        node: (
+            t_s[t_s <= run.run_s[1]],
+            np.where(t_s < run.run_s[0], 6200 + t_s % 7, watts)[t_s <= run.run_s[1]],
+        )
+        for node, (t_s, watts) in run.readings.items()
+    }
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    assert record.info.polluted == []
+
+
 def test_nodes_that_evaluate_while_others_train_are_not_moved_nor_lost(tmp_path):
     """A node that waits, and works only in evaluations, reads unlike the others and rightly so."""
     run = metered_run(5)
