@@ -136,7 +136,7 @@ def tables(folder: Path) -> None:
         events += [(run, "epoch", n, 10.0 + 50 * n, 55.0 + 50 * n) for n in range(2)]
         events += [(run, "eval", n, 55.0 + 50 * n, 60.0 + 50 * n) for n in range(2)]
         power += [
-            (run, f"node_{n}", float(t), 1000.0 + t + 7 * n)
+            (run, f"node_{n}", float(t), 1000.0 + t * ord(run) % 50 + 7 * n)
             for n in range(2)
             for t in range(0, 120, 5)
         ]

@@ -238,9 +238,9 @@ class _Meter:
 def _meters(record: RunRecord) -> list[_Meter]:
     """The meters that count: those that were read over most of the run."""
     start_s, stop_s = record.info.outcome.start_s, record.info.outcome.stop_s
-    source = record.info.energy_source
-    used = [m.node for m in record.info.meters if m.available and m.source == source]
-    power = record.power
+    metering = record.info.metering
+    used = {m.node for m in metering.meters}
+    power = record.power[record.power["meter"].isin({m.meter for m in metering.meters})]
     codes, nodes = pd.factorize(power["node"])
     t_s, watts = power["t_s"].to_numpy(float), power["watts"].to_numpy(float)
     meters = []

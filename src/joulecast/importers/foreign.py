@@ -13,22 +13,16 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.files.reading import validated
-from joulecast.importers.traps import (
-    NODE_METER,
-    SWITCH_METER,
-    CheckedMeter,
-    Findings,
-    MeterLog,
-    Repeat,
-    checked,
-    mark_shared,
-    repeat_of,
-    usual_spacing,
-)
+from joulecast.importers.clocks import aligned
+from joulecast.importers.lags import Course
+from joulecast.importers.readings import NODE_METER, CheckedMeter, checked, checked_switch
+from joulecast.importers.repeats import Repeat, RunPlace, repeat_of
+from joulecast.importers.traps import Findings, MeterLog, mark_shared, usual_spacing
+from joulecast.importers.units import bounds_of, in_watts
 from joulecast.importers.work import Interval, work_of
 from joulecast.platforms import Platform
 from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
-from joulecast.records.metering import MeterInfo
+from joulecast.records.metering import ESTIMATED_SWITCH, MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import Foreign, RunSpec
 
@@ -47,8 +41,9 @@ class ForeignRun:
     initialisation.
 
     ``nodes`` is what the submission says of their number, ``missing_nodes`` the names of those that
-    should have a file and have none. ``estimates`` are constant figures for switches: node, time (NaN
-    if it means nothing) and watts. ``findings`` holds what reading the files brought to light.
+    should have a file and have none. ``switches`` are meters of the network, ``estimates`` constant figures
+    for it: node, time (NaN if it means nothing) and watts. ``zero_ms`` is the zero of the run clock since
+    the epoch, where the log has it. ``findings`` holds what reading the files brought to light.
     """
 
     run: str
@@ -69,10 +64,12 @@ class ForeignRun:
     stop_s: float | None = None
     status: str | None = None
     started_utc: str = ""
+    zero_ms: float | None = None
     versions: dict[str, str | None] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
     meters: list[MeterLog] = field(default_factory=list)
     missing_nodes: list[str] = field(default_factory=list)
+    switches: list[MeterLog] = field(default_factory=list)
     estimates: list[tuple[str, float, float]] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
 
@@ -102,11 +99,13 @@ def _leave_out_what_cannot_be(run: ForeignRun) -> None:
     if len(known) < len(run.intervals):
         run.findings.remark("garbled", f"the times of {len(run.intervals) - len(known)} phases")
         run.intervals = known
-    for place, meter in enumerate(run.meters):
-        good = np.abs(meter.t_s) <= _LONGEST_S
-        if not good.all():
-            run.findings.remark("garbled", f"{meter.file}: {int((~good).sum())} times of readings")
-            run.meters[place] = replace(meter, t_s=meter.t_s[good], watts=meter.watts[good])
+    for meters in (run.meters, run.switches):
+        for place, meter in enumerate(meters):
+            good = np.abs(meter.t_s) <= _LONGEST_S
+            if not good.all():
+                text = f"{meter.file}: {int((~good).sum())} times of readings"
+                run.findings.remark("garbled", text)
+                meters[place] = replace(meter, t_s=meter.t_s[good], watts=meter.watts[good])
     run.estimates = [e for e in run.estimates if not abs(e[1]) > _LONGEST_S]
 
 
@@ -135,11 +134,21 @@ def _judge_course(run: ForeignRun) -> None:
         )
 
 
+def _judged_meters(run: ForeignRun) -> list[CheckedMeter]:
+    """The meters of the nodes: in watts, on the run's clock, and without what cannot be believed."""
+    bounds = bounds_of(run.accelerators_per_node, run.accelerator or run.system)
+    logs = in_watts(run.meters, bounds, run.run_s, run.findings)
+    if run.run_s is not None:
+        course = Course(run.run_s, run.init_s, run.intervals)
+        logs = aligned(logs, course, run.findings)
+    return [checked(meter, run.run_s, run.findings) for meter in logs]
+
+
 def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
     """The record of a run, and what is compared with its repeats if it is not polluted already."""
     _leave_out_what_cannot_be(run)
     _judge_course(run)
-    meters = [checked(meter, run.run_s, run.findings) for meter in run.meters]
+    meters = _judged_meters(run)
     infos = [meter.info for meter in meters]
     mark_shared(run.meters, infos, run.findings)
     infos += [
@@ -168,8 +177,10 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
         reached_target=None if run.status is None else run.status == "success",
     )
     names = [info.node for info in infos] or [f"node_{n}" for n in range(spec.nodes)]
+    switches = [checked_switch(meter, run.findings) for meter in run.switches]
+    infos += [switch.info for switch in switches]
     infos += [
-        MeterInfo(node=node, meter=SWITCH_METER, available=True, source="estimated", readings=1)
+        MeterInfo(node=node, meter=ESTIMATED_SWITCH, available=True, source="estimated", readings=1)
         for node, _, _ in run.estimates
     ]
     info = RunInfo(
@@ -190,14 +201,19 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
     record = RunRecord(
         info,
         stages=pd.DataFrame(columns=list(STAGE_COLUMNS)),
-        power=_power(meters, run.estimates),
+        power=_power([*meters, *switches], run.estimates),
         activity=pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
         phases=work.phases,
     )
     if info.polluted or run.run_s is None:
         return record, None
-    setting = (run.campaign, run.system, run.benchmark, str(spec.nodes))
-    return record, repeat_of(run.run, setting, meters, run.run_s, work.total)
+    place = RunPlace(
+        run.run,
+        (run.campaign, run.system, run.benchmark, str(spec.nodes)),
+        run.run_s,
+        run.zero_ms,
+    )
+    return record, repeat_of(place, meters, work.total)
 
 
 def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
@@ -230,13 +246,13 @@ def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
 def _power(meters: list[CheckedMeter], estimates: list[tuple[str, float, float]]) -> pd.DataFrame:
     frames = [
         pd.DataFrame(
-            {"node": m.info.node, "meter": NODE_METER, "t_s": m.t_s, "watts": m.watts}
+            {"node": m.info.node, "meter": m.info.meter, "t_s": m.t_s, "watts": m.watts}
         ).assign(joules=np.nan)
         for m in meters
         if len(m.t_s)
     ]
     if estimates:
-        rows = [(node, SWITCH_METER, t_s, watts, np.nan) for node, t_s, watts in estimates]
+        rows = [(node, ESTIMATED_SWITCH, t_s, watts, np.nan) for node, t_s, watts in estimates]
         frames.append(pd.DataFrame(rows, columns=list(POWER_COLUMNS)))
     if not frames:
         return pd.DataFrame(columns=list(POWER_COLUMNS)).astype(

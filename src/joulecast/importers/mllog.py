@@ -61,7 +61,8 @@ class PowerLog:
     """A power file as logged: times (ms since the epoch) and watts of its readings in file order.
 
     ``estimates`` are constant figures that were not measured, as (ms, watts); ``conversion_eff`` is the
-    supply's efficiency that the submitter names (it is not applied to the readings).
+    supply's efficiency that the submitter names (it is not applied to the readings), ``measured`` what
+    it says was metered (``AC``, ``DC``).
     """
 
     time_ms: NDArray[np.float64]
@@ -69,6 +70,7 @@ class PowerLog:
     start_ms: float | None = None
     stop_ms: float | None = None
     conversion_eff: float | None = None
+    measured: str | None = None
     estimates: list[tuple[float, float]] = field(default_factory=list)
     broken_lines: list[int] = field(default_factory=list)
 
@@ -166,5 +168,6 @@ def read_power(content: bytes) -> PowerLog:
             log.stop_ms = event.time_ms
         elif event.key == "conversion_eff":
             log.conversion_eff = number(event.value)
+            log.measured = str(event.metadata.get("measurement_type", ""))
     log.time_ms, log.watts = np.array(time_ms, dtype=float), np.array(watts, dtype=float)
     return log

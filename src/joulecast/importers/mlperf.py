@@ -18,11 +18,11 @@ from joulecast.errors import JoulecastError
 from joulecast.files.writing import directory_added_to, written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.mlperf_tables import are_tables, read_tables
+from joulecast.importers.repeats import Repeat, copied, outliers, there_twice, unlike_platform
 from joulecast.importers.repository import git_tree, is_repository
 from joulecast.importers.run_files import runs_of
 from joulecast.importers.sources import FolderTree, Tree
 from joulecast.importers.submission import read_run
-from joulecast.importers.traps import Repeat, outliers
 from joulecast.records.record import read_info, write_record
 
 
@@ -169,22 +169,24 @@ def _written(runs: Iterable[ForeignRun], out: Path) -> list[_Note]:
 
 
 def _summary(notes: list[_Note], out: Path) -> ImportSummary:
-    unlike = outliers(note.repeat for note in notes if note.repeat is not None)
+    repeats = [note.repeat for note in notes if note.repeat is not None]
+    compared = [f(repeats) for f in (outliers, unlike_platform, there_twice, copied)]
     summary = ImportSummary(out, runs=len(notes))
     for note in sorted(notes, key=lambda note: note.run):
         polluted = list(note.polluted)
-        if note.run in unlike:
-            polluted.append(unlike[note.run])
-            _mark(out / note.run, unlike[note.run])
+        reasons = [found[note.run] for found in compared if note.run in found]
+        if reasons:
+            polluted += reasons
+            _mark(out / note.run, reasons)
         if polluted:
             summary.left_out[note.run] = polluted
         summary.traps.update({_kind(text) for text in note.remarks})
     return summary
 
 
-def _mark(folder: Path, reason: str) -> None:
+def _mark(folder: Path, reasons: list[str]) -> None:
     info = read_info(folder)
-    info.polluted.append(reason)
+    info.polluted += reasons
     with written_aside(folder / "run.json") as partial:
         partial.write_text(info.model_dump_json(indent=1) + "\n")
 

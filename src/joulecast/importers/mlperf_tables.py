@@ -175,7 +175,11 @@ def _add_power(run: ForeignRun, power: pd.DataFrame | None) -> None:
             watts, t_s = _numbers(readings["watts"]), _numbers(readings["t_s"])
             name = str(meter)
             if name.startswith("sw_"):
-                if watts[0] >= 0:
+                if np.isfinite(t_s).sum() > 1:
+                    known = np.isfinite(t_s)
+                    file = f"power.csv, {name}"
+                    run.switches.append(MeterLog(name, file, t_s[known], watts[known]))
+                elif watts[0] >= 0:
                     switch_remark(f"power.csv, {name}", watts[0], None, None, run.findings)
                     run.estimates.append((name, float(t_s[0]), float(watts[0])))
                 continue

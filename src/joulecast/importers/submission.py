@@ -20,8 +20,12 @@ from joulecast.importers.run_files import RunFiles, printable
 from joulecast.importers.sources import Tree
 from joulecast.importers.traps import Findings, MeterLog, switch_remark, utc
 from joulecast.importers.work import intervals_of
+from joulecast.records.metering import Supply
 
 CAMPAIGN = "mlperf"
+
+_SAME_ERA = 0.01
+"""Half a year in fifty-six."""
 
 _LEADING_COUNT = re.compile(r"(\d+)x", re.IGNORECASE)
 
@@ -120,6 +124,7 @@ def _course(run: ForeignRun, log: ResultLog) -> float | None:
     if zero is None:
         return None
     run.started_utc = utc(zero.time_ms)
+    run.zero_ms = zero.time_ms
 
     def seconds(time_ms: float) -> float:
         return (time_ms - zero.time_ms) / 1000
@@ -155,17 +160,48 @@ def _meters(run: ForeignRun, tree: Tree, files: RunFiles, zero_ms: float | None)
                 "truncated line",
                 f"{name}: line {log.broken_lines[0]} is no complete :::MLLOG line",
             )
-        if node.startswith("sw_"):
-            _switch(run, node, name, log, zero_ms)
-            continue
         if zero_ms is None and len(log.time_ms):
             zero_ms = float(log.time_ms[0])
-        t_s = (log.time_ms - (zero_ms or 0.0)) / 1000
-        run.meters.append(MeterLog(node, name, t_s, log.watts))
+        if zero_ms is not None:
+            _in_milliseconds(name, log, zero_ms, findings)
+        meter = MeterLog(
+            node,
+            name,
+            (log.time_ms - (zero_ms or 0.0)) / 1000,
+            log.watts,
+            _supply(log, run),
+            _efficiency(log),
+        )
+        if node.startswith("sw_"):
+            _switch(run, node, name, log, zero_ms)
+            if len(meter.t_s):
+                run.switches.append(meter)
+            continue
+        run.meters.append(meter)
         _judge_window(name, log, findings)
     metered = [int(meter.node.split("_")[1]) for meter in run.meters]
     if metered:
         _judge_number_of_files(run, metered)
+
+
+def _in_milliseconds(name: str, log: PowerLog, zero_ms: float, findings: Findings) -> None:
+    """Read stamps that are seconds since 1970 as such: no run was at once in 1970 and today."""
+    if len(log.time_ms) and abs(1000 * float(np.median(log.time_ms)) / zero_ms - 1) < _SAME_ERA:
+        findings.remark("stamps in seconds", f"{name}: taken as such, milliseconds are expected")
+        log.time_ms = 1000 * log.time_ms
+
+
+def _supply(log: PowerLog, run: ForeignRun) -> Supply | None:
+    """What was metered: as the power file says, else as the names of submitter and system do."""
+    said = (log.measured or "").upper()
+    words = re.split(r"[^A-Z]+", f"{run.campaign} {run.system}".upper())
+    kinds: tuple[Supply, ...] = ("AC", "DC")
+    of_name = [kind for kind in kinds if kind in words]
+    return next((kind for kind in kinds if kind == said), of_name[0] if len(of_name) == 1 else None)
+
+
+def _efficiency(log: PowerLog) -> float | None:
+    return log.conversion_eff if log.conversion_eff and 0 < log.conversion_eff <= 1 else None
 
 
 def _judge_window(name: str, log: PowerLog, findings: Findings) -> None:

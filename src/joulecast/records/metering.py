@@ -15,10 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
+Supply = Literal["AC", "DC"]
+
 _BEST_FIRST: tuple[EnergySource, ...] = (
     *("measured", "recorded", "imported", "simulated"),
     "estimated",
 )
+MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
+_NETWORK = (MEASURED_SWITCH, ESTIMATED_SWITCH)
+"""Kinds of meters of the network: kept, and never a part of what the nodes draw."""
 _NAMED = 5
 """A reason names this many nodes; the others are in ``checks.csv``."""
 
@@ -47,6 +52,8 @@ class MeterInfo(BaseModel):
     longest_gap_s: NonNegativeFloat | None = None
     coverage: float | None = Field(None, ge=0, le=1)
     shared_with: list[str] = []
+    supply: Supply | None = None
+    conversion_eff: float | None = Field(None, gt=0, le=1)
 
 
 @dataclass(frozen=True)
@@ -137,10 +144,11 @@ def metered(
         unusable: what is wrong with the readings of a meter, by node and meter.
     """
     # A meter that failed counts as there: a worse source does not take its place unseen.
-    there = [m for m in meters if m.source is not None and (m.available or nodes)]
+    of_nodes = [m for m in meters if kind_of(m.meter) not in _NETWORK]
+    there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
     source = next((s for s in _BEST_FIRST if any(m.source == s for m in there)), None)
     if source is None:
-        reasons = sorted({f"{m.meter}: {m.reason}" for m in meters if not m.available})
+        reasons = sorted({f"{m.meter}: {m.reason}" for m in of_nodes if not m.available})
         return Metering(None, (), (), "; ".join(reasons) or "no meter was asked for")
     of_source = [meter for meter in there if meter.source == source]
     usable: dict[str, dict[str, str | None]] = defaultdict(dict)

@@ -1,0 +1,284 @@
+"""One meter's readings over a run: which of them can be believed, and how much of the run they cover."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.importers.traps import Findings, Floats, MeterLog, usual_spacing
+from joulecast.power.integration import reading_quality
+from joulecast.records.metering import MEASURED_SWITCH, MeterInfo
+
+NODE_METER = "node_power"
+
+_ABSURD_W = 100e3
+"""No node draws more."""
+
+_FAILED_SHARE = 0.25
+"""A node in training does not fall below this share of its own median: idle with the job loaded is
+0.3 to 0.45 of it on 8-GPU nodes. A meter that does has failed."""
+
+_FAILED_ABOVE_W = 100.0
+"""Below this median a small reading is not evidence of anything."""
+
+_MOST_SPELLS, _MOST_FAILED = 5, 0.01
+"""A meter that fails again and again is not read between either, or its register wraps."""
+
+_GAP_PERIODS = 3
+_LARGEST_OUTAGE = 0.10
+_LEAST_COVERAGE = 0.5
+
+_LARGEST_CUT, _CUT_PERIODS = 0.05, 5
+_MOST_IN_GAPS = 0.25
+"""Shares of a run that may be without readings at either end, and in gaps: what a straight line
+between readings makes up for, and what it does not."""
+
+_LEAST_FROZEN, _TIMES_LIKELY = 8, 3
+_MOST_FROZEN = 0.02
+
+_OVER_IDLE, _UNDER_ONE_SIDE, _UNDER_IDLE = 1.1, 0.95, 0.8
+_OUTSIDE_S, _LEAST_OUTSIDE = 10.0, 5
+
+_JITTER_PERIODS = 0.5
+"""After a gap meters catch up, and a reading may be stamped up to 0.24 s before the one in front of
+it (2 s apart). What goes back further is a clock that was set."""
+
+
+@dataclass(frozen=True)
+class CheckedMeter:
+    """The readings that can be believed, in order of time, and what is known of the meter."""
+
+    t_s: Floats
+    watts: Floats
+    info: MeterInfo
+
+
+def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findings) -> CheckedMeter:
+    """Judge one node's meter, over the run from ``run_s[0]`` to ``run_s[1]`` where both are known.
+
+    What no meter of a node can read is dropped and counted as failed; the stamps stay as logged.
+    """
+    t_s, watts, name = meter.t_s, meter.watts, meter.file
+    info = MeterInfo(
+        node=meter.node,
+        meter=NODE_METER,
+        available=False,
+        source="imported",
+        supply=meter.supply,
+        conversion_eff=meter.conversion_eff,
+    )
+    if not len(t_s):
+        findings.pollute("node without readings", f"{name} holds none")
+        info.reason = f"{name} holds no reading"
+        return CheckedMeter(t_s, watts, info)
+    period_s = usual_spacing(t_s)
+    _check_order(t_s, period_s or 0.0, name, findings)
+    order = np.argsort(t_s, kind="stable")
+    t_s, watts = t_s[order], watts[order]
+    t_s, watts = _one_a_moment(t_s, watts, name, findings)
+    possible = (watts >= 0) & (watts <= _ABSURD_W)
+    if not possible.all():
+        wrong = watts[~possible]
+        worst = wrong[np.argmax(np.abs(np.nan_to_num(wrong)))]
+        example = f"such as {worst:g} W" if np.isfinite(worst) else "that are no number"
+        findings.pollute("absurd watts", f"{name}: {len(wrong)} readings {example}")
+    good = possible.copy()
+    inside = np.zeros(len(t_s), dtype=bool)
+    if run_s is not None:
+        inside = (t_s >= run_s[0]) & (t_s <= run_s[1])
+        loaded = inside & possible
+        usual_w = float(np.median(watts[loaded])) if loaded.any() else 0.0
+        if usual_w > _FAILED_ABOVE_W:
+            good &= ~(inside & (watts < _FAILED_SHARE * usual_w))
+    info.readings = int(good.sum())
+    info.failed_reads = len(t_s) - info.readings
+    if not info.readings:
+        info.reason = f"{name} holds no reading that a node's meter can give"
+        return CheckedMeter(t_s[good], watts[good], info)
+    info.available = True
+    if run_s is not None and period_s is not None:
+        _check_coverage(info, t_s, inside, good, run_s, period_s, name, findings)
+        _check_frozen(t_s[inside & good], watts[inside & good], run_s, name, findings)
+        _check_load(t_s[good], watts[good], run_s, name, findings)
+    elif run_s is not None:
+        findings.pollute("coverage", f"{name} holds a single reading")
+    return CheckedMeter(t_s[good], watts[good], info)
+
+
+def checked_switch(meter: MeterLog, findings: Findings) -> CheckedMeter:
+    """A switch's own readings, kept as what they are; they are not judged by a training's load."""
+    order = np.argsort(meter.t_s, kind="stable")
+    t_s, watts = meter.t_s[order], meter.watts[order]
+    good = (watts >= 0) & (watts <= _ABSURD_W)
+    findings.remark(
+        "switch readings",
+        f"{meter.file}: {int(good.sum())} of {len(watts)} kept, not counted with the nodes",
+    )
+    info = MeterInfo(
+        node=meter.node,
+        meter=MEASURED_SWITCH,
+        available=bool(good.any()),
+        source="imported",
+        reason=None if good.any() else f"{meter.file} holds no reading that a meter can give",
+        readings=int(good.sum()),
+        failed_reads=int((~good).sum()),
+        supply=meter.supply,
+        conversion_eff=meter.conversion_eff,
+    )
+    return CheckedMeter(t_s[good], watts[good], info)
+
+
+def _check_order(t_s: Floats, period_s: float, name: str, findings: Findings) -> None:
+    steps = np.diff(t_s)
+    if not (steps < 0).any():
+        return
+    back_s = -float(steps.min())
+    text = f"{name}: {int((steps < 0).sum())} stamps go back, by up to {back_s:.3f} s"
+    if back_s > _JITTER_PERIODS * period_s:
+        findings.pollute("non-monotonic stamps", text)
+    else:
+        findings.remark("stamps out of order", text)
+
+
+def _check_ends(
+    t_s: Floats, run_s: tuple[float, float], period_s: float, name: str, findings: Findings
+) -> None:
+    """Note what is missing before the first and after the last reading: no straight line leads there."""
+    for missing_s, end in ((t_s[0] - run_s[0], "start"), (run_s[1] - t_s[-1], "end")):
+        if missing_s <= _GAP_PERIODS * period_s:
+            continue
+        text = f"{name}: no reading for {missing_s:.0f} s at the {end} of the run"
+        if missing_s > max(_LARGEST_CUT * (run_s[1] - run_s[0]), _CUT_PERIODS * period_s):
+            findings.pollute("cut off", text)
+        else:
+            findings.remark("gaps", text)
+
+
+def _one_a_moment(
+    t_s: Floats, watts: Floats, name: str, findings: Findings
+) -> tuple[Floats, Floats]:
+    """Means of the readings that bear one stamp; lines that are there twice change nothing."""
+    other = (np.diff(t_s) == 0) & (np.diff(watts) != 0)
+    if not other.any():
+        return t_s, watts
+    findings.remark(
+        "stamps twice",
+        f"{name}: {int(other.sum())} of {len(t_s)} readings bear the time of another; "
+        "their mean counts",
+    )
+    moments, place, counts = np.unique(t_s, return_inverse=True, return_counts=True)
+    return moments, np.bincount(place, weights=watts) / counts
+
+
+def _check_frozen(
+    t_s: Floats, watts: Floats, run_s: tuple[float, float], name: str, findings: Findings
+) -> None:
+    """Find a meter that stands at one value for longer than its resolution makes likely.
+
+    ``n`` readings of which a share ``p`` equals the one before have a longest spell of equal ones of about
+    ``1 + log(n) / log(1/p)``; ``p`` is taken from what is not the longest spell.
+    """
+    t_s, first = np.unique(t_s, return_index=True)
+    watts = watts[first]
+    if len(watts) < _LEAST_FROZEN:
+        return
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(watts)) + 1, [len(watts)]])
+    lengths = np.diff(edges)
+    longest = int(lengths.max())
+    begin = int(edges[lengths.argmax()])
+    others = len(watts) - longest
+    equal = int((lengths - 1).sum()) - (longest - 1)
+    share = min(equal / others, 0.99) if others > _LEAST_FROZEN else 0.2
+    likely = 1 + math.log(len(watts)) / math.log(1 / max(share, 1 / len(watts)))
+    seconds = float(t_s[begin + longest - 1] - t_s[begin])
+    if longest < max(_LEAST_FROZEN, _TIMES_LIKELY * likely):
+        return
+    text = (
+        f"{name}: {longest} readings of {watts[begin]:g} W in a row, from {t_s[begin]:.0f} s on for "
+        f"{seconds:.0f} s; {likely:.0f} are likely"
+    )
+    if seconds > _MOST_FROZEN * (run_s[1] - run_s[0]):
+        findings.pollute("frozen meter", text)
+    else:
+        findings.remark("frozen meter", text)
+
+
+def _check_load(
+    t_s: Floats, watts: Floats, run_s: tuple[float, float], name: str, findings: Findings
+) -> None:
+    """Find readings that are not of this training: a node in it draws more than an idle one."""
+    inside = watts[(t_s >= run_s[0]) & (t_s <= run_s[1])]
+    sides = (watts[t_s < run_s[0] - _OUTSIDE_S], watts[t_s > run_s[1] + _OUTSIDE_S])
+    idle = [float(np.quantile(w, 0.05)) for w in sides if len(w) >= _LEAST_OUTSIDE]
+    if not idle or len(inside) < _LEAST_OUTSIDE:
+        return
+    idle_w, load_w = min(idle), float(np.quantile(inside, 0.9))
+    # One side alone may be under load itself: a job that warms up, or goes on.
+    known = len(idle) == 2
+    lower = int((inside < _UNDER_IDLE * idle_w).sum()) if known else 0
+    if load_w < (_OVER_IDLE if known else _UNDER_ONE_SIDE) * idle_w:
+        findings.pollute(
+            "not under load",
+            f"{name}: {load_w:.4g} W in the run, {idle_w:.4g} W before or after it",
+        )
+    elif lower > max(_LEAST_OUTSIDE, _MOST_FROZEN * len(inside)):
+        findings.pollute(
+            "below idle",
+            f"{name}: {lower} readings in the run below {_UNDER_IDLE:g} of the {idle_w:.4g} W before "
+            "or after it",
+        )
+
+
+def _check_coverage(
+    info: MeterInfo,
+    t_s: Floats,
+    inside: NDArray[np.bool_],
+    good: NDArray[np.bool_],
+    run_s: tuple[float, float],
+    period_s: float,
+    name: str,
+    findings: Findings,
+) -> None:
+    if not inside.any():
+        findings.pollute(
+            "clocks do not overlap",
+            f"{name}: its readings lie between {t_s[0]:.0f} and {t_s[-1]:.0f} s, the run between "
+            f"{run_s[0]:.0f} and {run_s[1]:.0f} s",
+        )
+        info.coverage = 0.0
+        return
+    believed, _ = reading_quality(t_s, *run_s, period_s)
+    info.coverage, info.longest_gap_s = reading_quality(t_s[good], *run_s, period_s)
+    failed = inside & ~good
+    if failed.any():
+        # The gap around failed reads, not their number: what lies between them is unknown as well.
+        text = (
+            f"{name}: {int(failed.sum())} readings below {_FAILED_SHARE:g} of its median or "
+            f"impossible, between {t_s[failed][0]:.0f} and {t_s[failed][-1]:.0f} s; "
+            f"{100 * (1 - info.coverage):.0f} % of the run is without readings"
+        )
+        spells = int((np.diff(failed.astype(int), prepend=0) == 1).sum())
+        if spells >= _MOST_SPELLS and failed.sum() > _MOST_FAILED * inside.sum():
+            findings.pollute("failing meter", f"{text}, in {spells} spells")
+        elif 1 - info.coverage > _LARGEST_OUTAGE and info.coverage < believed:
+            findings.pollute("meter outage", text)
+        else:
+            findings.remark("failed readings", text)
+    _check_ends(t_s, run_s, period_s, name, findings)
+    gaps = np.diff(np.clip(t_s[good], *run_s))
+    gaps = gaps[gaps > _GAP_PERIODS * period_s]
+    if len(gaps):
+        findings.remark(
+            "gaps",
+            f"{name}: {len(gaps)} longer than {_GAP_PERIODS} x {period_s:.2f} s in the run, the "
+            f"longest {gaps.max():.1f} s, together {gaps.sum():.0f} s",
+        )
+        unread = np.diff(np.clip(t_s, *run_s))
+        unread = unread[unread > _GAP_PERIODS * period_s]
+        if unread.sum() > _MOST_IN_GAPS * (run_s[1] - run_s[0]):
+            findings.pollute("long gaps", f"{name}: {unread.sum():.0f} s of the run lie in them")
+    if info.coverage < _LEAST_COVERAGE:
+        findings.pollute(
+            "coverage", f"{name} covers {100 * info.coverage:.0f} % of the run, half is needed"
+        )

@@ -1,0 +1,300 @@
+"""Corrupted submissions: what is wrong with their readings is found, also where all repeats share it."""
+
+import numpy as np
+import pytest
+from corruptions import (
+    CORRECTED,
+    KINDS,
+    MeteredRun,
+    imported,
+    is_found,
+    kinds_of,
+    metered_run,
+    write_metered_run,
+    write_repeats,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mlperf_fixtures import ZERO_MS, line
+
+from joulecast.importers.clocks import aligned
+from joulecast.importers.foreign import ForeignRun, record_of
+from joulecast.importers.lags import Course
+from joulecast.importers.traps import Findings, MeterLog
+from joulecast.importers.work import Interval
+from joulecast.power.integration import EnergyCurve
+from joulecast.records.metering import MEASURED_SWITCH
+from joulecast.records.record import RunRecord
+
+
+def joules(record: RunRecord) -> float:
+    """What all nodes draw in the run."""
+    run_s = record.info.outcome.start_s, record.info.outcome.stop_s
+    of_nodes = record.power[record.power["meter"] == "node_power"]
+    return sum(
+        float(EnergyCurve.of(readings).between(*map(np.array, run_s)))
+        for _, readings in of_nodes.groupby("node")
+    )
+
+
+def joules_of(run: MeteredRun) -> float:
+    """The same of the run as it was before it was corrupted."""
+    return sum(
+        float(EnergyCurve.of_power(*meter).between(*map(np.array, run.run_s)))
+        for meter in run.readings.values()
+    )
+
+
+@pytest.mark.parametrize("shape", ["epochs", "blocks"])
+@pytest.mark.parametrize("clipped", [False, True])
+def test_clean_runs_are_neither_lost_nor_changed(tmp_path, shape, clipped):
+    write_repeats(tmp_path / "in", None, 0, shape=shape, clipped=clipped)
+    for number, record in enumerate(imported(tmp_path / "in", tmp_path / "out")):
+        assert record.info.polluted == [] and record.info.remarks == []
+        run = metered_run(number, shape=shape, clipped=clipped, same_course=0)
+        assert joules(record) == pytest.approx(joules_of(run), rel=1e-6)
+
+
+@pytest.mark.parametrize("faulty", [1, 5], ids=["one run", "all repeats"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_corruptions_are_found_and_harm_no_other_run(tmp_path, kind, faulty):
+    write_repeats(tmp_path / "in", KINDS[kind], faulty, seed=7)
+    records = imported(tmp_path / "in", tmp_path / "out")
+    for number, record in enumerate(records):
+        if number >= faulty:
+            assert record.info.polluted == [] and record.info.remarks == []
+        elif kind in CORRECTED:
+            assert record.info.polluted == []
+            assert kinds_of(record.info.remarks) == {CORRECTED[kind]}
+            clean = metered_run(7000 + number, same_course=7)
+            assert joules(record) == pytest.approx(joules_of(clean), rel=0.005)
+        else:
+            assert is_found(kind, record)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_cut_to_the_run_is_judged_too(tmp_path, kind):
+    """Readings before and after the run tell most; without them all repeats can still be judged."""
+    write_repeats(tmp_path / "in", KINDS[kind], 5, seed=11, clipped=True)
+    for record in imported(tmp_path / "in", tmp_path / "out"):
+        assert is_found(kind, record)
+
+
+def course_of(run: MeteredRun, stops: list[tuple[float, float]]) -> Course:
+    evaluations = [Interval("evaluation", None, *stop) for stop in stops]
+    return Course(run.run_s, (0.0, run.run_s[0]), evaluations)
+
+
+def evaluations_of(run: MeteredRun) -> list[tuple[float, float]]:
+    at_s = [float(text.split('"time_ms": ')[1].split(",")[0]) for text in run.events]
+    seconds = [(ms - ZERO_MS) / 1000 for ms in at_s]
+    return list(zip(seconds[2::4], seconds[3::4], strict=True))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 10_000),
+    nodes=st.integers(1, 5),
+    lag_s=st.one_of(st.just(0.0), st.floats(8, 200), st.floats(-50, -8)),
+)
+def test_a_clock_is_set_by_what_the_run_did(seed, nodes, lag_s):
+    run = metered_run(seed, nodes)
+    meters = [
+        MeterLog(node, node, t_s + lag_s, watts) for node, (t_s, watts) in run.readings.items()
+    ]
+    findings = Findings()
+    found = aligned(meters, course_of(run, evaluations_of(run)), findings)
+    assert findings.polluted == []
+    assert kinds_of(findings.remarks) == ({"clock shifted"} if lag_s else set())
+    for meter, (t_s, _) in zip(found, run.readings.values(), strict=True):
+        # Full power is reached seconds after the log's word, which no meter knows.
+        assert np.abs(meter.t_s - t_s).max() <= (4.0 if lag_s else 0.0)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 10_000), nodes=st.integers(3, 8))
+def test_each_clock_of_its_own_is_set_against_the_other_nodes(seed, nodes):
+    run = metered_run(seed, nodes)
+    lags = np.random.default_rng(seed).uniform(0.5, 17, nodes)
+    meters = [
+        MeterLog(node, node, t_s + lag_s, watts)
+        for lag_s, (node, (t_s, watts)) in zip(lags, run.readings.items(), strict=True)
+    ]
+    findings = Findings()
+    found = aligned(meters, course_of(run, evaluations_of(run)), findings)
+    assert findings.polluted == []
+    for meter, (t_s, _) in zip(found, run.readings.values(), strict=True):
+        assert np.abs(meter.t_s - t_s).max() <= 6.0
+
+
+_NUMBERS = st.one_of(
+    st.floats(-1e4, 1e6),
+    st.sampled_from([0.0, np.nan, 1e15, -1e15, 6000.0, 2500.0]),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    readings=st.lists(st.lists(st.tuples(st.floats(-1e9, 1e9), _NUMBERS), max_size=60), max_size=3),
+    even=st.booleans(),
+    stop_s=st.floats(1, 1e6),
+)
+def test_nothing_in_the_readings_makes_the_import_fail(readings, even, stop_s):
+    meters = []
+    for node, pairs in enumerate(readings):
+        t_s = np.array([2.0 * n if even else t for n, (t, _) in enumerate(pairs)])
+        meters.append(MeterLog(f"node_{node}", "f", t_s, np.array([w for _, w in pairs])))
+    run = ForeignRun("r", "c", "s", "b", "x", {"path": "p"}, start_s=0.0, stop_s=stop_s)
+    run.meters = meters
+    run.intervals = [Interval("evaluation", 1.0, stop_s / 2, stop_s)]
+    record, _ = record_of(run)
+    assert record.power["watts"].between(0, 100e3).all()
+
+
+def test_a_lag_that_leaves_part_of_the_run_unread_leaves_it_out():
+    run = metered_run(3)
+    stop_s = run.run_s[1]
+    meters = [
+        MeterLog(node, node, (t_s + 100)[t_s < stop_s - 60], watts[t_s < stop_s - 60])
+        for node, (t_s, watts) in run.readings.items()
+    ]
+    findings = Findings()
+    aligned(meters, course_of(run, evaluations_of(run)), findings)
+    assert (
+        kinds_of(findings.polluted) == {"clock shifted"} and "misses part" in findings.polluted[0]
+    )
+
+
+def test_a_job_that_waits_after_the_start_is_no_lag(tmp_path):
+    """With nothing read after the end, a minute of waiting looks as if all were a minute late."""
+    run = metered_run(12)
+    readings = {}
+    for node, (t_s, watts) in run.readings.items():
+        keep = t_s <= run.run_s[1] + 4
+        waits = (t_s > run.run_s[0]) & (t_s < run.run_s[0] + 60)
+        readings[node] = t_s[keep], np.where(waits, watts[0] + t_s % 7, watts)[keep]
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    assert record.info.polluted == [] and "clock shifted" not in kinds_of(record.info.remarks)
+
+
+def test_a_job_that_warms_up_before_the_start_is_under_load(tmp_path):
+    run = metered_run(13)
+    readings = {
+        node: (
+            t_s[t_s <= run.run_s[1]],
+            np.where(t_s < run.run_s[0], 6200 + t_s % 7, watts)[t_s <= run.run_s[1]],
+        )
+        for node, (t_s, watts) in run.readings.items()
+    }
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    assert record.info.polluted == []
+
+
+def test_nodes_that_evaluate_while_others_train_are_not_moved_nor_lost(tmp_path):
+    """A node that waits, and works only in evaluations, reads unlike the others and rightly so."""
+    run = metered_run(5)
+    t_s, watts = run.readings["node_3"]
+    inside = (t_s > run.run_s[0]) & (t_s < run.run_s[1])
+    busy = np.zeros(len(t_s), bool)
+    for start_s, stop_s in evaluations_of(run):
+        busy |= (t_s > start_s + 2) & (t_s < stop_s)
+    of_evaluation = np.where(inside & ~busy, 3000.0, np.where(busy, 5800.0, watts))
+    of_evaluation += np.random.default_rng(1).integers(-40, 40, len(t_s))
+    readings = run.readings | {"node_3": (t_s, of_evaluation)}
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    assert record.info.polluted == [] and record.info.remarks == []
+
+
+def test_meters_that_read_coarsely_are_not_frozen(tmp_path):
+    run = metered_run(6)
+    readings = {node: (t, np.round(w / 100) * 100) for node, (t, w) in run.readings.items()}
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    assert record.info.polluted == [] and record.info.remarks == []
+
+
+def test_a_switch_that_was_metered_is_kept_and_never_added(tmp_path):
+    run = metered_run(8)
+    texts = [line("power_reading", t_s, 900 + t_s % 7) for t_s in range(-10, 500, 2)]
+    write_metered_run(
+        tmp_path / "in", MeteredRun(run.events, run.run_s, run.readings, {"sw_0": texts})
+    )
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    (switch,) = [meter for meter in record.info.meters if meter.node == "sw_0"]
+    assert switch.meter == MEASURED_SWITCH and switch.available and switch.readings == 255
+    assert record.info.polluted == [] and kinds_of(record.info.remarks) == {"switch readings"}
+    assert {meter.meter for meter in record.info.metering.meters} == {"node_power"}
+    assert joules(record) == pytest.approx(joules_of(run), rel=1e-6)
+    assert (record.power["meter"] == MEASURED_SWITCH).sum() == 255
+
+
+def test_a_run_metered_before_and_behind_the_supplies_counts_once(tmp_path):
+    run = metered_run(9)
+    behind = {node: (t, np.round(0.94 * w)) for node, (t, w) in run.readings.items()}
+    write_metered_run(tmp_path / "in", run, system="4xACME-AC")
+    write_metered_run(
+        tmp_path / "in", MeteredRun(run.events, run.run_s, behind), system="4xACME-DC"
+    )
+    ac, dc = imported(tmp_path / "in", tmp_path / "out")
+    assert [meter.supply for meter in ac.info.meters] == ["AC"] * 4
+    assert [meter.supply for meter in dc.info.meters] == ["DC"] * 4
+    assert ac.info.polluted == []
+    (reason,) = dc.info.polluted
+    assert reason.startswith("there twice: the same run as resnet-4xacme-ac-result_1 (AC)")
+
+
+def test_the_efficiency_of_a_supply_is_kept(tmp_path):
+    run = metered_run(10)
+    write_metered_run(tmp_path / "in", run)
+    power = tmp_path / "in/4xACME-Fast9000/resnet/power/result_1/node_0.txt"
+    said = line("conversion_eff", -10, 0.94, measurement_type="DC")
+    power.write_text(said + "\n" + power.read_text())
+    (record,) = imported(tmp_path / "in", tmp_path / "out")
+    first, second = record.info.meters[:2]
+    assert (first.supply, first.conversion_eff) == ("DC", 0.94)
+    assert (second.supply, second.conversion_eff) == (None, None)
+
+
+def test_readings_of_another_run_are_known_by_being_the_same(tmp_path):
+    runs = [metered_run(seed, same_course=0) for seed in (20, 21, 22)]
+    runs[1] = MeteredRun(runs[1].events, runs[1].run_s, runs[0].readings)
+    for number, run in enumerate(runs, start=1):
+        zero_ms = ZERO_MS + 10_000_000 * number
+        write_metered_run(tmp_path / "in", run, f"result_{number}", zero_ms=zero_ms)
+    records = imported(tmp_path / "in", tmp_path / "out")
+    assert [kinds_of(r.info.polluted) for r in records] == [{"readings of another run"}] * 2 + [
+        set()
+    ]
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_a_setting_that_reads_half_of_its_platform_is_left_out(tmp_path, factor):
+    for place, benchmark in enumerate(("resnet", "ssd", "unet3d")):
+        for number in range(2):
+            run = metered_run(100 * place + number, nodes=2)
+            if benchmark == "ssd":
+                scaled = {node: (t, factor * w) for node, (t, w) in run.readings.items()}
+                run = MeteredRun(run.events, run.run_s, scaled)
+            zero_ms = ZERO_MS + 10_000_000 * (3 * number + place)
+            write_metered_run(
+                tmp_path / "in", run, f"result_{number}", benchmark=benchmark, zero_ms=zero_ms
+            )
+    for record in imported(tmp_path / "in", tmp_path / "out"):
+        bad = record.info.spec.foreign.benchmark == "ssd"
+        assert kinds_of(record.info.polluted) == ({"unlike its platform"} if bad else set())
+
+
+def test_a_plate_that_is_known_bounds_what_a_node_draws(tmp_path):
+    """3 kW is no load of eight accelerators of 700 W, whatever the bounds of any node are."""
+    run = metered_run(30, clipped=True)
+    readings = {node: (t, np.round(0.45 * w)) for node, (t, w) in run.readings.items()}
+    write_metered_run(tmp_path / "in", MeteredRun(run.events, run.run_s, readings))
+    result = tmp_path / "in/4xACME-Fast9000/resnet/result_1.txt"
+    (unknown,) = imported(tmp_path / "in", tmp_path / "unknown")
+    assert unknown.info.polluted == []
+    result.write_text(result.read_text().replace("Fast9000", "NVIDIA H100-SXM5-80GB"))
+    (known,) = imported(tmp_path / "in", tmp_path / "known")
+    assert kinds_of(known.info.polluted) == {"implausible watts"}
