@@ -1,9 +1,11 @@
 """Errors on real clusters: energy and time of metered runs, and the time to quality at the next scale.
 
-Everything comes from data that the project ships: metered MLPerf runs (``recorded/mlperf-power``) and times of
-three rounds (``recorded/mlperf-times``). Each row is a question and a model; errors are of settings that the fit
-had not seen. `--ablation` takes away one part of the time model at a time, `--priors` halves and doubles every
-prior, `--corrupted` counts the corrupted submissions that the import finds. No times are measured.
+Everything comes from data that the project ships: metered MLPerf runs (``recorded/mlperf-power``) and
+times of
+three rounds (``recorded/mlperf-times``). Each row is a question and a model; errors are of settings that
+the fit
+had not seen. `--ablation` takes away one part of the time model at a time, `--priors` halves and doubles
+every prior, `--corrupted` counts the corrupted submissions that the import finds. No times are measured.
 """
 
 import argparse

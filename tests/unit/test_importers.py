@@ -211,7 +211,8 @@ def test_power_folders_are_found_under_either_numbering(tmp_path, stem, folder):
 def test_power_folders_of_other_runs_are_not_taken(tmp_path, stem, folder):
     write_run(tmp_path / "in", stem, folder=folder)
     record = the_one(tmp_path / "in", tmp_path / "out")
-    assert kinds(record.info.polluted) == {"no power folder"} and record.power.empty
+    assert kinds(record.info.remarks) == {"no power folder"} and record.power.empty
+    assert record.info.polluted == [] and record.info.energy_source is None
 
 
 def test_a_power_folder_that_two_runs_could_mean_is_taken_for_neither(tmp_path):
@@ -531,14 +532,15 @@ def test_an_empty_log_leaves_what_it_says_nothing_of_open(tmp_path):
     assert kinds(info.polluted) == {"empty log", "no run_start", "no run_stop"}
 
 
-def test_a_benchmark_without_power_is_kept_and_marked(tmp_path):
+def test_a_benchmark_without_power_is_there_for_its_times(tmp_path):
     write_run(tmp_path / "in", "result_1")
     place = tmp_path / "in/2xACME-Fast9000/gnn"
     write_lines(place / "result_1.txt", result_lines(sample_lines(), nodes=2))
     summary = import_mlperf(tmp_path / "in", tmp_path / "out")
-    assert summary.reasons == {"no power folder": 1}
+    assert (summary.without_power, summary.clean) == (1, summary.runs)
+    assert "1 without power: their times are used" in summary.text()
     record = read_record(tmp_path / "out/gnn-2xacme-fast9000-result_1")
-    assert record.info.polluted == ["no power folder: nothing of gnn has one"]
+    assert record.info.polluted == record.info.remarks == []
     assert record.info.energy_source is None and record.info.outcome.samples == 1600
 
 
@@ -644,7 +646,7 @@ def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
     monkeypatch.setattr("joulecast.importers.mlperf_tables._ROWS", 50)
     write_tables(tmp_path / "in")
     found = imported(tmp_path / "in", tmp_path / "out")
-    assert kinds(found["c"].info.polluted) == {"no power"}
+    assert kinds(found["c"].info.remarks) >= {"no power"}
     assert found["a"].info.polluted == [] and found["b"].info.polluted == []
     assert found["a"].info.outcome.samples == 2
     assert found["a"].info.meters[0].readings == len(readings(1))

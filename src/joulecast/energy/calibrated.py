@@ -29,7 +29,7 @@ class Course:
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "Course":
         """Means over the runs of each node count."""
-        means = runs.groupby("nodes")[list(TIMES)].mean().sort_index()
+        means = runs.groupby("nodes")[list(TIMES)].mean().fillna(0.0).sort_index()
         works_s = means["training_s"] + means["evaluating_s"]
         names = ("training_s", "evaluating_s", "both_s")
         return cls(

@@ -74,13 +74,17 @@ def evaluate_records(
         "left_out": runs.left_out,
         "refused": _refused(judged),
         "notes": [*runs.notes, *_bounded(judged)],
-        "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, "energy_j")),
+        "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, _judged_quantity(cells))),
         "settings": plain_rows(_table(cells, judged.energies, timed, split, time)),
         "summary": _summary(cells),
         "time_summary": _time_summary(timed),
         "ablation": _summary(settings(judged.ablations, _KEYS)),
         "against_best_rival": asdict(compared[0]) if compared else None,
     }
+
+
+def _judged_quantity(cells: pd.DataFrame) -> str:
+    return "energy_j" if len(cells) else "total_s"
 
 
 def _nothing_held_out(split: str, clean: pd.DataFrame) -> str:

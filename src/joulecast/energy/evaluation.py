@@ -309,7 +309,17 @@ def _refused(evidence: Evidence, judged: pd.DataFrame) -> pd.DataFrame:
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     filled = [frame for frame in frames if len(frame)]
     if not filled:
-        columns = [*_RUN, "split", "time", "model", "measured", "predicted", "lower", "upper"]
+        columns = [
+            *_RUN,
+            "split",
+            "time",
+            "model",
+            "measured",
+            "measured_s",
+            "predicted",
+            "predicted_s",
+        ]
+        columns += ["lower", "upper"]
         return pd.DataFrame(columns=columns)
     return pd.concat(filled, ignore_index=True)
 

@@ -306,6 +306,14 @@ def _evaluators(meters: list[_Meter], alone: list[Interval], idle_w: float) -> f
     return float((drawn_w < middle).mean()) if np.isfinite(middle) else float("nan")
 
 
+def _shows_phases(record: RunRecord) -> bool:
+    """Whether the log divides the run at all."""
+    counts = record.phases["phase"].value_counts()
+    return (
+        any(counts.get(name, 0) for name in ("epoch", "block")) or counts.get("evaluation", 0) > 1
+    )
+
+
 _TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "stalled_training_s", "starts")
 _POWERS = ("energy_j", "training_j", "evaluating_j", "idle_w", "lowest_w", "steady_w", "evaluators")
 
@@ -315,7 +323,8 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
 
     Returns:
         ``training_s`` (``both_s`` of it with an evaluation in force), ``evaluating_s`` (no training in
-        force), ``stalled_s, starts`` and, NaN without a meter, ``energy_j``, ``training_j`` (its stalls and
+        force), ``stalled_s`` (NaN for a log that does not divide the run), ``starts`` and, NaN without a
+        meter, ``energy_j``, ``training_j`` (its stalls and
         the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
         a node; ``evaluators``, the nodes that do nothing but evaluate.
         Nodes without readings are taken to draw the mean of the others.
@@ -332,7 +341,9 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
         "training_s": length(split.training) - split.stalled_inside_s,
         "evaluating_s": length(evaluating),
         "both_s": length(both),
-        "stalled_s": split.stalled_inside_s + split.stalled_outside_s,
+        "stalled_s": split.stalled_inside_s + split.stalled_outside_s
+        if _shows_phases(record)
+        else np.nan,
         "stalled_training_s": split.stalled_inside_s,
         "starts": split.starts,
     }

@@ -18,22 +18,26 @@ from joulecast.errors import JoulecastError
 from joulecast.files.writing import directory_added_to, written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.mlperf_tables import are_tables, read_tables
+from joulecast.importers.readings import NODE_METER
 from joulecast.importers.repeats import Repeat, copied, outliers, there_twice, unlike_platform
 from joulecast.importers.repository import git_tree, is_repository
 from joulecast.importers.run_files import runs_of
 from joulecast.importers.sources import FolderTree, Tree
 from joulecast.importers.submission import read_run
+from joulecast.importers.times_table import is_times_table, read_times
 from joulecast.records.record import read_info, write_record
 
 
 @dataclass
 class ImportSummary:
-    """What an import did: ``runs`` imported; of those left out of fits, per run the reasons; and how
-    many runs each kind of trap was found in; and ``passed_by``, folders of tables below the source that
-    were not what was imported."""
+    """What an import did: ``runs`` imported, ``without_power`` of them with their times only; the reasons
+    for each
+    run that is left out of fits; how many runs each kind of trap was found in; and ``passed_by``, folders of
+    tables below the source that were not what was imported."""
 
     out: Path
     runs: int = 0
+    without_power: int = 0
     left_out: dict[str, list[str]] = field(default_factory=dict)
     passed_by: list[Path] = field(default_factory=list)
     traps: Counter[str] = field(default_factory=Counter)
@@ -51,6 +55,8 @@ class ImportSummary:
     def text(self) -> str:
         """The summary as lines for a person."""
         lines = [f"{self.runs} runs imported to {self.out}, {self.clean} of them clean"]
+        if self.without_power:
+            lines.append(f"  {self.without_power} without power: their times are used")
         lines += [
             f"  left out: {run}: {'; '.join(texts)}" for run, texts in sorted(self.left_out.items())
         ]
@@ -71,6 +77,7 @@ class _Note:
     polluted: list[str]
     remarks: list[str]
     repeat: Repeat | None
+    is_metered: bool
 
 
 def import_mlperf(
@@ -80,7 +87,8 @@ def import_mlperf(
 
     Args:
         source: a folder with ``SYSTEM/BENCHMARK/result_*.txt`` somewhere below it, with
-            ``runs.csv``, ``events.csv`` and ``power.csv``, or a git repository. Files on disk are
+            ``runs.csv``, ``events.csv`` and ``power.csv``, with a table of times (``runs.csv.gz``
+            alone), or a git repository. Files on disk are
             preferred to the repository they belong to.
         out: where the records go, all of them or none if it is new; a record that is there already is
             replaced whole.
@@ -99,6 +107,8 @@ def import_mlperf(
     with directory_added_to(out) as partial:
         if revision is None and are_tables(source):
             notes = _written(read_tables(source), partial)
+        elif revision is None and is_times_table(source):
+            notes = _written(read_times(source), partial)
         elif workers > 1:
             notes = _in_processes(source, partial, revision, workers)
         else:
@@ -109,7 +119,7 @@ def import_mlperf(
         summary.out = out
     if not are_tables(source) and source.is_dir():
         summary.passed_by = [
-            f.parent for f in sorted(source.rglob("runs.csv")) if are_tables(f.parent)
+            f.parent for f in sorted(source.rglob("runs.csv*")) if are_tables(f.parent)
         ]
     if not summary.clean:
         reasons = "".join(f"\n  {run}: {'; '.join(why)}" for run, why in summary.left_out.items())
@@ -128,7 +138,7 @@ def _require_folder(source: Path) -> None:
 def _no_runs(source: Path) -> JoulecastError:
     return JoulecastError(
         f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, in a git repository "
-        "there, or the tables runs.csv, events.csv and power.csv"
+        "there, the tables runs.csv, events.csv and power.csv, or a table of times runs.csv.gz"
     )
 
 
@@ -164,14 +174,17 @@ def _written(runs: Iterable[ForeignRun], out: Path) -> list[_Note]:
     for run in runs:
         record, repeat = record_of(run)
         write_record(out / run.run, record)
-        notes.append(_Note(run.run, record.info.polluted, record.info.remarks, repeat))
+        info = record.info
+        is_metered = any(meter.meter == NODE_METER for meter in info.meters)
+        notes.append(_Note(run.run, info.polluted, info.remarks, repeat, is_metered))
     return notes
 
 
 def _summary(notes: list[_Note], out: Path) -> ImportSummary:
     repeats = [note.repeat for note in notes if note.repeat is not None]
     compared = [f(repeats) for f in (outliers, unlike_platform, there_twice, copied)]
-    summary = ImportSummary(out, runs=len(notes))
+    dark = sum(not note.is_metered for note in notes)
+    summary = ImportSummary(out, runs=len(notes), without_power=dark)
     for note in sorted(notes, key=lambda note: note.run):
         polluted = list(note.polluted)
         reasons = [found[note.run] for found in compared if note.run in found]

@@ -187,7 +187,7 @@ def _add_power(run: ForeignRun, power: pd.DataFrame | None) -> None:
             known = np.isfinite(t_s)
             run.meters.append(MeterLog(name, f"power.csv, {name}", t_s[known], watts[known]))
     if not nodes:
-        run.findings.pollute("no power", "power.csv has no node's reading of it")
+        run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
     elif run.nodes and nodes < run.nodes:
         run.findings.pollute(
             "node without readings", f"power.csv has {nodes} of its {run.nodes} nodes"

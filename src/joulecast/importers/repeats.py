@@ -153,11 +153,13 @@ def _moments(repeats: Iterable[Repeat]) -> list[list[Repeat]]:
 
 
 def there_twice(repeats: Iterable[Repeat]) -> dict[str, str]:
-    """Runs that are another run once more, each with the reason; what was metered as AC is kept, else
-    the first by name."""
+    """Runs that are another run once more, each with the reason; the metered one is kept, of several that of
+    AC, else the first by name."""
     found = {}
     for alike in _moments(repeats):
-        first, *others = sorted(alike, key=lambda r: (r.supply != "AC", r.place.run))
+        first, *others = sorted(
+            alike, key=lambda r: (not math.isfinite(r.watts), r.supply != "AC", r.place.run)
+        )
         for other in others:
             kinds = [f" ({r.supply})" if r.supply else "" for r in (first, other)]
             found[other.place.run] = (

@@ -144,10 +144,8 @@ def _course(run: ForeignRun, log: ResultLog) -> float | None:
 def _meters(run: ForeignRun, tree: Tree, files: RunFiles, zero_ms: float | None) -> None:
     """Read the power folder into ``run``, node by node."""
     findings = run.findings
-    if not files.benchmark_has_power:
-        findings.pollute("no power folder", f"nothing of {files.benchmark} has one")
-    elif not files.power:
-        findings.pollute("no power folder", f"there is none for {files.stem}")
+    if files.benchmark_has_power and not files.power:
+        findings.remark("no power folder", f"there is none for {files.stem}; its times are used")
     for node, path in files.power.items():
         try:
             log = read_power(tree.read(path))
