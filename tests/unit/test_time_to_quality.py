@@ -238,7 +238,7 @@ def test_times_alone_are_imported_evaluated_and_forecast(tmp_path):
             "--json",
         ).output
     )
-    (nvidia,) = (row for row in result["forecasts"] if "NVIDIA" in row["platform"])
+    nvidia = next(row for row in result["forecasts"] if "NVIDIA" in row["platform"])
     assert nvidia["work_unit"] == "samples" and "law of" in nvidia["work_is"]
     assert (
         nvidia["energy_j"] is None

@@ -142,13 +142,11 @@ def _dark_note(trained: pd.DataFrame) -> list[str]:
     bare = len(dark) - len(unread)
     notes = []
     if bare:
-        notes.append(
-            f"{counted(bare, 'imported run')} without power: their times are used"
-        )
+        notes.append(f"{counted(bare, 'imported run')} without power: their times are used")
     if len(unread):
         notes.append(
-            f"of {counted(len(unread), 'imported run')} the times alone are used, as no meter was read
-            over most " f"of the run: {listed(sorted(unread['run']))}"
+            f"of {counted(len(unread), 'imported run')} the times alone are used, as no meter was read over "
+            f"most of the run: {listed(sorted(unread['run']))}"
         )
     return notes
 
