@@ -180,11 +180,11 @@ class Rate:
         return float(np.interp(np.log(nodes), *known))
 
     def computing_share(self, scale: pd.Series) -> float:
-        """Share of a step at a scale that one node alone would need for its samples."""
+        """Node-seconds of a step on one node over those at a scale, for the same batch."""
         asked = self._asked(scale)
-        alone = replace(asked, nodes=np.ones(1))
+        alone = replace(asked, nodes=np.ones(1), ranks=asked.ranks / asked.nodes)
         step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))
-        return float(np.median(on_one / step))
+        return float(np.median(on_one / (asked.nodes * step)))
 
     def _asked(self, scale: pd.Series) -> _Scales:
         kept = (self.own.batch == 1.0).all() or np.isnan(scale["batch"])
