@@ -6,6 +6,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from joulecast.energy.plain import plain
+
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """An argument parser with `--json`."""
@@ -17,6 +19,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def show(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows as a table, or as an object with `rows`."""
     if as_json:
-        print(json.dumps({"rows": rows}))
+        known = [{name: plain(value) for name, value in row.items()} for row in rows]
+        print(json.dumps({"rows": known}, allow_nan=False))
     else:
         print(tabulate(rows, headers="keys", floatfmt=".4g"))
