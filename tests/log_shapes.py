@@ -1,7 +1,7 @@
 """Logs in the shape of each MLPerf Training benchmark, with what the runs in them did, for tests.
 
-The shapes are those of submissions of v3.1 to v4.0: which keys are logged, what their indices count, what a stop
-states, and when evaluations run.
+The shapes are those of submissions of v3.1 to v4.0: which keys are logged, what their indices count, what a
+stop states, and when evaluations run.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,11 +22,10 @@ START_S = 40.0
 class Memory:
     """A submission that is in no file."""
 
-    root: tuple[str, ...] = ()
-    provenance: dict[str, Any] = {"path": "memory"}
-
     def __init__(self, files: dict[str, list[str]]) -> None:
         self.files = files
+        self.root: tuple[str, ...] = ()
+        self.provenance: dict[str, Any] = {"path": "memory"}
 
     def paths(self) -> Iterator[str]:
         yield from self.files
@@ -95,7 +94,7 @@ def _file(
     after: Callable[[Script], None] = lambda script: None,
     stop_last: bool = False,
 ) -> Shape:
-    """The result file of a run; ``after`` writes what comes after its end, ``stop_last`` its last line then."""
+    """The result file of a run; ``after`` writes what comes after its end, ``stop_last`` its end last."""
     ranks = [line("init_start", 0.001 * rank) for rank in range(nodes)]
     head = [*ranks, line("global_batch_size", 1.0, batch)]
     head += [line("train_samples", 2.0, train_samples)] if train_samples else []
@@ -204,7 +203,7 @@ def llama2_70b_lora() -> Shape:
 
 
 def maskrcnn() -> Shape:
-    """Epochs in blocks; training waits for the first part of an evaluation, the rest of which runs meanwhile."""
+    """Epochs in blocks; training waits for the first part of an evaluation only."""
     script = Script()
     for number in range(1, 7):
         script.log("block_start", first_epoch_num=number, epoch_count=1)
@@ -345,7 +344,7 @@ def unet3d() -> Shape:
 
 
 def unet3d_on_several_nodes() -> Shape:
-    """The same with evaluations on nodes of their own, during the next block; the run stops with one of them."""
+    """The same with evaluations on nodes of their own, during the next block; one ends the run."""
     script = Script()
     for number in range(20):
         block = _first_blocks(script, number)
@@ -372,7 +371,17 @@ def unet3d_on_several_nodes() -> Shape:
 SHAPES = {
     shape.__name__: shape
     for shape in (
-        *(bert, dlrm_dcnv2, gnn, gnn_of_several_epochs, gpt3, llama2_70b_lora, maskrcnn, resnet, rnnt),
+        *(
+            bert,
+            dlrm_dcnv2,
+            gnn,
+            gnn_of_several_epochs,
+            gpt3,
+            llama2_70b_lora,
+            maskrcnn,
+            resnet,
+            rnnt,
+        ),
         *(ssd, stable_diffusion, stable_diffusion_in_steps, unet3d, unet3d_on_several_nodes),
     )
 }

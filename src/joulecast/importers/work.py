@@ -29,6 +29,9 @@ _INDICES = ("samples_count", "epoch_num", "first_epoch_num", *_STEPS)
 _CUT_SHORT = 0.5
 """A last epoch shorter than this share of the median epoch was not finished."""
 
+_NEAR = 0.2
+"""Relative: what an evaluation's length may differ by from that of the others."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -76,8 +79,10 @@ class _Pairs:
         self.phase = phase
         self.running: list[Interval] = []
         self.done: list[Interval] = []
+        self.lost: list[tuple[Interval, list[float]]] = []
         self.starts: Counter[float] = Counter()
         self.stops: Counter[float] = Counter()
+        self.stopped_s: float | None = None
 
     def start(self, event: Event, at_s: float) -> None:
         """Open an interval, unless another rank did."""
@@ -86,67 +91,88 @@ class _Pairs:
             return
         if index is not None:
             self.starts[index] += 1
-        self.running.append(
-            Interval(
-                self.phase,
-                index,
-                at_s,
-                math.nan,
-                name == "samples_count",
-                closed=False,
-                counts_steps=name in _STEPS,
-                lasts=number(event.metadata.get("epoch_count")),
-            )
+        interval = Interval(
+            self.phase, index, at_s, math.nan, name == "samples_count", closed=False
         )
+        lasts = number(event.metadata.get("epoch_count"))
+        self.running.append(replace(interval, counts_steps=name in _STEPS, lasts=lasts))
 
     def stop(self, event: Event, at_s: float, since_s: float | None) -> None:
         """Close the open interval of the same index, else the last one opened: BERT's only epoch starts as
-        number 0 and stops as number 2.5 million. One whose start is not in the log began at ``since_s``."""
+        number 0 and stops as number 2.5 million. One without a start began after ``since_s``, maybe then."""
         index, name = _index(event)
         if index is not None:
-            self.stops[index] += 1
-            if self.stops[index] > max(1, self.starts[index]):
+            if self.stops[index] >= max(1, self.starts[index]):
                 return  # another rank did
-        if not self.running:
-            if index is not None and since_s is not None and not self.starts[index]:
-                samples, steps = name == "samples_count", name in _STEPS
-                lost = Interval(self.phase, index, since_s, at_s, samples, counts_steps=steps)
-                self.done.append(lost)
-            return
-        same = [i for i, other in enumerate(self.running) if other.index == index]
-        begun = self.running.pop(same[0] if same else -1)
-        self.done.append(replace(begun, stop_s=at_s, closed=True, reached=index))
+            self.stops[index] += 1
+        if self.running:
+            same = [i for i, other in enumerate(self.running) if other.index == index]
+            begun = self.running.pop(same[0] if same else -1)
+            self.done.append(replace(begun, stop_s=at_s, closed=True, reached=index))
+        elif index is not None and since_s is not None and not self.starts[index]:
+            # What the stop of a block states may be its own count or the next one's.
+            own = index if self.phase == "evaluation" else None
+            lost = Interval(self.phase, own, math.nan, at_s, name == "samples_count")
+            maybe = [since_s] if self.stopped_s is None else [since_s, self.stopped_s]
+            self.lost.append((replace(lost, counts_steps=name in _STEPS), maybe))
+        self.stopped_s = at_s
 
-    def ended(self, run_stop_s: float, later_s: float) -> list[Interval]:
-        """All intervals. The last one without a stop ends with the run, if no training begins after it (at
-        ``later_s`` the last time); others last as long as is usual, until the next one begins at most."""
-        starts = sorted(i.start_s for i in (*self.running, *self.done))
+    def ended(self, run_stop_s: float, others: list[float]) -> list[Interval]:
+        """All intervals. One that lacks its start or its stop is taken to last about as long as is usual:
+        from or to another event that fits, as the next start of this phase or of the ``others``, else to the
+        end of the run."""
         usual_s = median([i.stop_s - i.start_s for i in self.done] or [math.inf])
+        for lost, maybe in self.lost:
+            lasted_s = self._likely([lost.stop_s - at_s for at_s in maybe], usual_s)
+            self.done.append(replace(lost, start_s=lost.stop_s - lasted_s))
+        own = [i.start_s for i in (*self.running, *self.done)]
         for begun in self.running:
-            next_s = min((s for s in starts if s > begun.start_s), default=math.inf)
-            followed = next_s < run_stop_s or begun.start_s < later_s < run_stop_s
-            stop_s = min(next_s, begun.start_s + usual_s) if followed else run_stop_s
-            stop_s = max(begun.start_s, min(stop_s, run_stop_s))
-            self.done.append(replace(begun, stop_s=stop_s, closed=next_s < run_stop_s))
+            next_s = [
+                min((s for s in starts if s > begun.start_s), default=math.inf) - begun.start_s
+                for starts in (own, others)
+            ]
+            left_s = max(0.0, run_stop_s - begun.start_s)
+            lasts_s = left_s
+            if self.phase == "evaluation" and min(next_s) < left_s:
+                lasts_s = self._likely([s for s in next_s if s < math.inf], usual_s)
+            elif self.phase != "evaluation":
+                last_s = next_s[0] if next_s[0] < math.inf else left_s
+                lasts_s = self._likely([last_s, min(last_s, next_s[1])], usual_s)
+            closed = lasts_s in next_s or lasts_s < left_s
+            self.done.append(replace(begun, stop_s=begun.start_s + lasts_s, closed=closed))
         return self.done
+
+    def _likely(self, lasting: list[float], usual_s: float) -> float:
+        """The one of some lengths that is nearest to the usual one; for evaluations, which nothing need
+        follow or precede, the usual one itself where none is near."""
+        nearest_s = min(lasting, key=lambda s: abs(s - usual_s))
+        if self.phase == "evaluation" and abs(nearest_s - usual_s) > _NEAR * usual_s:
+            return min(usual_s, max(lasting))
+        return nearest_s
 
 
 def intervals_of(events: Iterable[Event], zero_ms: float, run_stop_s: float) -> list[Interval]:
     """Pair the starts and stops of a log, whose lines may be out of order and written by several ranks; what
     is open at the end stops with the run at the latest."""
     pairs = {phase: _Pairs(phase) for phase in ("epoch", "block", "evaluation")}
-    since_s, later_s = None, -math.inf
+    since_s, trains, evaluates = None, list[float](), list[float]()
     for event in sorted(events, key=lambda event: event.time_ms):
         at_s = (event.time_ms - zero_ms) / 1000
         if phase := _STARTS.get(event.key):
             pairs[phase].start(event, at_s)
-            later_s = later_s if phase == "evaluation" else at_s
+            (evaluates if phase == "evaluation" else trains).append(at_s)
         elif phase := _STOPS.get(event.key):
             pairs[phase].stop(event, at_s, since_s)
             since_s = at_s
         elif event.key == "run_start":
             since_s = at_s
-    found = [interval for pair in pairs.values() for interval in pair.ended(run_stop_s, later_s)]
+            for pair in pairs.values():
+                pair.stopped_s = at_s
+    found = [
+        interval
+        for phase, pair in pairs.items()
+        for interval in pair.ended(run_stop_s, trains if phase == "evaluation" else evaluates)
+    ]
     return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
 
 
@@ -251,7 +277,7 @@ def _epoch_work(
     """Samples trained in each epoch, NaN where that is not known."""
     if len(epochs) == 1:
         return [total or math.nan]
-    if shares and train_samples:
+    if epochs and shares and train_samples:
         last = total - train_samples * (len(epochs) - 1)
         return [*([float(train_samples)] * (len(epochs) - 1)), last if last > 0 else math.nan]
     return [
