@@ -329,10 +329,11 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     split = split_by_time(record)
     both = intersection(split.training, split.evaluating)
     evaluating = subtract(split.evaluating, split.training)
+    training_s = length(split.training) - split.stalled_inside_s
     row |= {
-        "training_s": length(split.training) - split.stalled_inside_s,
+        "training_s": training_s,
         "evaluating_s": length(evaluating),
-        "both_s": length(both),
+        "both_s": min(length(both), training_s),
         "stalled_s": split.stalled_inside_s + split.stalled_outside_s,
         "stalled_training_s": split.stalled_inside_s,
         "starts": split.starts,

@@ -67,7 +67,7 @@ def _index(event: Event) -> tuple[float | None, str]:
     """What an event is counted with, and under which name."""
     for name in _INDICES:
         value = number(event.metadata.get(name))
-        if value is not None:
+        if value is not None and value >= 0:
             return value, name
     return None, ""
 
