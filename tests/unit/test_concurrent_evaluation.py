@@ -4,6 +4,7 @@ The runs are generated: node powers are made of a known idle power, excess power
 share of the step that computes as Fan's curve does. MC2 knows none of that.
 """
 
+import json
 import random
 import sys
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from log_shapes import START_S, Script, imported
 from mlperf_fixtures import line
 
+from joulecast.energy.calibrated import likely_evaluators
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.observations import allreduce_points, observe
@@ -26,7 +28,7 @@ from joulecast.energy.priors import UNSEEN
 
 IDLE_W = 2500.0
 RAMP_S = 5.0
-BLOCKS, SAMPLES = 20, 3360
+SAMPLES = 3360
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Network:
     training_w: float = 4000.0
     evaluating_w: float = 2600.0
     evaluated_from: int = 8
+    blocks: int = 20
 
 
 OTHERS = (
@@ -55,17 +58,20 @@ def power_of(lit, excess_w, seed):
     """Readings of a node with ``excess_w`` above idle in the intervals ``lit``, reached by a ramp."""
     noise = random.Random(seed)
     scale = 1 + noise.gauss(0, 0.01)
-    edges = [(a, b, w) for (intervals, w) in zip(lit, excess_w, strict=True) for a, b in intervals]
-    readings, begun_s, last_s = [], -100.0, -100.0
-    for t_s in np.arange(0.0, max(b for _, b, _ in edges) + 20, 1.0).tolist():
-        above_w = next((w for a, b, w in edges if a <= t_s < b), 0.0)
-        if above_w:
-            # A break of less than a second leaves it warm.
-            begun_s = t_s - 0.5 if t_s - last_s > 1.5 else begun_s
-            last_s = t_s
-        climbed = min(1.0, (t_s - begun_s) / RAMP_S)
-        watts = IDLE_W + scale * above_w * climbed + noise.gauss(0, 20)
-        readings.append((t_s, round(watts, 1)))
+    # A break of less than half a second leaves a node as it is.
+    joined = [[(a, b - 0.5) for a, b in union([(a, b + 0.5) for a, b in parts])] for parts in lit]
+    edges = sorted((a, b, w) for parts, w in zip(joined, excess_w, strict=True) for a, b in parts)
+    readings, above_w, each_s = [], 0.0, 0.1
+    for step in range(int((max(b for _, b, _ in edges) + 20) / each_s)):
+        t_s = step * each_s
+        while edges and edges[0][1] <= t_s:
+            edges.pop(0)
+        asked_w = edges[0][2] if edges and edges[0][0] <= t_s else 0.0
+        # Power falls at once, and climbs as fast as to the top within the ramp.
+        above_w = min(asked_w, above_w + max(excess_w) * each_s / RAMP_S)
+        if step % 10 == 0:
+            watts = IDLE_W + scale * above_w + noise.gauss(0, 20)
+            readings.append((round(t_s, 3), round(watts, 1)))
     return readings
 
 
@@ -75,7 +81,7 @@ def sequential(network: Network, nodes: int, repeat: int):
     script, trains, evaluates = Script(), [], []
     jitter = random.Random(f"{network.name} {nodes} {repeat}")
     script.spend("stalled", 3.0)
-    for number in range(BLOCKS):
+    for number in range(network.blocks):
         block = {"first_epoch_num": number * SAMPLES, "epoch_count": SAMPLES}
         script.log("block_start", **block)
         begun_s = script.at_s
@@ -94,15 +100,20 @@ def sequential(network: Network, nodes: int, repeat: int):
 
 
 def apart(
-    network: Network, training: int, evaluating: int, repeat: int, computes: float | None = None
+    network: Network,
+    training: int,
+    evaluating: int,
+    repeat: int,
+    computes: float | None = None,
+    slower: float = 1.0,
 ):
-    """A run on nodes that train all the time, and others that evaluate meanwhile."""
+    """A run on nodes that train all the time, and others that evaluate meanwhile, slower than alone."""
     share = network.computes if computes is None else computes
     script, trains, evaluates = Script(), [], []
     jitter = random.Random(f"{network.name} {training} {repeat}")
     script.spend("stalled", 3.0)
-    evaluation_s = network.evaluation_s / evaluating
-    for number in range(BLOCKS + 1):
+    evaluation_s = slower * network.evaluation_s / evaluating
+    for number in range(network.blocks + 1):
         block = {"first_epoch_num": number * SAMPLES, "epoch_count": SAMPLES}
         script.log("block_start", **block)
         begun_s = script.at_s
@@ -111,7 +122,7 @@ def apart(
             script.log("eval_start", 0.01, epoch_num=number * SAMPLES)
             script.log("eval_stop", 0.01 + evaluation_s, epoch_num=number * SAMPLES)
             evaluates.append((begun_s + 0.01, begun_s + 0.01 + evaluation_s))
-        if number == BLOCKS:
+        if number == network.blocks:
             # The last evaluation reaches the target.
             script.spend("training", evaluation_s + 0.01)
             trains.append((begun_s, script.at_s))
@@ -125,7 +136,7 @@ def apart(
 
     def lit(node):
         return (
-            union(trains) if node < training else [],
+            trains if node < training else [],
             evaluates if node >= training else [],
         ), excess_w
 
@@ -133,7 +144,9 @@ def apart(
 
 
 def _imported(network, nodes, repeat, script, lit):
-    lines = [line("init_start", 0.0), line("global_batch_size", 1.0, 56)]
+    system = {"number_of_nodes": nodes, "accelerators_per_node": 8}
+    lines = [line("init_start", 0.0), f":::SYSJSON {json.dumps(system)}"]
+    lines.append(line("global_batch_size", 1.0, 64))
     lines += [line("init_stop", START_S), line("run_start", START_S), *script.lines]
     lines.append(line("run_stop", script.at_s, status="success"))
     record = imported(
@@ -168,29 +181,62 @@ def predicted(runs: pd.DataFrame, split: str = "leave-one-workload-out") -> pd.D
     return mine.assign(error=mine["predicted"] / mine["measured"] - 1)
 
 
-# On 64 nodes that train, more of a step is communication.
-SETTINGS = {"9 nodes": (8, 1, 0.75), "72 nodes": (64, 8, 0.6)}
+# Nodes that train and that evaluate, the share of a step that computes (less on more nodes), and
+# how much slower an evaluation is than on one node.
+SETTINGS = {
+    "8 + 1 nodes": (8, 1, 0.75, 1.0),
+    "8 + 1 nodes, faster": (8, 1, 0.75, 0.6),
+    "64 + 8 nodes": (64, 8, 0.6, 1.0),
+}
+
+
+def meanwhile(name):
+    """Two runs that evaluate while they train."""
+    training, evaluating, computes, slower = SETTINGS[name]
+    runs = [apart(APART, training, evaluating, r, computes, slower) for r in range(2)]
+    return pd.DataFrame(runs)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_energy_of_evaluating_meanwhile_is_predicted(others, alone, name):
-    meanwhile = pd.DataFrame(
-        [apart(APART, *SETTINGS[name][:2], r, SETTINGS[name][2]) for r in range(2)]
-    )
-    assert (meanwhile["both_s"] > 0).all() and (meanwhile["evaluating_s"] < 0.1).all()
-    assert meanwhile["evaluators"].tolist() == [SETTINGS[name][1]] * 2
-    rows = predicted(pd.concat([others, alone, meanwhile], ignore_index=True))
+    runs = meanwhile(name)
+    assert (runs["both_s"] > 0).all() and (runs["evaluating_s"] < 0.1).all()
+    assert runs["evaluators"].tolist() == [SETTINGS[name][1]] * 2
+    rows = predicted(pd.concat([others, alone, runs], ignore_index=True))
     assert len(rows) == 2
     assert rows["error"].abs().max() < 0.04, rows["error"].tolist()
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_workload_that_evaluates_meanwhile_leaves_what_all_share(others, alone, name):
-    meanwhile = pd.DataFrame(
-        [apart(APART, *SETTINGS[name][:2], r, SETTINGS[name][2]) for r in range(2)]
-    )
-    without = PhaseMC2().fit(others)
-    with_it = PhaseMC2().fit(pd.concat([others, alone, meanwhile], ignore_index=True))
-    moved = abs(with_it.kappa[UNSEEN].mean - without.kappa[UNSEEN].mean)
-    assert moved < without.kappa[UNSEEN].sd
+    without = PhaseMC2().fit(others).kappa[UNSEEN]
+    with_it = PhaseMC2().fit(pd.concat([others, alone, meanwhile(name)], ignore_index=True))
+    assert abs(with_it.kappa[UNSEEN].mean - without.mean) < without.sd / 3
     assert not with_it.bounded
+
+
+def test_a_calibration_may_evaluate_meanwhile(others):
+    # The smallest run of the network has nodes of its own for evaluations, too.
+    runs = pd.concat([meanwhile("8 + 1 nodes"), meanwhile("64 + 8 nodes")])
+    rows = predicted(pd.concat([others, runs], ignore_index=True))
+    assert rows["nodes"].unique().tolist() == [72]
+    assert rows["error"].abs().max() < 0.04, rows["error"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("needed", "nodes", "ranks", "batch", "apart"),
+    [
+        (1.6, 9, 72, 64, 1),
+        (1.2, 9, 72, 56, 2),
+        (10.0, 96, 768, 84, 12),
+        (1.6, 9, 72, np.nan, 2),
+        (3.0, 9, 72, 1, 3),
+        (40.0, 9, 72, 7, 8),
+        (1.0, 2, 2, 1, 1),
+    ],
+)
+def test_the_nodes_that_evaluate_leave_an_even_number_to_the_batch(
+    needed, nodes, ranks, batch, apart
+):
+    run = {"nodes": nodes, "ranks": ranks, "batch": batch}
+    assert likely_evaluators(needed, run) == apart
