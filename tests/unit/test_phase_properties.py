@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -165,6 +165,18 @@ def any_log(draw):
 
 
 @given(any_log())
+@example(
+    [
+        line("init_start", 0.0),
+        line("train_samples", 1.0, 94_605_581),
+        line("run_start", START_S),
+        line("eval_start", START_S + 1, epoch_num=0.05),
+        line("eval_stop", START_S + 2, epoch_num=0.05),
+        line("eval_start", START_S + 3, epoch_num=1e14),
+        line("eval_stop", START_S + 4, epoch_num=1e14),
+        line("run_stop", START_S + 5, status="success"),
+    ]
+)
 def test_whatever_the_log_is_the_times_add_up(lines):
     record = imported(lines)
     assert np.isfinite(record.phases[["start_s", "stop_s"]].to_numpy()).all()

@@ -16,7 +16,7 @@ from typing import Literal
 
 import pandas as pd
 
-from joulecast.importers.mllog import Event, number
+from joulecast.importers.mllog import LARGEST, Event, number
 from joulecast.records.frames import PHASE_COLUMNS
 
 WorkUnit = Literal["samples", "epochs"]
@@ -189,7 +189,7 @@ def _samples_so_far(
         return [_samples_of_steps(e, batch_size) for e in evaluations]
     # Shares of the data set: DLRM and GNN evaluate every twentieth of an epoch.
     if train_samples and _fractions(known):
-        return [None if e.index is None else round(e.index * train_samples) for e in evaluations]
+        return [_times(e.index, train_samples) for e in evaluations]
     # No evaluation comes before the first batch, so what is below a batch cannot count samples.
     if max(known) >= (batch_size or 1):
         return [e.index for e in evaluations]
@@ -201,9 +201,13 @@ def _fractions(counts: list[float]) -> bool:
 
 
 def _samples_of_steps(interval: Interval, batch_size: int | None) -> float | None:
-    if interval.index is None or not interval.counts_steps or not batch_size:
-        return None
-    return interval.index * batch_size
+    return _times(interval.index if interval.counts_steps else None, batch_size)
+
+
+def _times(count: float | None, each: int | None) -> float | None:
+    """Samples in so many steps or data sets; ``None`` for more than any training has."""
+    samples = None if count is None or not each else round(count * each)
+    return None if samples is None or samples > LARGEST else float(samples)
 
 
 def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) -> list[float | None]:
