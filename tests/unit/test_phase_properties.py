@@ -156,9 +156,9 @@ def any_log(draw):
             st.sampled_from(["epoch_num", "first_epoch_num", "samples_count", "step_num", "none"])
         )
         index = draw(st.sampled_from([0, 1, 2, 0.05, 0.1, 100, 200, 3360, -1, 1e14]))
-        told = {"epoch_count": draw(st.sampled_from([1, 100]))} if draw(st.booleans()) else {}
+        lasts = {"epoch_count": draw(st.sampled_from([1, 100]))} if draw(st.booleans()) else {}
         lines.append(
-            line(draw(st.sampled_from(EVENTS)), START_S + draw(TIMES), **{name: index}, **told)
+            line(draw(st.sampled_from(EVENTS)), START_S + draw(TIMES), **{name: index}, **lasts)
         )
     stop = line("run_stop", START_S + draw(st.floats(5, 150)), status="success")
     return draw(st.permutations([*lines, stop]))

@@ -8,6 +8,7 @@ in samples elsewhere.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -99,7 +100,8 @@ class _Pairs:
 
     def stop(self, event: Event, at_s: float, since_s: float | None) -> None:
         """Close the open interval of the same index, else the last one opened: BERT's only epoch starts as
-        number 0 and stops as number 2.5 million. One without a start began after ``since_s``, maybe then."""
+        number 0 and stops as number 2.5 million. One without a start began at ``since_s``, or when the last
+        of its phase stopped: :meth:`ended` chooses."""
         index, name = _index(event)
         if index is not None:
             if self.stops[index] >= max(1, self.starts[index]):
@@ -119,17 +121,18 @@ class _Pairs:
 
     def ended(self, run_stop_s: float, others: list[float]) -> list[Interval]:
         """All intervals. One that lacks its start or its stop is taken to last about as long as is usual:
-        from or to another event that fits, as the next start of this phase or of the ``others``, else to the
-        end of the run."""
+        from or to another event that fits, as the next start of this phase or of the ``others`` (sorted), else
+        to the end of the run."""
         usual_s = median([i.stop_s - i.start_s for i in self.done] or [math.inf])
         for lost, maybe in self.lost:
             lasted_s = self._likely([lost.stop_s - at_s for at_s in maybe], usual_s)
             self.done.append(replace(lost, start_s=lost.stop_s - lasted_s))
-        own = [i.start_s for i in (*self.running, *self.done)]
+        own = sorted(i.start_s for i in (*self.running, *self.done))
         for begun in self.running:
             next_s = [
-                min((s for s in starts if s > begun.start_s), default=math.inf) - begun.start_s
+                starts[after] - begun.start_s if after < len(starts) else math.inf
                 for starts in (own, others)
+                for after in (bisect_right(starts, begun.start_s),)
             ]
             left_s = max(0.0, run_stop_s - begun.start_s)
             lasts_s = left_s
