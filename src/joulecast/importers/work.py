@@ -8,10 +8,11 @@ in samples elsewhere.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import median
 from typing import Literal
 
@@ -121,8 +122,8 @@ class _Pairs:
 
     def ended(self, run_stop_s: float, others: list[float]) -> list[Interval]:
         """All intervals. One that lacks its start or its stop is taken to last about as long as is usual:
-        from or to another event that fits, as the next start of this phase or of the ``others`` (sorted), else
-        to the end of the run."""
+        from or to another event that fits, as the next start of this phase or of the ``others`` (sorted),
+        else to the end of the run."""
         usual_s = median([i.stop_s - i.start_s for i in self.done] or [math.inf])
         for lost, maybe in self.lost:
             lasted_s = self._likely([lost.stop_s - at_s for at_s in maybe], usual_s)
@@ -237,18 +238,19 @@ def _block_work(
 
     Args:
         blocks: sorted by start.
-        evaluated: start (s) and samples trained of the evaluations.
+        evaluated: start (s) and samples trained of the evaluations, sorted.
         batch_size: the global batch size, if known.
     """
     begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
     # U-Net and GPT-3 say how many samples a block will last, others how many epochs, or what is no length.
     lasting = {block.lasts for block in blocks}
     says = len(lasting) == 1 and (max(lasting, key=bool) or 0) >= (batch_size or math.inf)
+    says = says and any(begun)
     work = []
     for place, (block, count) in enumerate(zip(blocks, begun, strict=True)):
         if count is None or not block.closed:
             work.append(math.nan)
-        elif says and block.lasts is not None and any(b for b in begun):
+        elif says and block.lasts is not None:
             work.append(block.lasts)
         else:
             work.append(_worked(place, blocks, begun, evaluated, batch_size))
@@ -270,9 +272,13 @@ def _worked(
     if block.reached is not None and block.reached * each > count:
         return block.reached * each - count
     next_s = blocks[place + 1].start_s if place + 1 < len(blocks) else math.inf
-    after = [c for s, c in evaluated if block.stop_s <= s < next_s and c > count]
-    after += [b for b in begun[place + 1 :] if b is not None and b > count]
-    inside = [c for s, c in evaluated if block.start_s < s < block.stop_s and c > count]
+    since, stopped, until = (
+        bisect_left(evaluated, at_s, key=lambda evaluation: evaluation[0])
+        for at_s in (block.start_s, block.stop_s, next_s)
+    )
+    inside = [c for _, c in evaluated[since:stopped] if c > count]
+    after = [c for _, c in evaluated[stopped:until] if c > count]
+    after += list(islice((b for b in islice(begun, place + 1, None) if b and b > count), 1))
     if not after and not inside:
         return math.nan
     return (min(after) if after else max(inside)) - count
