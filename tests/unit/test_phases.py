@@ -57,11 +57,12 @@ def test_evaluations_divide_what_has_one_epoch_and_count_samples():
     assert split.stalled_inside_s + split.stalled_outside_s == pytest.approx(0)
 
 
-def test_an_evaluation_beside_the_next_epoch_counts_only_until_that_begins():
+def test_an_evaluation_and_the_next_epoch_may_be_in_force_together():
     epochs = [("epoch", 0, 20.0, 60.0, 1.0), ("epoch", 1, 64.0, 104.0, 1.0)]
     evaluations = [("evaluation", 1, 60.0, 75.0, np.nan), ("evaluation", 2, 104.0, 120.0, np.nan)]
     split = split_by_time(make_imported(phases=epochs + evaluations))
-    assert split.evaluating == [(60, 64), (104, 120)]
+    assert split.training == [(20, 60), (64, 104)]
+    assert split.evaluating == [(60, 75), (104, 120)]
 
 
 def test_a_log_without_phases_is_all_training():

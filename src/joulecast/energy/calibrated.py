@@ -1,6 +1,7 @@
 """What the runs of a platform and of a workload show by themselves, before anything is transferred:
 idle floors, the ramp, paces, excess powers, and how the time of a run divides into phases."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,24 @@ def evaluates_apart(run: Any) -> Any:
     in_force_s = both_s + np.asarray(run["evaluating_s"], dtype=float)
     during = both_s >= _ALL_DURING_TRAINING * in_force_s
     return during & (both_s > 0) & (np.asarray(run["nodes"]) > 1)
+
+
+_FAR = 1.7
+"""Times what the evaluations need: further off no number of evaluating nodes is sought."""
+
+
+def likely_evaluators(needed: float, run: Any) -> float:
+    """Nodes that evaluate apart, from how many the evaluations need at another run's pace: the nearest number
+    with which the batch can be dealt out evenly to the accelerators that train, or they to its samples."""
+    nodes, batch = float(run["nodes"]), float(np.nan_to_num(run.get("batch", 0.0)))
+    each = float(run.get("ranks", nodes)) / nodes
+    even = [
+        apart
+        for apart in range(max(1, math.ceil(needed / _FAR)), int(min(needed * _FAR, nodes - 1)) + 1)
+        if batch >= 1 and (batch % ((nodes - apart) * each) == 0 or (nodes - apart) * each % batch == 0)
+    ]
+    nearest = min(even, key=lambda apart: abs(math.log(apart / needed)), default=round(needed))
+    return float(np.clip(nearest, 1.0, max(1.0, nodes - 1.0)))
 
 
 def evaluators_of(runs: pd.DataFrame) -> pd.Series:

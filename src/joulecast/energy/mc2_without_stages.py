@@ -39,6 +39,7 @@ from joulecast.energy.calibrated import (
     calibrate,
     evaluates_apart,
     idle_floors,
+    likely_evaluators,
     ramp_seconds,
     spread_between_runs,
 )
@@ -183,13 +184,13 @@ class PhaseMC2:
         return np.asarray(floor_j + rise * excess_j)
 
     def _evaluators(self, base: Calibrated, row: Row) -> Floats:
-        """Nodes that do nothing but evaluate while the others train: as many as evaluations of their length
-        need at the calibration's pace."""
+        """Nodes that do nothing but evaluate while the others train: about as many as evaluations of their
+        length need at the calibration's pace."""
         in_force_s = np.asarray(row["evaluating_s"], float) + np.asarray(row["both_s"], float)
-        needed = np.full_like(in_force_s, base.evaluators * row["nodes"])
+        needed = base.evaluators * row["nodes"]
         if base.evaluators == 0 and base.evaluating_pace > 0:
-            needed = base.evaluating_pace * row["samples"] / np.maximum(in_force_s, 1e-9)
-        apart = np.clip(np.round(needed), 1.0, max(1.0, row["nodes"] - 1.0))
+            needed = np.median(base.evaluating_pace * row["samples"] / np.maximum(in_force_s, 1e-9))
+        apart = likely_evaluators(max(1.0, float(needed)), row)
         return np.where(evaluates_apart(row), apart, 0.0)
 
     def _lost_s(self, row: Row) -> Floats:

@@ -124,9 +124,11 @@ def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
 
 def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[Segment]:
     """The training segments: epochs where the log has several, else blocks, else what lies between
-    evaluations; blocks whose work is not known only where there is nothing else."""
+    evaluations; blocks whose work is not known only where there is nothing else, epochs whose work is not
+    known only where it is not known of blocks either."""
     epochs, blocks = phases.get("epoch", []), phases.get("block", [])
-    if len(epochs) > 1:
+    known = [any(c.samples > 0 for c in parts) for parts in (epochs, blocks)]
+    if len(epochs) > 1 and (known[0] or not (known[1] and len(blocks) > 1)):
         return [Segment(c.start_s, c.stop_s, c.samples) for c in epochs]
     tell = not phases.get("evaluation") or any(b.samples > 0 for b in blocks)
     if len(blocks) > 1 and tell:
@@ -337,10 +339,11 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     split = split_by_time(record)
     both = intersection(split.training, split.evaluating)
     evaluating = subtract(split.evaluating, split.training)
+    training_s = length(split.training) - split.stalled_inside_s
     row |= {
-        "training_s": length(split.training) - split.stalled_inside_s,
+        "training_s": training_s,
         "evaluating_s": length(evaluating),
-        "both_s": length(both),
+        "both_s": min(length(both), training_s),
         "stalled_s": split.stalled_inside_s + split.stalled_outside_s
         if _shows_phases(record)
         else np.nan,
