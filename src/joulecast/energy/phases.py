@@ -308,7 +308,7 @@ def _evaluators(meters: list[_Meter], alone: list[Interval], idle_w: float) -> f
     return float((drawn_w < middle).mean()) if np.isfinite(middle) else float("nan")
 
 
-def _shows_phases(record: RunRecord) -> bool:
+def _has_phases(record: RunRecord) -> bool:
     """Whether the log divides the run at all."""
     counts = record.phases["phase"].value_counts()
     return (
@@ -325,7 +325,7 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
 
     Returns:
         ``training_s`` (``both_s`` of it with an evaluation in force), ``evaluating_s`` (no training in
-        force), ``stalled_s`` (NaN for a log that does not divide the run), ``starts`` and, NaN without a
+        force), ``stalled_s, starts``, ``has_phases`` (whether the log divides the run) and, NaN without a
         meter, ``energy_j``, ``training_j`` (its stalls and
         the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
         a node; ``evaluators``, the nodes that do nothing but evaluate.
@@ -344,9 +344,8 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
         "training_s": training_s,
         "evaluating_s": length(evaluating),
         "both_s": min(length(both), training_s),
-        "stalled_s": split.stalled_inside_s + split.stalled_outside_s
-        if _shows_phases(record)
-        else np.nan,
+        "stalled_s": split.stalled_inside_s + split.stalled_outside_s,
+        "has_phases": _has_phases(record),
         "stalled_training_s": split.stalled_inside_s,
         "starts": split.starts,
     }

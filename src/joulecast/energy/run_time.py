@@ -299,7 +299,12 @@ class RunTimes:
 
     def fit(self, runs: pd.DataFrame) -> "RunTimes":
         """Remember the runs whose time and work are known; a series is fitted when it is asked for."""
-        self.runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
+        runs = runs[(runs["total_s"] > 0) & (runs["samples"] > 0)]
+        if "has_phases" in runs:
+            # A log that does not divide the run does not show what of it stands still.
+            known = runs["has_phases"].fillna(False).astype(bool)
+            runs = runs.assign(stalled_s=runs["stalled_s"].where(known))
+        self.runs = runs
         self._rates: dict[str, Rate] = {}
         self._laws: dict[tuple[str, str], WorkLaw] = {}
         return self
