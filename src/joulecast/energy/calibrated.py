@@ -98,7 +98,8 @@ def likely_evaluators(needed: float, run: Any) -> float:
     even = [
         apart
         for apart in range(max(1, math.ceil(needed / _FAR)), int(min(needed * _FAR, nodes - 1)) + 1)
-        if batch >= 1 and (batch % ((nodes - apart) * each) == 0 or (nodes - apart) * each % batch == 0)
+        if batch >= 1
+        and (batch % ((nodes - apart) * each) == 0 or (nodes - apart) * each % batch == 0)
     ]
     nearest = min(even, key=lambda apart: abs(math.log(apart / needed)), default=round(needed))
     return float(np.clip(nearest, 1.0, max(1.0, nodes - 1.0)))
