@@ -22,8 +22,9 @@ from _output import parser, show
 
 from joulecast.energy import run_time, work_law
 from joulecast.energy.error_summary import evaluate_records
-from joulecast.energy.evaluation import NEXT_SCALE, evaluate, settings
+from joulecast.energy.evaluation import evaluate, settings
 from joulecast.energy.recorded_times import recorded_times
+from joulecast.energy.splits import NEXT_SCALE
 from joulecast.files.shipped import recorded_folder
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.records.recorded import record_folders

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from joulecast.energy.allreduce_cost import FORMS, choose_form
 from joulecast.energy.evaluation import (
     SETTING,
-    SPLITS,
     compare,
     evaluate,
     run_to_run_cv,
@@ -20,6 +19,7 @@ from joulecast.energy.evaluation import (
 from joulecast.energy.evaluation import settings as cells_of
 from joulecast.energy.mc2 import MC2
 from joulecast.energy.proportional_models import MODELS, Context
+from joulecast.energy.splits import SPLITS
 from joulecast.energy.timeseries import forecast_errors, series_models
 
 POWERS = {

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
-from joulecast.energy.evaluation import NEXT_SCALE, evaluate
+from joulecast.energy.evaluation import evaluate
 from joulecast.energy.observations import accelerator_model
 from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
 from joulecast.energy.recorded_times import recorded_times, times_of_others
 from joulecast.energy.run_time import RunTimes
+from joulecast.energy.splits import NEXT_SCALE
 from joulecast.energy.time_rivals import CURVES
 from joulecast.energy.work_law import WorkLaw
 

@@ -132,7 +132,7 @@ def evaluate(
         JoulecastError: nothing to fit, or nothing that the split can hold out.
     """
     from joulecast.energy.error_summary import evaluate_records
-    from joulecast.energy.evaluation import SPLITS
+    from joulecast.energy.splits import SPLITS
     from joulecast.records.recorded import run_records
 
     check("split", split, SPLITS)

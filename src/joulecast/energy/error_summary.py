@@ -13,7 +13,6 @@ import pandas as pd
 
 from joulecast.energy.evaluation import (
     MEASURED,
-    NEXT_SCALE,
     SETTING,
     Evaluation,
     compare,
@@ -25,6 +24,7 @@ from joulecast.energy.evaluation import (
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import Phased
 from joulecast.energy.plain import plain, plain_rows
+from joulecast.energy.splits import NEXT_SCALE
 from joulecast.errors import JoulecastError
 
 _KEYS = [*SETTING, "model"]
@@ -36,7 +36,7 @@ def evaluate_records(
     """Judge all models on the records in ``folders``.
 
     Args:
-        split: a name of :data:`joulecast.energy.evaluation.SPLITS`.
+        split: a name of :data:`joulecast.energy.splits.SPLITS`.
         time: ``given`` or ``predicted``; by default given, and predicted for the next scale.
 
     Returns:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.evaluation import evaluate, is_sweep
+from joulecast.energy.evaluation import evaluate
 from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.observations import allreduce_points, is_training, observe_all
 from joulecast.energy.proportional_models import Watts
+from joulecast.energy.splits import is_sweep
 from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import read_frame

@@ -1,0 +1,91 @@
+"""Splits of training runs: what a fit may see, and what it is judged on.
+
+A node count that is held out takes its all-reduce and
+sleeping-rank calibrations with it; a fit that sees one node count only is given the communication
+calibration of the smallest larger one: two nodes that are not training are what a user has. A workload
+that is held out keeps the runs at its smallest node count: they are its calibration, for every model
+(a workload without others is predicted from other workloads alone). The next scale of a series is
+predicted from the two below it, its work included, from times alone where there is no power.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Split:
+    """Runs to fit and runs to judge, by boolean masks over the training runs."""
+
+    name: str
+    fitted: pd.Series
+    judged: pd.Series
+
+
+def _in_sample(training: pd.DataFrame) -> Iterator[Split]:
+    everything = pd.Series(True, index=training.index)
+    yield Split("in-sample", everything, everything)
+
+
+def _leave_one_node_count_out(training: pd.DataFrame) -> Iterator[Split]:
+    counts = sorted(training["nodes"].unique())
+    for count in counts if len(counts) > 1 else ():
+        out = training["nodes"] == count
+        yield Split("leave-one-node-count-out", ~out, out & ~is_sweep(training))
+
+
+def _extrapolation(training: pd.DataFrame) -> Iterator[Split]:
+    small = training["nodes"] <= training["nodes"].max() / 4
+    if small.any() and not small.all():
+        yield Split("extrapolation", small, ~small)
+
+
+def _leave_one_workload_out(training: pd.DataFrame) -> Iterator[Split]:
+    networks = sorted(training["network"].unique())
+    for network in networks if len(networks) > 1 else ():
+        own = training["network"] == network
+        smallest = training["nodes"] == training.groupby("workload")["nodes"].transform("min")
+        out = own & ~smallest if (own & ~smallest).any() else own
+        yield Split("leave-one-workload-out", ~out, out & ~is_sweep(training))
+
+
+NEXT_SCALE = "next-scale"
+
+
+def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
+    """Each scale of a submitter's series of imported runs, from the two below it."""
+    if "series" not in training:
+        return
+    for series, own in training.groupby("series"):
+        if not (own["kind"] == "imported").all():
+            continue
+        scales = sorted(own["ranks"].unique())
+        for *smaller, asked in zip(scales, scales[1:], scales[2:], strict=False):
+            of_series = training["series"] == series
+            judged = of_series & (training["ranks"] == asked)
+            # What the submitter did of this benchmark elsewhere or in another round would tell too much.
+            theirs = training["submitter"] == own["submitter"].iloc[0]
+            theirs &= training["network"] == own["network"].iloc[0]
+            yield Split(NEXT_SCALE, ~theirs | (of_series & training["ranks"].isin(smaller)), judged)
+
+
+SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
+    "in-sample": _in_sample,
+    "leave-one-node-count-out": _leave_one_node_count_out,
+    "extrapolation": _extrapolation,
+    "leave-one-workload-out": _leave_one_workload_out,
+    NEXT_SCALE: _next_scale,
+}
+"""Splits by name. In-sample is there because the papers' errors may be; extrapolation fits
+N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is, and judged only
+in-sample."""
+
+
+def is_sweep(training: pd.DataFrame) -> pd.Series:
+    """Runs whose batch exists at one node count only, when the network has others with more."""
+    if training["batch_per_rank"].isna().all():
+        return pd.Series(False, index=training.index)
+    per_rank = training.groupby(["workload", "batch_per_rank"])["nodes"].transform("nunique")
+    most = per_rank.groupby(training["workload"]).transform("max")
+    return per_rank < most
