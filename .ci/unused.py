@@ -60,3 +60,4 @@ joulecast
 metric
 batch_size_only
 power_limit_only
+GIVEN
