@@ -1,6 +1,6 @@
 """Judging the models on what they have not seen.
 
-Which runs a fit may see is said by a split (:mod:`joulecast.energy.splits`). Errors are of settings:
+A split (:mod:`joulecast.energy.splits`) holds out runs. Errors are of settings:
 the mean over the repeats of a workload on a node count.
 """
 

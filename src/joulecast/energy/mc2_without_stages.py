@@ -90,7 +90,7 @@ class PhaseMC2:
         node_spread: relative spread of power between nodes.
         workloads: calibrations by workload.
         kappa: beliefs by workload, and of one that was not seen.
-        bounded: what the runs said that no device can do, and what was taken instead.
+        bounded: what the runs show that no device can do, and what was taken instead.
     """
 
     terms: Terms = field(default_factory=Terms)

@@ -298,7 +298,7 @@ def _past_ramps(steady: list[Interval]) -> list[Interval]:
 
 def _evaluators(meters: list[_Meter], alone: list[Interval], idle_w: float) -> float:
     """Share of the nodes that do not train while the others do, by what each draws in training alone; NaN
-    where that cannot be told."""
+    where that is not known."""
     edges = np.array(alone).reshape(-1, 2)
     if not meters or length(alone) < _RAMP_S:
         return float("nan")

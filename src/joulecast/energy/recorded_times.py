@@ -2,7 +2,7 @@
 own runs.
 
 Source: MLPerf Training v3.1, v4.0 and v4.1 (``recorded/mlperf-times``). They are evidence of a benchmark
-only: the runs of whoever is judged are left out of them.
+only: the runs of the submitter that is judged are left out.
 """
 
 from functools import cache

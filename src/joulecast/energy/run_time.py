@@ -12,7 +12,8 @@ that no scale shortens: what its log shows to stand still, where it shows that.
 Two own scales cannot tell these apart, so all values that agree with the own runs are kept, weighed by how
 well they agree and by beliefs about their size: a step on one node is nearly all computing. Others who ran
 the same benchmark on several scales count too, each with its own ``c``, the less the less alike their
-accelerators are. Other benchmarks do not: their shares say nothing of this one (docs/real-clusters.md).
+accelerators are. Other benchmarks of the submitter count only for a series on one scale that has no such
+neighbour: their shares say little of this one.
 """
 
 from collections.abc import Callable
@@ -78,7 +79,7 @@ def _sobol(count: int, dimensions: int, seed: int) -> Floats:
 
 @dataclass(frozen=True)
 class _Scales:
-    """Mean times of some runs by scale, as arrays; ``stalled_s`` is NaN where the log does not tell it,
+    """Mean times of some runs by scale, as arrays; ``stalled_s`` is NaN where the log does not show it,
     ``spread`` relative, of the means."""
 
     nodes: Floats
@@ -133,9 +134,9 @@ def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
 def _usual_start_s(own: _Scales) -> float:
     """Middle of the beliefs about ``start_s``: what the own runs show, else a share of the shortest."""
     shortest_s = float(own.total_s.min())
-    told = np.isfinite(own.stalled_s)
-    if told.any():
-        return max(float(own.stalled_s[told].mean()), _LEAST_START * shortest_s)
+    shown = np.isfinite(own.stalled_s)
+    if shown.any():
+        return max(float(own.stalled_s[shown].mean()), _LEAST_START * shortest_s)
     return BELIEFS["start"][0] * shortest_s
 
 
@@ -171,12 +172,12 @@ class Rate:
         return np.asarray(work / asked.batch * step_s + self._start_s(float(scale["nodes"])))
 
     def _start_s(self, nodes: float) -> Floats | float:
-        """Seconds that no scale shortens: between the own node counts that tell them by the logarithm."""
-        told = np.isfinite(self.own.stalled_s)
-        if not told.any():
+        """Seconds that no scale shortens: between own node counts whose logs show them, by the logarithm."""
+        shown = np.isfinite(self.own.stalled_s)
+        if not shown.any():
             return np.asarray(_usual_start_s(self.own) * np.exp(self.beliefs[:, 4]))
-        order = np.argsort(self.own.nodes[told])
-        known = np.log(self.own.nodes[told][order]), self.own.stalled_s[told][order]
+        order = np.argsort(self.own.nodes[shown])
+        known = np.log(self.own.nodes[shown][order]), self.own.stalled_s[shown][order]
         return float(np.interp(np.log(nodes), *known))
 
     def computing_share(self, scale: pd.Series) -> float:

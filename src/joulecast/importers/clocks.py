@@ -177,7 +177,7 @@ def _remark_end(
             way = "after" if last_s > stop_s else "before"
             findings.remark(
                 "load off the run",
-                f"{meter.file}: it ends {abs(last_s - stop_s):.0f} s {way} the run; a job that goes on "
+                f"{meter.file}: it ends {abs(last_s - stop_s):.0f} s {way} the run; a job that runs on "
                 "or waits, or a clock",
             )
 

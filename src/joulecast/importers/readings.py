@@ -214,7 +214,7 @@ def _check_load(
     if not idle or len(inside) < _LEAST_OUTSIDE:
         return
     idle_w, load_w = min(idle), float(np.quantile(inside, 0.9))
-    # One side alone may be under load itself: a job that warms up, or goes on.
+    # One side alone may be under load itself: a job that warms up, or runs on.
     known = len(idle) == 2
     lower = int((inside < _UNDER_IDLE * idle_w).sum()) if known else 0
     if load_w < (_OVER_IDLE if known else _UNDER_ONE_SIDE) * idle_w:

@@ -191,11 +191,13 @@ def _in_milliseconds(name: str, log: PowerLog, zero_ms: float, findings: Finding
 
 def _supply(log: PowerLog, run: ForeignRun) -> Supply | None:
     """What was metered: as the power file says, else as the names of submitter and system do."""
-    said = (log.measured or "").upper()
+    stated = (log.measured or "").upper()
     words = re.split(r"[^A-Z]+", f"{run.campaign} {run.system}".upper())
     kinds: tuple[Supply, ...] = ("AC", "DC")
     of_name = [kind for kind in kinds if kind in words]
-    return next((kind for kind in kinds if kind == said), of_name[0] if len(of_name) == 1 else None)
+    return next(
+        (kind for kind in kinds if kind == stated), of_name[0] if len(of_name) == 1 else None
+    )
 
 
 def _efficiency(log: PowerLog) -> float | None:

@@ -217,7 +217,7 @@ def _times(count: float | None, each: int | None) -> float | None:
 def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) -> list[float | None]:
     """Samples trained when each block began, ``None`` where that is not known.
 
-    What an index counts need not be said (the tables never do); one that evaluations share counts what
+    What an index counts need not be stated (the tables never do); one that evaluations share counts what
     they do.
     """
     shared = any(block.index in known for block in blocks)
@@ -328,12 +328,12 @@ def work_of(
     evaluations = [i for i in inside if i.phase == "evaluation"]
     all_evaluations = [i for i in intervals if i.phase == "evaluation"]
     counts = _samples_so_far(all_evaluations, batch_size, train_samples)
-    said = any(
+    counts_samples = any(
         i.counts_samples or (i.counts_steps and batch_size) for i in all_evaluations + blocks
     )
     shares = bool(train_samples) and _fractions([e.index or 0.0 for e in all_evaluations])
     unit: WorkUnit = "samples"
-    if counts is None or (len(epochs) > 1 and not said and not shares):
+    if counts is None or (len(epochs) > 1 and not counts_samples and not shares):
         unit = "epochs"
         total, rows = _in_epochs(epochs, all_evaluations)
         rows += [_row(b) for b in blocks] + [_row(e) for e in evaluations]
@@ -350,7 +350,7 @@ def work_of(
         known = [c for e in evaluations if (c := so_far[id(e)]) is not None]
         known = known or [c for _, c in evaluated if c <= max(reached, default=math.inf)]
         total = max(known or reached, default=0.0)
-        of_epochs = _epoch_work(epochs, total, shares and not said, train_samples)
+        of_epochs = _epoch_work(epochs, total, shares and not counts_samples, train_samples)
         rows = [_row(e, w) for e, w in zip(epochs, of_epochs, strict=True)]
         rows += [_row(b, w) for b, w in zip(blocks, of_blocks, strict=True)]
         rows += [_row(replace(e, index=so_far[id(e)])) for e in evaluations]
