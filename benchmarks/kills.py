@@ -283,7 +283,13 @@ def _recorded(folder: Path) -> Path:
 def _submissions(folder: Path) -> Path:
     for nodes in (1, 2):
         for run in range(6):
-            write_run(folder / "in", f"result_{run}", system=f"{nodes}xACME", nodes=nodes, seed=run)
+            write_run(
+                folder / "in",
+                f"result_{run}",
+                system=f"{nodes}xACME",
+                nodes=nodes,
+                seed=10 * nodes + run,
+            )
     return folder / "in"
 
 

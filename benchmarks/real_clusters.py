@@ -1,11 +1,9 @@
 """Errors on real clusters: energy and time of metered runs, and the time to quality at the next scale.
 
-Everything comes from data that the project ships: metered MLPerf runs (``recorded/mlperf-power``) and
-times of
-three rounds (``recorded/mlperf-times``). Each row is a question and a model; errors are of settings that
-the fit
-had not seen. `--ablation` takes away one part of the time model at a time, `--priors` halves and doubles
-every prior, `--corrupted` counts the corrupted submissions that the import finds. No times are measured.
+Everything comes from data that the project ships: metered MLPerf runs (``recorded/mlperf-power``) and times
+of three rounds (``recorded/mlperf-times``). Each row is a question and a model; errors are of settings that
+the fit had not seen. `--ablation` takes away one part at a time, `--priors` halves and doubles every prior,
+`--corrupted` counts the corrupted submissions that the import finds. No times are measured.
 """
 
 import argparse
@@ -20,7 +18,7 @@ import numpy as np
 import pandas as pd
 from _output import parser, show
 
-from joulecast.energy import run_time, work_law
+from joulecast.energy import mc2_without_stages, run_time, work_law
 from joulecast.energy.error_summary import evaluate_records
 from joulecast.energy.evaluation import evaluate, settings
 from joulecast.energy.recorded_times import recorded_times
@@ -85,17 +83,15 @@ def _in_short(question: str, cases: pd.DataFrame, by: str = "model") -> Iterator
         }
 
 
-def metered() -> Iterator[dict[str, Any]]:
-    """Errors of energy, and of MC2's time, on the metered runs."""
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "records"
-        import_mlperf(recorded_folder(Path("mlperf-power")), out)
-        folders = record_folders(out)
-        for split, time in _SPLITS:
-            verdict = evaluate_records(folders, split, time)
-            for row in verdict["summary"] + [r | {"time": True} for r in verdict["time_summary"]]:
+def metered(folders: list[Path], what: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Errors of energy (``summary``), of time (``time_summary``) and without parts of MC2 (``ablation``)."""
+    for split, time in _SPLITS:
+        verdict = evaluate_records(folders, split, time)
+        for name in what:
+            for row in verdict[name]:
+                quantity = "time" if name == "time_summary" else "energy"
                 yield {
-                    "question": f"{'time' if row.get('time') else 'energy'}, {split}, time {time}",
+                    "question": f"{quantity}, {split}, time {time}",
                     "model": row["model"],
                     "cases": row["settings"],
                     "mean_percent": row["mape_percent"],
@@ -151,6 +147,16 @@ def _ablations() -> Iterator[tuple[str, Any, str, Any]]:
     yield "without departures from the law", work_law, "DEPARTURE", 1e-6
 
 
+def _energy_priors(folders: list[Path]) -> Iterator[dict[str, Any]]:
+    """Energies with every prior of kappa halved and doubled."""
+    for factor in (0.5, 2.0):
+        for name in ("KAPPA_PRIOR", "KAPPA_PRIOR_SD", "KAPPA_SPREAD"):
+            with _changed(mc2_without_stages, name, factor * getattr(mc2_without_stages, name)):
+                for row in metered(folders, ("summary",)):
+                    if row["model"] == "MC2":
+                        yield row | {"question": f"{row['question']}, {name} x {factor:g}"}
+
+
 def _varied(changes: Callable[[], Iterator[tuple[str, Any, str, Any]]]) -> Iterator[dict[str, Any]]:
     runs = timed_runs()
     for text, module, name, value in changes():
@@ -194,9 +200,17 @@ def main() -> None:
         columns = ["series", "ranks", "measured", "predicted", "error_percent", "inside"]
         show(shown[columns].to_dict("records"), given.json)
         return
-    rows = [*metered(), *_in_short("time to quality at the next scale", cases)]
-    rows += _varied(_ablations) if given.ablation else []
-    rows += _varied(_priors) if given.priors else []
+    ours = cases.drop_duplicates(["model", "measured"])
+    with tempfile.TemporaryDirectory() as scratch:
+        import_mlperf(recorded_folder(Path("mlperf-power")), Path(scratch) / "records")
+        folders = record_folders(Path(scratch) / "records")
+        rows = [*metered(folders, ("summary", "time_summary"))]
+        rows += _in_short("time to quality at the next scale", cases)
+        rows += _in_short("the same, cases that are in several rounds once", ours)
+        if given.ablation:
+            rows += [*metered(folders, ("ablation",)), *_varied(_ablations)]
+        if given.priors:
+            rows += [*_energy_priors(folders), *_varied(_priors)]
     rows += corrupted() if given.corrupted else []
     show(rows, given.json)
 

@@ -21,6 +21,7 @@ from joulecast.importers.clocks import aligned
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.lags import Course
 from joulecast.importers.traps import Findings, MeterLog
+from joulecast.importers.units import bounds_of, in_watts
 from joulecast.importers.work import Interval
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.metering import MEASURED_SWITCH
@@ -298,3 +299,18 @@ def test_a_plate_that_is_known_bounds_what_a_node_draws(tmp_path):
     result.write_text(result.read_text().replace("Fast9000", "NVIDIA H100-SXM5-80GB"))
     (known,) = imported(tmp_path / "in", tmp_path / "known")
     assert kinds_of(known.info.polluted) == {"implausible watts"}
+
+
+def test_a_node_that_only_evaluates_is_no_implausible_one():
+    t_s = np.arange(-40.0, 400.0, 2.0)
+    trains = np.where(t_s < 0, 2200.0, 6500.0) + 20 * np.sin(t_s)
+    evaluates = np.where(t_s % 100 > 85, 6000.0, 2200.0) + 20 * np.sin(t_s)
+    findings = Findings()
+    meters = [MeterLog(f"node_{n}", f"node_{n}.txt", t_s, trains + n) for n in range(7)]
+    meters.append(MeterLog("node_7", "node_7.txt", t_s, evaluates))
+    bounds = bounds_of(8, "NVIDIA H100-SXM5-80GB")
+    kept = in_watts(meters, bounds, (0.0, 400.0), findings)
+    assert findings.polluted == [] and len(kept) == 8
+    idle = MeterLog("node_7", "node_7.txt", t_s, np.full_like(t_s, 2200.0) + 20 * np.sin(t_s))
+    in_watts([*meters[:7], idle], bounds, (0.0, 400.0), findings)
+    assert len(findings.polluted) == 1

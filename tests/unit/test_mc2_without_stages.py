@@ -236,7 +236,7 @@ def test_intervals_hold_what_they_promise():
     """Clusters drawn from what the model believes: kappas and paces of workloads, and unequal nodes."""
     random = np.random.default_rng(5)
     inside = {"given": [], "predicted": []}
-    for _ in range(60):
+    for _ in range(30):
         rows = []
         for network in ("a", "b", "c"):
             kappa, rho = random.normal(1, 0.3), np.exp(random.normal(np.log(0.06), 0.3))

@@ -123,3 +123,12 @@ def test_a_run_without_a_meter_has_times_and_no_energy():
 )
 def test_a_node_type_has_one_name_on_every_node_count(system, family):
     assert platform_family(system) == family
+
+
+def test_blocks_that_hold_the_evaluations_are_all_training():
+    blocks = [("block", k, 20.0 + 10 * k, 30.0 + 10 * k, np.nan) for k in range(10)]
+    evaluations = [
+        ("evaluation", np.nan, 22.0 + 10 * k, 27.0 + 10 * k, np.nan) for k in range(1, 10)
+    ]
+    row = observe_phases(make_imported(phases=blocks + evaluations))
+    assert row["training_s"] == pytest.approx(100) and row["starts"] == 1

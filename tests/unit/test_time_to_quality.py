@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ from typer.testing import CliRunner
 
 from joulecast.cli.main import app
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.observations import accelerator_model
+from joulecast.energy.observations import accelerator_model, platform_family
 from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
 from joulecast.energy.recorded_times import recorded_times, times_of_others
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.splits import NEXT_SCALE
 from joulecast.energy.time_rivals import CURVES
 from joulecast.energy.work_law import WorkLaw
+from joulecast.importers.times_table import times_table
 
 NO_SUMS = pd.DataFrame(columns=["platform", "nodes"])
 
@@ -245,3 +247,116 @@ def test_times_alone_are_imported_evaluated_and_forecast(tmp_path):
         nvidia["energy_j"] is None
         and nvidia["time_low_s"] < nvidia["time_s"] < nvidia["time_high_s"]
     )
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=3), st.sampled_from([0.0, 1.0]))
+def test_a_larger_batch_never_means_less_work(noise, grows):
+    points = lawful([256.0, 1024.0, 4096.0]).assign(samples=lambda rows: rows["samples"] * noise)
+    points = points if grows else points.assign(samples=1e6)
+    law, normal = WorkLaw.of(points), np.linspace(-2, 2, 41)
+    work = [np.median(law.draws("lab", 4096.0 * 2.0**k, normal)) for k in range(12)]
+    assert all(b >= 0.999 * a for a, b in pairwise(work))
+
+
+def test_work_that_does_not_depend_on_the_batch_lies_inside_the_interval():
+    law = WorkLaw.of(lawful([64.0, 256.0, 1024.0]).assign(samples=1e6))
+    low, high = np.quantile(law.draws("lab", 4096.0, np.linspace(-2.5, 2.5, 501)), [0.05, 0.95])
+    assert low <= 1.01e6 < high
+
+
+def test_a_copy_of_the_judged_runs_under_another_name_is_no_evidence(of_round):
+    some = of_round[of_round["network"] == "gnn"].reset_index(drop=True)
+    copies = some[some["submitter"] == "NVIDIA"].assign(
+        submitter="another", series="another: gnn on H100", run=lambda rows: "copy-" + rows["run"]
+    )
+
+    def ours(runs):
+        times = evaluate(runs, NO_SUMS, {}, splits=[NEXT_SCALE], times=["predicted"]).times
+        mine = times[(times["model"] == "MC2") & ~times["run"].str.startswith("copy-")]
+        return mine.set_index("run")["predicted"]
+
+    alone, with_copies = ours(some), ours(pd.concat([some, copies], ignore_index=True))
+    largest = some.loc[(some["ranks"] == 512) & (some["submitter"] == "NVIDIA"), "run"]
+    truth = some.set_index("run").loc[largest, "total_s"].mean()
+    # The smaller scales are there twice now; the judged one is not.
+    assert abs(with_copies[largest].mean() / truth - 1) > 0.5 * abs(
+        alone[largest].mean() / truth - 1
+    )
+
+
+def test_a_batch_that_no_log_shows_widens_the_interval():
+    known, unknown = series([1, 8], 0.02), series([1, 8], 0.02, batch=np.nan)
+    asked = series([32], 0.02)
+    widths = []
+    for seen, row in ((known, asked), (unknown, asked.assign(batch=np.nan))):
+        answer = RunTimes().fit(seen).predict(row).iloc[0]
+        widths.append(answer["upper_s"] / answer["lower_s"])
+    assert widths[1] > widths[0] > 1
+    to_target = unknown.iloc[[0]].assign(samples=np.nan)
+    assert RunTimes().fit(unknown).predict(to_target)["work"].iloc[0] == pytest.approx(10, rel=0.05)
+
+
+def write_times(folder, **columns):
+    row = {
+        "version": "v9",
+        "org": "lab",
+        "system": "box",
+        "benchmark": "net",
+        "status": "success",
+        "seconds": 100.0,
+        "global_batch": 64,
+        "work": 10,
+        "work_unit": "epochs",
+        "train_samples": 1000,
+        "nodes": 1,
+        "accelerators_per_node": 8,
+        "accelerator": "NVIDIA H100",
+    }
+    rows = [row | {name: values[i] for name, values in columns.items()} for i in range(2)]
+    folder.mkdir(exist_ok=True)
+    table = pd.DataFrame(rows).assign(run=["1", "2"], seconds=[100.0, 101.0])
+    table.to_csv(folder / "runs.csv.gz", index=False)
+    return times_table(folder)
+
+
+@pytest.mark.parametrize(
+    ("columns", "work", "unit"),
+    [
+        ({"work": [10, 12]}, [10, 12], "epochs"),
+        ({"work": [1.0, 0.85]}, [1000, 850], "samples"),
+        ({"work": [1.0, 0.85], "train_samples": [None, None]}, [], ""),
+        ({"work": [5, 6], "work_unit": ["steps", "steps"]}, [320, 384], "samples"),
+        ({"work": [5, 6], "work_unit": ["steps"] * 2, "global_batch": [None] * 2}, [], ""),
+        ({"work": [6400, 12800]}, [6400, 12800], "samples"),
+        ({"work": [12, 12], "global_batch": [8, 16]}, [12, 12], "epochs"),
+    ],
+)
+def test_work_in_tables_of_times_has_the_unit_of_its_benchmark(tmp_path, columns, work, unit):
+    if columns["work"] == [12, 12]:  # one of two is above its batch: open, and taken for samples
+        unit = "samples"
+    table = write_times(tmp_path / "in", **columns)
+    assert table["samples"].tolist() == work
+    assert set(table["work_unit"]) == ({unit} if work else set())
+    if work:
+        out = tmp_path / "out"
+        assert run("import", "mlperf", tmp_path / "in", out).exit_code == 0
+        infos = [json.loads(p.read_text()) for p in sorted(out.glob("*/run.json"))]
+        assert [info["outcome"]["samples"] for info in infos] == work
+
+
+def test_a_run_that_is_there_twice_in_a_table_counts_once(tmp_path):
+    write_times(tmp_path / "in", work=[10, 10])
+    table = pd.read_csv(tmp_path / "in/runs.csv.gz", dtype={"run": str}).assign(seconds=100.0)
+    table.to_csv(tmp_path / "in/runs.csv.gz", index=False)
+    assert len(times_table(tmp_path / "in")) == 1
+
+
+@pytest.mark.parametrize(
+    ("system", "family"),
+    [("8-nodes-SPR", "SPR"), ("HLS-Gaudi2-N32-PT", "HLS-Gaudi2-PT"), ("box_n8_ngc", "box_ngc")],
+)
+def test_a_node_count_is_no_part_of_a_platform_or_an_accelerator(system, family):
+    assert platform_family(system) == family
+    assert accelerator_model("Intel(R) Gaudi(R) 2 AI Accelerator", system) == "Gaudi2"
+    assert accelerator_model(None, "AS-4125GS-N16") is None

@@ -132,7 +132,9 @@ def _table(
         energy_error_percent=error,
         inside_interval=cells["covered_percent"] / 100,
     )
-    if time == "predicted":
+    if time == "given":
+        table = table.assign(measured_s=None, predicted_s=None, time_error_percent=None)
+    else:
         # Energy models take their time from MC2's clock; time models have no energy.
         columns = {"measured": energies["measured_s"], "predicted": energies["predicted_s"]}
         clocks = settings(energies.drop(columns=["lower", "upper"]).assign(**columns), _KEYS)

@@ -34,8 +34,12 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
     if not allowed and available:
         allowed = {available[0]}
     chosen = others["nodes"].isin(allowed) | (others["kind"] == "idle")
+    fitted = training[split.fitted]
+    if split.name == NEXT_SCALE:
+        # A copy under another name would say what is asked.
+        fitted = _without_copies(fitted, training[split.judged])
     return Evidence(
-        training[split.fitted],
+        fitted,
         others[chosen],
         allreduce[allreduce["nodes"].isin(allowed)],
         everything.watts,
@@ -49,14 +53,14 @@ def _without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
     if times.empty or "series" not in judged:
         return times
     same = set(zip(judged["network"], judged["total_s"].round(2), strict=True))
-    scales = set(zip(judged["series"], judged["nodes"], strict=True))
+    scales = set(zip(judged["series"], judged["ranks"], strict=True))
     copies = [
-        (network, second) in same or (series, nodes) in scales
-        for network, second, series, nodes in zip(
+        (network, second) in same or (series, ranks) in scales
+        for network, second, series, ranks in zip(
             times["network"],
             times["total_s"].round(2),
             times["series"],
-            times["nodes"],
+            times["ranks"],
             strict=True,
         )
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
@@ -153,6 +154,8 @@ def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
     first = of_workload.iloc[0]
     imported = first["kind"] == "imported"
     unit = first["work_unit"] if imported else "samples"
+    if asked.batch is not None and of_workload["batch"].isna().all():
+        return "its logs do not show their batch"
     if asked.to_target and not imported:
         return "its runs did not train to a target"
     if asked.samples is not None and unit != "samples":
@@ -179,6 +182,8 @@ def _law_in_words(model: Phased, example: pd.Series) -> str:
     """What the work to the target rests on."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
     batches, submitters = points["batch"].nunique(), points["submitter"].nunique()
+    if np.isnan(example["batch"]):
+        return "to the target, as recorded: the batch is not known"
     if batches < 2:
         return "to the target, by a guess: no other batch is known"
     return f"to the target, by the law of {batches} batches of {counted(submitters, 'submitter')}"

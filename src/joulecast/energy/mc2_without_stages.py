@@ -51,11 +51,11 @@ Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
 """One run: the columns of its observation, numbers or arrays of draws."""
 
-_KAPPA_PRIOR = 1.0
-_KAPPA_PRIOR_SD = 0.1
+KAPPA_PRIOR = 1.0
+KAPPA_PRIOR_SD = 0.1
 """How far the mean kappa of all workloads may be from Fan's curve before any evidence."""
 
-_KAPPA_SPREAD = 0.3
+KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
 
 KAPPA_RANGE = (0.0, 3.0)
@@ -225,7 +225,7 @@ class PhaseMC2:
         slope, gap = (with_one - without) / measured, 1 - without / measured
         steep = float((slope**2).mean())
         if steep < 1e-8:
-            return Gaussian(_KAPPA_PRIOR, 10.0)
+            return Gaussian(KAPPA_PRIOR, 10.0)
         # Runs of one setting share their calibration's error, so repeats do not narrow it.
         met = float((slope * gap).mean() / steep)
         kappa = float(np.clip(met, *KAPPA_RANGE))
@@ -237,7 +237,7 @@ class PhaseMC2:
         return Gaussian(kappa, _POWER_NOISE / steep**0.5)
 
     def _pool_kappa(self, kappas: dict[str, Gaussian]) -> None:
-        prior = Gaussian(_KAPPA_PRIOR, _KAPPA_PRIOR_SD)
+        prior = Gaussian(KAPPA_PRIOR, KAPPA_PRIOR_SD)
         if self.terms.duty == "linear":
             self.kappa = dict.fromkeys([*self.workloads, UNSEEN], Gaussian(0.0, 0.0))
         elif self.terms.duty == "shared":
@@ -247,7 +247,7 @@ class PhaseMC2:
             self.kappa = dict.fromkeys([*self.workloads, UNSEEN], shared)
         else:
             self.kappa = beliefs_of(
-                prior, _KAPPA_SPREAD, kappas, self.workloads, pooled=self.terms.pooled
+                prior, KAPPA_SPREAD, kappas, self.workloads, pooled=self.terms.pooled
             )
 
     def coefficients(self) -> dict[str, Any]:

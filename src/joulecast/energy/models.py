@@ -51,6 +51,13 @@ class Evidence:
         """The time model of imported runs, which all models of the same evidence share."""
         return RunTimes().fit(pd.concat([self.training, self.times]))
 
+    @cached_property
+    def own_times(self) -> RunTimes:
+        """The same without the runs of other submitters."""
+        known = pd.concat([self.training, self.times])
+        own = known["submitter"].isin(set(self.training["submitter"]))
+        return RunTimes().fit(known[own])
+
     @property
     def metered(self) -> pd.DataFrame:
         """The training runs whose energy is known."""
@@ -158,7 +165,7 @@ class Phased:
 
     def fit(self, evidence: Evidence) -> "Phased":
         """Fit to the training runs; imported campaigns have no calibration runs."""
-        times = evidence.run_times if self.terms.others else None
+        times = evidence.run_times if self.terms.others else evidence.own_times
         self.mc2 = PhaseMC2(self.terms).fit(evidence.training, times)
         return self
 

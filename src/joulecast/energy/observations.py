@@ -62,9 +62,13 @@ def of_usual_batch(training: pd.DataFrame) -> pd.DataFrame:
 def platform_family(system: str) -> str:
     """Name of a node type: a system's name without its node count (``8xSMC-H100`` and ``smc_n8_v2`` are
     ``SMC-H100`` and ``smc_v2``)."""
-    without = re.sub(r"^\d+x(?=[A-Za-z])", "", system)
-    without = re.sub(r"[-_](n\d+|\d+nodes?)(?=[-_]|$)", "", without)
+    without = re.sub(r"^(\d+x(?=[A-Za-z])|\d+-?nodes?[-_])", "", system)
+    without = re.sub(r"[-_]([nN]\d+|\d+nodes?)(?=[-_]|$)", "", without)
     return re.sub(r"[-_]x?\d+$", "", without) or system
+
+
+_MODEL = re.compile(r"(?:[AHVPTL]|B|GB|GH|RTX|MI)\d{2,4}[A-Z]{0,2}")
+"""Names of GPUs as their makers give them; other letters count nodes or name machines."""
 
 
 def accelerator_model(accelerator: str | None, system: str) -> str | None:
@@ -72,10 +76,12 @@ def accelerator_model(accelerator: str | None, system: str) -> str | None:
     ``None`` where neither names one."""
     for name in (accelerator or "", system):
         words = re.split(r"[^A-Za-z0-9]+", name)
-        models = [word for word in words if re.fullmatch(r"[A-Z]{1,2}\d{2,3}[A-Z]{0,2}", word)]
+        models = [word for word in words if _MODEL.fullmatch(word)]
         if models:
             forms = [word.upper() for word in words if word.upper() in ("PCIE", "NVL")]
             return " ".join([models[0], *forms[:1]])
+        if gaudi := re.search(r"gaudi(?:\(R\))?\W*(\d)?", name, re.IGNORECASE):
+            return f"Gaudi{gaudi[1] or ''}"
     return accelerator
 
 

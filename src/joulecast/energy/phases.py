@@ -130,8 +130,12 @@ def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) ->
     known = [any(c.samples > 0 for c in parts) for parts in (epochs, blocks)]
     if len(epochs) > 1 and (known[0] or not (known[1] and len(blocks) > 1)):
         return [Segment(c.start_s, c.stop_s, c.samples) for c in epochs]
-    tell = not phases.get("evaluation") or any(b.samples > 0 for b in blocks)
-    if len(blocks) > 1 and tell:
+    evaluations = [(e.start_s, e.stop_s) for e in phases.get("evaluation", [])]
+    divide = not evaluations or any(b.samples > 0 for b in blocks)
+    # Evaluations that lie inside blocks do not divide the training.
+    spans = [(b.start_s, b.stop_s) for b in blocks]
+    divide |= any(_within(e, span) for e in evaluations for span in spans)
+    if len(blocks) > 1 and divide:
         return [Segment(c.start_s, c.stop_s, c.samples) for c in blocks]
     begin = blocks[0].start_s if blocks else start_s
     segments, done = [], 0.0

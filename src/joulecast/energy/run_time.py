@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, qmc
 
 from joulecast.energy.observations import most_frequent
-from joulecast.energy.work_law import WorkLaw
+from joulecast.energy.work_law import DEPARTURE, WorkLaw
 
 Floats = NDArray[np.float64]
 
@@ -56,6 +56,9 @@ _TAIL = 4.0
 
 _BEYOND = 0.03
 """Relative: what the form may be wrong by for each doubling of accelerators beyond the largest own scale."""
+
+_UNKNOWN_BATCH = 0.1
+"""Relative: the same for logs that do not show their batch."""
 
 _LEAST_SPREAD = 0.005
 """Relative: time between repeats of a run, at least."""
@@ -92,11 +95,11 @@ class _Scales:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "_Scales":
-        """The scales of runs; where a log does not show its batch, one is taken to be kept for all scales."""
+        """The scales of runs whose batch is known; where none is, one is taken to be kept for all scales."""
         if "stalled_s" not in runs:
             runs = runs.assign(stalled_s=np.nan)
-        if runs["batch"].isna().any():
-            runs = runs.assign(batch=1.0)
+        known = runs["batch"].notna()
+        runs = runs[known] if known.any() else runs.assign(batch=1.0)
         groups = runs.groupby(SCALE, as_index=False)
         means = groups.agg(
             work=("samples", "mean"),
@@ -163,6 +166,7 @@ class Rate:
     level: Floats
     b0: float
     own: _Scales
+    knows_batch: bool
     spread: float
 
     def seconds(self, scale: pd.Series, work: Floats | float) -> Floats:
@@ -188,7 +192,7 @@ class Rate:
         return float(np.median(on_one / (asked.nodes * step)))
 
     def _asked(self, scale: pd.Series) -> _Scales:
-        kept = (self.own.batch == 1.0).all() or np.isnan(scale["batch"])
+        kept = not self.knows_batch or np.isnan(scale["batch"])
         values = (
             scale["nodes"],
             scale["ranks"],
@@ -202,8 +206,11 @@ class Rate:
 
     def noise(self, ranks: float) -> float:
         """Relative standard deviation of a single run around the draws."""
-        doublings = max(0.0, float(np.log2(ranks / self.own.ranks.max())))
-        return float(np.hypot(self.spread, _BEYOND * doublings))
+        beyond = np.log2(ranks / self.own.ranks.max())
+        if not self.knows_batch:
+            # It may have grown with the nodes or not: that is not known between the scales either.
+            return float(np.hypot(self.spread, _UNKNOWN_BATCH * max(1.0, abs(beyond))))
+        return float(np.hypot(self.spread, _BEYOND * max(0.0, beyond)))
 
 
 @dataclass(frozen=True)
@@ -250,6 +257,7 @@ def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
         _residuals(scales, b0, usual_s, beliefs)[1],
         b0,
         scales,
+        bool(own["batch"].notna().any()),
         max(_LEAST_SPREAD, float(relative.median()) if len(relative) else OWN_NOISE),
     )
 
@@ -323,6 +331,7 @@ class RunTimes:
 
     def _neighbours(self, own: pd.DataFrame) -> Neighbours:
         first = own.iloc[0]
+        known = not pd.isna(first["accelerator"])
         same = self.runs["network"] == first["network"]
         theirs = self.runs["submitter"] != first["submitter"]
         of_others = self.runs[same & theirs]
@@ -331,18 +340,18 @@ class RunTimes:
             each = of_others["ranks"] / of_others["nodes"]
             of_others = of_others[each == most_frequent(each)]
             of_others = of_others.assign(ranks=of_others["nodes"])
-        if own["batch"].isna().any():
-            of_others = of_others.iloc[:0]
+        # Without batches, steps cannot be compared.
+        of_others = of_others[of_others["batch"].notna() & own["batch"].notna().any()]
         alike: list[pd.DataFrame] = []
         unlike: list[pd.DataFrame] = []
         for _, runs in of_others.groupby("series"):
             if runs["ranks"].nunique() > 1:
-                is_alike = runs["accelerator"].iloc[0] == first["accelerator"]
+                is_alike = known and runs["accelerator"].iloc[0] == first["accelerator"]
                 (alike if is_alike else unlike).append(runs)
         of_submitter = self.runs[
             ~same & ~theirs & (self.runs["accelerator"] == first["accelerator"])
         ]
-        if first["accelerator"] is None:
+        if not known:
             of_submitter = self.runs[~same & ~theirs & (self.runs["platform"] == first["platform"])]
         tables = [of for _, of in of_submitter.groupby("series") if of["ranks"].nunique() > 1]
         return Neighbours(alike, unlike, tables)
@@ -369,6 +378,9 @@ class RunTimes:
             own = self.runs[self.runs["series"] == run["series"]]
             law = self.law(run["network"], own["work_unit"].iloc[0])
             work = law.draws(run["submitter"], run["batch"], normal)
+            if np.isnan(run["batch"]):
+                # The work depends on the batch, by as much as it departs from a law.
+                work = float(own["samples"].mean()) * np.exp(DEPARTURE * normal)
         seconds = rate.seconds(run, work)
         seconds = seconds * np.exp(rate.noise(float(run["ranks"])) * jitter)
         chosen = np.arange(count) % _DRAWS

@@ -65,7 +65,7 @@ def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
             of_series = training["series"] == series
             judged = of_series & (training["ranks"] == asked)
             # What the submitter did of this benchmark elsewhere or in another round would tell too much.
-            theirs = training["submitter"] == own["submitter"].iloc[0]
+            theirs = training["submitter"].str.lower() == own["submitter"].iloc[0].lower()
             theirs &= training["network"] == own["network"].iloc[0]
             yield Split(NEXT_SCALE, ~theirs | (of_series & training["ranks"].isin(smaller)), judged)
 

@@ -5,12 +5,13 @@ of Large-Batch Training, 2018): below the critical batch more samples a step sav
 none. All who train a benchmark share the law. A Gaussian process over the logarithm of the batch holds
 how far a benchmark departs from it, and every submitter has a level of its own.
 
-``B_crit`` is the one parameter that cannot be solved for. Before any evidence it is the largest batch that
-is in use: at the critical batch, McCandlish et al. say, both time and work are twice their least, and people
-choose batches about there.
+``B_crit`` is the one parameter that cannot be solved for. Before any evidence it is the batch that is asked
+for, or the largest that the submitter ran: at the critical batch, McCandlish et al. say, both time and
+work are twice their least, and people choose batches about there. Work may as well not depend on the
+batch at all: one chance in ten.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -43,8 +44,16 @@ _TAIL = 4.0
 _GRID = norm.ppf((np.arange(200) + 0.5) / 200)
 """Equally likely values of a standard normal: the critical batches that are weighed."""
 
+_NO_DEPENDENCE = 0.1
+"""Prior probability that work does not depend on the batch."""
 
-@dataclass(frozen=True)
+_PRIOR = np.append(np.full(len(_GRID), (1 - _NO_DEPENDENCE) / len(_GRID)), _NO_DEPENDENCE)
+
+_FARTHEST = 32.0
+"""Times the largest batch that was run: what is asked beyond says nothing of the critical batch."""
+
+
+@dataclass(frozen=True, eq=False)
 class WorkLaw:
     """The law of one benchmark; :meth:`of` fits it, :meth:`draws` asks for the work at a batch.
 
@@ -53,6 +62,7 @@ class WorkLaw:
     """
 
     points: pd.DataFrame
+    _known: dict[tuple[str, float], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "WorkLaw":
@@ -64,18 +74,35 @@ class WorkLaw:
     def draws(self, submitter: str, batch: float, normal: Floats) -> Floats:
         """Work of a submitter at a batch, one draw for each of the standard normal ``normal``.
 
-        NaN where the law was fitted to no run.
+        NaN where the law was fitted to no run, or the batch is not known.
         """
-        if self.points.empty:
+        if self.points.empty or np.isnan(batch):
             return np.full(len(normal), np.nan)
-        means, variance, weights = self._posterior(submitter, batch)
-        middle = float(means @ weights)
-        sd = float(np.sqrt(variance + (means - middle) ** 2 @ weights))
-        return np.asarray(np.exp(middle + sd * normal))
+        largest = max(self._largest(submitter), 1.0)
+        # Beyond what was run a larger batch never means less work: the most of the octaves up to it.
+        octaves = np.arange(0, max(0, int(np.log2(batch / largest)))) if batch > largest else ()
+        smaller = [largest * 2.0**octave for octave in octaves]
+        middles = [self._middle(submitter, asked) for asked in (*smaller, batch)]
+        return np.asarray(np.exp(np.max([m + sd * normal for m, sd in middles], axis=0)))
+
+    def _largest(self, submitter: str) -> float:
+        """The largest batch that the submitter ran, or anyone where they ran none."""
+        own = self.points["submitter"] == submitter
+        return float(self.points.loc[own if own.any() else slice(None), "batch"].max())
+
+    def _middle(self, submitter: str, batch: float) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm of the work."""
+        key = submitter, batch
+        if key not in self._known:
+            means, variance, weights = self._posterior(submitter, batch)
+            middle = float(means @ weights)
+            sd = float(np.sqrt(variance + (means - middle) ** 2 @ weights))
+            self._known[key] = middle, sd
+        return self._known[key]
 
     def _posterior(self, submitter: str, batch: float) -> tuple[Floats, float, Floats]:
-        """Logarithm of the work for each critical batch of the grid: means, variance around them, and
-        the weights of the critical batches."""
+        """Logarithm of the work for each critical batch of the grid, the last of them infinite: means,
+        variance around them, and the weights of the critical batches."""
         logs = np.log(np.append(self.points["batch"].to_numpy(float), batch))
         names = np.append(self.points["submitter"].to_numpy(object), submitter)
         work = np.log(self.points["samples"].to_numpy(float))
@@ -83,17 +110,17 @@ class WorkLaw:
         apart = (logs[:, None] - logs[None]) / _DEPARTURE_LENGTH
         alike = DEPARTURE**2 * np.exp(-(apart**2) / 2) + _ANY_LEVEL
         alike = alike + SUBMITTER_SD**2 * (names[:, None] == names[None])
-        # The largest batch in use by the one who asks: others may use less of the same machine.
-        own = names == submitter
-        critical = logs[own].max() + CRITICAL_SD * _GRID
-        law = np.log1p(np.exp(logs[:, None] - critical[None]))
+        largest = np.log(self._largest(submitter))
+        centre = np.clip(logs[-1], largest, largest + np.log(_FARTHEST))
+        law = np.log1p(np.exp(logs[:, None] - centre - CRITICAL_SD * _GRID[None]))
+        law = np.concatenate([law, np.zeros((len(logs), 1))], axis=1)
         noise = np.full(known, _NOISE**2)
         residuals = work[:, None] - law[:known]
         weights, inverse = np.empty(0), np.empty(0)
         for _ in range(4):
             inverse = np.linalg.inv(alike[:known, :known] + np.diag(noise))
             likely = -0.5 * (residuals * (inverse @ residuals)).sum(axis=0)
-            weights = np.exp(likely - likely.max())
+            weights = _PRIOR * np.exp(likely - likely.max())
             weights /= weights.sum()
             left = residuals @ weights
             missed = left - alike[:known, :known] @ inverse @ left

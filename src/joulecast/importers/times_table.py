@@ -1,7 +1,8 @@
 """Times of MLPerf runs as a flat table: ``runs.csv.gz`` with a row a run, and no power.
 
 The work of a run stands in the unit of its log. It becomes what :mod:`joulecast.importers.work` makes of the
-same log: samples, or epochs where a benchmark counts whole ones.
+same log: samples, or epochs where a benchmark counts whole ones. Runs whose unit stays open are left out,
+and of runs that are there twice in one round the second.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from joulecast.importers.run_files import sanitised
 from joulecast.importers.work import Interval
 
 _NAME = "runs.csv.gz"
+_SAMPLES, _STEPS = ("samples", "tokens"), ("steps", "iterations")
 _TEXT = Column("text", optional=True)
 _COLUMNS = {
     **dict.fromkeys(("version", "org", "system", "benchmark", "run"), Column("text")),
@@ -61,18 +63,28 @@ def times_table(folder: Path) -> pd.DataFrame:
         }
     )
     good = (table["status"] == "success") & (table["nodes"] >= 1) & (table["seconds"] > 0)
-    return rows[good].reset_index(drop=True)
+    good &= work > 0
+    same = [
+        table["version"],
+        *(rows[name] for name in ("network", "total_s", "samples", "batch", "nodes")),
+    ]
+    return rows[good & ~pd.concat(same, axis=1).duplicated()].reset_index(drop=True)
 
 
 def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Work and its unit: steps and shares of the data set become samples, whole epochs stay."""
-    work, of_log = table["work"], table["work_unit"].fillna("epochs")
-    whole = (work % 1 == 0).groupby([table["version"], table["benchmark"]]).transform("all")
-    shares = (of_log == "epochs") & ~whole & (table["train_samples"] > 0)
+    """Work and its unit; NaN where the unit is open. A benchmark counts in one way in a round: what one run
+    alone leaves open (1.0 epochs, or a share of the data set?) the others decide."""
+    work, batch, of_log = table["work"], table["global_batch"], table["work_unit"].fillna("epochs")
+    benchmark = [table["version"], table["benchmark"], of_log]
+    whole = (work % 1 == 0).groupby(benchmark).transform("all")
     # No evaluation comes before the first batch: what is below a batch cannot count samples.
-    epochs = (of_log == "epochs") & whole & (work < table["global_batch"].fillna(np.inf))
-    samples = work.where(~shares, (work * table["train_samples"]).round())
-    samples = samples.where(of_log != "steps", work * table["global_batch"])
+    larger = (work >= batch).where(batch.notna() & (batch > 1)).astype(float)
+    counts_samples = larger.groupby(benchmark).transform("mean") >= 0.5
+    in_epochs = of_log == "epochs"
+    samples = work.where(of_log.isin(_SAMPLES) | (in_epochs & whole))
+    samples = samples.where(~of_log.isin(_STEPS), work * batch)
+    samples = samples.where(whole | ~in_epochs, (work * table["train_samples"]).round())
+    epochs = in_epochs & whole & ~counts_samples
     return samples, pd.Series(np.where(epochs, "epochs", "samples"), index=table.index)
 
 

@@ -97,13 +97,20 @@ def load_w(meter: MeterLog, run_s: tuple[float, float] | None) -> float | None:
     return float(np.quantile(watts, 0.75)) if len(watts) else None
 
 
+def _works_at_times(meter: MeterLog, bounds: Bounds) -> bool:
+    """Whether a node that is not under load for most of the run is for some of it: it only evaluates."""
+    low_w, _, high_w = _levels(meter)
+    return bounds.hold(float(high_w)) and high_w > _LOADED * low_w
+
+
 def _resolution(watts: Floats) -> float:
     steps = np.diff(np.unique(watts[np.isfinite(watts)]))
     return float(steps.min()) if len(steps) else 0.0
 
 
 def _only(meter: MeterLog) -> str | None:
-    """``rise`` or ``fall`` for readings that do little else, as a counter's; wraps are few."""
+    """The way in which readings do little else than ``rise`` or ``fall``, as a counter's, wraps being
+    few; else ``None``."""
     steps = np.diff(meter.watts[np.argsort(meter.t_s, kind="stable")])
     steps = steps[np.isfinite(steps)]
     if len(steps) < 2 * _LEAST_READINGS:
@@ -131,7 +138,7 @@ def in_watts(
             continue
         if way := _only(meter):
             findings.pollute("counter for watts", f"{meter.file}: its readings only {way}")
-        elif bounds.hold(usual_w):
+        elif bounds.hold(usual_w) or (len(meters) > 1 and _works_at_times(meter, bounds)):
             right.append(meter)
         else:
             unit = bounds.unit(usual_w)
