@@ -95,11 +95,16 @@ class _Scales:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "_Scales":
-        """The scales of runs whose batch is known; where none is, one is taken to be kept for all scales."""
+        """The scales of runs whose batch is known; where one scale or none has it, it is taken to be kept."""
         if "stalled_s" not in runs:
             runs = runs.assign(stalled_s=np.nan)
-        known = runs["batch"].notna()
-        runs = runs[known] if known.any() else runs.assign(batch=1.0)
+        known = runs[runs["batch"].notna()]
+        if known["ranks"].nunique() > 1:
+            runs = known
+        else:
+            runs = runs.assign(
+                batch=runs["batch"].fillna(most_frequent(known["batch"])).fillna(1.0)
+            )
         groups = runs.groupby(SCALE, as_index=False)
         means = groups.agg(
             work=("samples", "mean"),
