@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from _output import parser, show
 
-from joulecast.energy import mc2_without_stages, run_time, work_law
+from joulecast.energy import mc2_without_stages, rate, run_time, work_law
 from joulecast.energy.error_summary import evaluate_records
 from joulecast.energy.evaluation import evaluate, settings
 from joulecast.energy.recorded_times import recorded_times
@@ -114,13 +114,13 @@ def _changed(module: Any, name: str, value: Any) -> Iterator[None]:
 def _priors() -> Iterator[tuple[str, Any, str, Any]]:
     """Every prior of the time model, halved and doubled: text, module, name, value."""
     for factor in (0.5, 2.0):
-        for name, (median, sd) in run_time.BELIEFS.items():
-            beliefs = run_time.BELIEFS | {name: (factor * median, sd)}
-            yield f"median of {name} x {factor:g}", run_time, "BELIEFS", beliefs
+        for name, (median, sd) in rate.BELIEFS.items():
+            beliefs = rate.BELIEFS | {name: (factor * median, sd)}
+            yield f"median of {name} x {factor:g}", rate, "BELIEFS", beliefs
         for module, name in (
-            (run_time, "OWN_NOISE"),
-            (run_time, "ALIKE_NOISE"),
-            (run_time, "UNLIKE_NOISE"),
+            (rate, "OWN_NOISE"),
+            (rate, "ALIKE_NOISE"),
+            (rate, "UNLIKE_NOISE"),
             (work_law, "CRITICAL_SD"),
             (work_law, "DEPARTURE"),
             (work_law, "SUBMITTER_SD"),
@@ -128,8 +128,8 @@ def _priors() -> Iterator[tuple[str, Any, str, Any]]:
             yield f"{name} x {factor:g}", module, name, factor * getattr(module, name)
 
 
-def _nothing(*_: Any) -> run_time.Neighbours:
-    return run_time.Neighbours([], [], [])
+def _nothing(*_: Any) -> rate.Neighbours:
+    return rate.Neighbours([], [], [])
 
 
 class _OwnWork(work_law.WorkLaw):

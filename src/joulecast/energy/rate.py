@@ -1,0 +1,296 @@
+"""The rate at which runs are done: what a step takes, from own runs and those of others.
+
+A step of B samples on n accelerators of N nodes, ``b = B / n`` samples each, takes MC2's terms::
+
+    c [ b/b0 (1 + k m) + tau + d m (1 + g log2 N) ]        m = 1 on several nodes, else 0
+
+``c`` is what computing b0 samples takes, b0 the samples of an accelerator at the smallest own scale; ``tau``
+a step's fixed cost, ``k`` exchanges that grow with the samples, ``d`` the exposed exchange of gradients and
+``g`` its growth with the nodes, all as shares of ``c``. A run is work/B such steps and ``start_s`` seconds
+that no scale shortens: what its log shows to stand still, where it shows that.
+
+Two own scales cannot tell these apart, so all values that agree with the own runs are kept, weighed by how
+well they agree and by beliefs about their size: a step on one node is nearly all computing. Others who ran
+the same benchmark on several scales count too, each with its own ``c``, the less the less alike their
+accelerators are. Other benchmarks of the submitter count only for a series on one scale that has no such
+neighbour: their shares say little of this one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import norm, qmc
+
+from joulecast.energy.observations import most_frequent
+
+Floats = NDArray[np.float64]
+
+BELIEFS = {
+    "tau": (0.01, 1.5),
+    "k": (0.03, 1.0),
+    "d": (0.03, 1.2),
+    "g": (0.1, 1.0),
+    "start": (0.01, 1.0),
+}
+"""Median, and standard deviation of the logarithm, before any evidence. ``start`` is a share of the shortest
+own run, where its log does not show it; the others are defined above. Round figures, written down before
+the first fit."""
+
+OWN_NOISE = 0.02
+"""Relative: how well the form meets the mean time of a setting."""
+
+ALIKE_NOISE, UNLIKE_NOISE = 0.03, 0.2
+"""Relative: the same for others with the same accelerator, and with another. The first is what submitters
+of one benchmark differ by in how much faster several nodes are than one: 4 % in the median of the recorded
+benchmarks, over two scales."""
+
+_OTHER_NOISE = 0.3
+"""Relative: the same for other benchmarks of the submitter."""
+
+_TAIL = 4.0
+"""Degrees of freedom of the noise of others: one that is odd counts little."""
+
+_BEYOND = 0.03
+"""Relative: what the form may be wrong by for each doubling of accelerators beyond the largest own scale."""
+
+_UNKNOWN_BATCH = 0.1
+"""Relative: the same for logs that do not show their batch."""
+
+_LEAST_SPREAD = 0.005
+"""Relative: time between repeats of a run, at least."""
+
+_LEAST_START = 0.001
+"""Share of the shortest own run: others may stand still a little where the own runs do not at all."""
+
+_CANDIDATES = 1 << 12
+_ROUNDS = 3
+DRAWS = 2000
+
+SCALE = ["nodes", "ranks", "batch"]
+"""What makes a scale; ``ranks`` counts accelerators."""
+
+
+def _sobol(count: int, dimensions: int, seed: int) -> Floats:
+    """Standard normals that fill the space evenly."""
+    uniform = qmc.Sobol(dimensions, seed=seed).random(count)
+    return np.asarray(norm.ppf(np.clip(uniform, 1e-9, 1 - 1e-9)))
+
+
+@dataclass(frozen=True)
+class _Scales:
+    """Mean times of some runs by scale, as arrays; ``stalled_s`` is NaN where the log does not show it,
+    ``spread`` relative, of the means."""
+
+    nodes: Floats
+    ranks: Floats
+    batch: Floats
+    work: Floats
+    total_s: Floats
+    stalled_s: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, runs: pd.DataFrame) -> "_Scales":
+        """The scales of runs whose batch is known; where one scale or none has it, it is taken to be kept."""
+        if "stalled_s" not in runs:
+            runs = runs.assign(stalled_s=np.nan)
+        known = runs[runs["batch"].notna()]
+        if known["ranks"].nunique() > 1:
+            runs = known
+        else:
+            runs = runs.assign(
+                batch=runs["batch"].fillna(most_frequent(known["batch"])).fillna(1.0)
+            )
+        groups = runs.groupby(SCALE, as_index=False)
+        means = groups.agg(
+            work=("samples", "mean"),
+            total_s=("total_s", "mean"),
+            stalled_s=("stalled_s", "mean"),
+            spread=("total_s", "std"),
+            runs=("total_s", "size"),
+        )
+        relative = means["spread"].fillna(0.0) / means["total_s"] / np.sqrt(means["runs"])
+        nodes, ranks, batch, work, total_s, stalled_s = (
+            means[name].to_numpy(float) for name in (*SCALE, "work", "total_s", "stalled_s")
+        )
+        return cls(nodes, ranks, batch, work, total_s, stalled_s, relative.to_numpy(float))
+
+    @property
+    def samples_each(self) -> Floats:
+        """Samples of an accelerator in a step."""
+        return self.batch / self.ranks
+
+    @property
+    def smallest_share(self) -> float:
+        """Samples of an accelerator in a step at the smallest scale: ``b0``."""
+        return float(self.samples_each[np.argmin(self.ranks)])
+
+
+def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
+    """Seconds of a step over ``c``: a row a scale, a column a candidate."""
+    tau, k, d, g = np.exp(beliefs[:, :4]).T
+    several = (scales.nodes > 1)[:, None]
+    doublings = np.log2(np.maximum(scales.nodes, 1))[:, None]
+    share = (scales.samples_each / b0)[:, None]
+    return np.asarray(share * (1 + k * several) + tau + d * several * (1 + g * doublings))
+
+
+def _usual_start_s(own: _Scales) -> float:
+    """Middle of the beliefs about ``start_s``: what the own runs show, else a share of the shortest."""
+    shortest_s = float(own.total_s.min())
+    shown = np.isfinite(own.stalled_s)
+    if shown.any():
+        return max(float(own.stalled_s[shown].mean()), _LEAST_START * shortest_s)
+    return BELIEFS["start"][0] * shortest_s
+
+
+def _residuals(
+    scales: _Scales, b0: float, usual_s: float, beliefs: Floats
+) -> tuple[Floats, Floats]:
+    """Logarithms of measured over predicted time around their mean, and the mean: the logarithm of c."""
+    start_s, stalled_s = usual_s * np.exp(beliefs[:, 4]), scales.stalled_s[:, None]
+    start_s = np.where(np.isnan(stalled_s), start_s, stalled_s)
+    total_s, steps = scales.total_s[:, None], (scales.work / scales.batch)[:, None]
+    working_s = np.maximum(total_s - start_s, 1e-3 * total_s)
+    logs = np.log(working_s / (steps * _in_steps(scales, b0, beliefs)))
+    level = logs.mean(axis=0)
+    return logs - level, level
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What is known of the rate of one series of runs: equally likely ``beliefs`` (logarithms, a row a
+    draw, in the order of :data:`BELIEFS`) with the logarithm of c of each; ``own`` are the scales that it was
+    fitted to, ``spread`` is that of single runs, relative."""
+
+    beliefs: Floats
+    level: Floats
+    b0: float
+    own: _Scales
+    knows_batch: bool
+    spread: float
+
+    def seconds(self, scale: pd.Series, work: Floats | float) -> Floats:
+        """Draws of the seconds of a run at a scale (``nodes``, ``ranks``, ``batch``) with some work."""
+        asked = self._asked(scale)
+        step_s = np.exp(self.level) * _in_steps(asked, self.b0, self.beliefs)[0]
+        return np.asarray(work / asked.batch * step_s + self._start_s(float(scale["nodes"])))
+
+    def _start_s(self, nodes: float) -> Floats | float:
+        """Seconds that no scale shortens: between own node counts whose logs show them, by the logarithm."""
+        shown = np.isfinite(self.own.stalled_s)
+        if not shown.any():
+            return np.asarray(_usual_start_s(self.own) * np.exp(self.beliefs[:, 4]))
+        order = np.argsort(self.own.nodes[shown])
+        known = np.log(self.own.nodes[shown][order]), self.own.stalled_s[shown][order]
+        return float(np.interp(np.log(nodes), *known))
+
+    def computing_share(self, scale: pd.Series) -> float:
+        """Node-seconds of a step on one node over those at a scale, for the same batch."""
+        asked = self._asked(scale)
+        alone = replace(asked, nodes=np.ones(1), ranks=asked.ranks / asked.nodes)
+        step, on_one = (_in_steps(s, self.b0, self.beliefs)[0] for s in (asked, alone))
+        return float(np.median(on_one / (asked.nodes * step)))
+
+    def _asked(self, scale: pd.Series) -> _Scales:
+        kept = not self.knows_batch or np.isnan(scale["batch"])
+        values = (
+            scale["nodes"],
+            scale["ranks"],
+            self.own.batch[0] if kept else scale["batch"],
+            1.0,
+            1.0,
+            0.0,
+            0.0,
+        )
+        return _Scales(*(np.array([float(value)]) for value in values))
+
+    def noise(self, ranks: float) -> float:
+        """Relative standard deviation of a single run around the draws."""
+        beyond = np.log2(ranks / self.own.ranks.max())
+        if not self.knows_batch:
+            # It may have grown with the nodes or not: that is not known between the scales either.
+            return float(np.hypot(self.spread, _UNKNOWN_BATCH * max(1.0, abs(beyond))))
+        return float(np.hypot(self.spread, _BEYOND * max(0.0, beyond)))
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Runs of others than a series, a table each: of the same benchmark with the same accelerator
+    (``alike``) or another (``unlike``), and of other benchmarks by the same submitter."""
+
+    alike: list[pd.DataFrame]
+    unlike: list[pd.DataFrame]
+    other_benchmarks: list[pd.DataFrame]
+
+
+def rate_of(own: pd.DataFrame, neighbours: Neighbours) -> Rate:
+    """Weigh the beliefs by the runs of one series (``nodes``, ``ranks``, ``batch``, ``samples``,
+    ``total_s``), and those of its neighbours."""
+    scales = _Scales.of(own)
+    b0, usual_s = scales.smallest_share, _usual_start_s(scales)
+    own_noise = np.hypot(OWN_NOISE, scales.spread)[:, None]
+    others = [
+        (theirs, noise, b0, usual_s)
+        for tables, noise in ((neighbours.alike, ALIKE_NOISE), (neighbours.unlike, UNLIKE_NOISE))
+        for theirs in map(_Scales.of, tables)
+    ]
+    if len(scales.ranks) == 1 and not neighbours.alike:
+        others += [
+            (theirs, _OTHER_NOISE, theirs.smallest_share, _usual_start_s(theirs))
+            for theirs in map(_Scales.of, neighbours.other_benchmarks)
+        ]
+
+    def likely(beliefs: Floats) -> Floats:
+        residuals, _ = _residuals(scales, b0, usual_s, beliefs)
+        logs = -0.5 * ((residuals / own_noise) ** 2).sum(axis=0)
+        for theirs, noise, of_b0, of_start_s in others:
+            residuals, _ = _residuals(theirs, of_b0, of_start_s, beliefs)
+            odd = np.log1p((residuals / noise) ** 2 / _TAIL)
+            logs = logs - (_TAIL + 1) / 2 * odd.sum(axis=0)
+        return np.asarray(logs)
+
+    beliefs = _weighed(likely)
+    spread = own["total_s"].groupby([own[c].fillna(-1.0) for c in SCALE])
+    relative = (spread.std() / spread.mean()).dropna()
+    return Rate(
+        beliefs,
+        _residuals(scales, b0, usual_s, beliefs)[1],
+        b0,
+        scales,
+        bool(own["batch"].notna().any()),
+        max(_LEAST_SPREAD, float(relative.median()) if len(relative) else OWN_NOISE),
+    )
+
+
+def _weighed(likely: Callable[[Floats], Floats]) -> Floats:
+    """Equally likely draws of the beliefs, by importance sampling in rounds: each round draws half of its
+    candidates where the last one found the evidence to be, and half from the prior."""
+    # That of the start is in the seconds it is multiplied with.
+    medians = np.log([1.0 if name == "start" else m for name, (m, _) in BELIEFS.items()])
+    sds = np.array([sd for _, sd in BELIEFS.values()])
+    size = len(BELIEFS)
+    centre, root = np.zeros(size), np.eye(size)
+    candidates, logs = np.empty((0, size)), np.empty(0)
+    for turn in range(_ROUNDS):
+        drawn = _sobol(_CANDIDATES, size, seed=turn)
+        half = len(drawn) // 2 if turn else 0
+        # In units of the prior: standard normal before any evidence.
+        drawn = np.concatenate([drawn[:half] @ root.T + centre, drawn[half:]])
+        prior = -0.5 * (drawn**2).sum(axis=1)
+        away = np.linalg.solve(root, (drawn - centre).T).T
+        aimed = -0.5 * (away**2).sum(axis=1) - np.log(abs(np.linalg.det(root)))
+        proposed = np.logaddexp(prior, aimed) - np.log(2) if turn else prior
+        candidates = drawn
+        logs = likely(medians + sds * drawn) + prior - proposed
+        weights = np.exp(logs - logs.max())
+        weights /= weights.sum()
+        centre = weights @ candidates
+        apart = candidates - centre
+        spread = (apart * weights[:, None]).T @ apart + 1e-4 * np.eye(size)
+        root = np.linalg.cholesky(1.5 * spread)
+    chosen = np.searchsorted(np.cumsum(weights), (np.arange(DRAWS) + 0.5) / DRAWS)
+    return np.asarray(medians + sds * candidates[np.minimum(chosen, len(candidates) - 1)])
