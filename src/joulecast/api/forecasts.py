@@ -117,8 +117,7 @@ def evaluate(
 
     Args:
         split: what the fits do not see; ``next-scale`` predicts each scale of a submitter's series from
-        the two
-            below it, and its work.
+            the two below it, and its work.
         time: whether the models get the measured time of the judged runs; by default they do, but for the
             next scale.
 
@@ -164,8 +163,8 @@ def forecast(
     Returns:
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
-        (``time_low_s``, ...), and ``fitted_on``, the
-        source of the energies; ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
+        (``time_low_s``, ...), and ``fitted_on``, the source of the energies;
+        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:
         JoulecastError: nothing to fit, or a node count below 1.

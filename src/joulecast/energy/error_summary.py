@@ -44,11 +44,10 @@ def evaluate_records(
         ``difference_percent``; ``measured_j`` and ``error_percent`` (``energy_error_percent``) are ``None``
         where the reference is an estimate, which judges nothing, or where there is no power; with the time
         predicted ``predicted_s``, ``measured_s`` and ``time_error_percent``; ``inside_interval``, the
-        share of
-        the runs inside the 90 % interval of the energy, else of the time. ``summary`` and ``ablation`` by
-        model, ``time_summary``; ``against_best_rival``, a paired bootstrap, where measurements judge;
-        ``run_to_run_cv_percent``; ``left_out`` and ``refused`` with reasons; ``notes``. What is not known
-        is ``None``.
+        share of the runs inside the 90 % interval of the energy, else of the time. ``summary`` and
+        ``ablation`` by model, ``time_summary``; ``against_best_rival``, a paired bootstrap, where
+        measurements judge; ``run_to_run_cv_percent``; ``left_out`` and ``refused`` with reasons; ``notes``.
+        What is not known is ``None``.
 
     Raises:
         JoulecastError: nothing to fit, the split holds nothing out of these records, or the next scale is

@@ -15,8 +15,7 @@ from a break loses ``ramp_s`` seconds of excess power. Over a run::
 
     E = N [ P_0 T + dP_T f(u_T) (T_training - ramp_s starts) + dP_E f(u_E) T_evaluating ]
 
-Where an evaluation runs during training, on nodes of its own, each term counts the nodes that are in its
-phase.
+Where an evaluation runs during training, on nodes of its own, each term counts the nodes in its phase.
 
 What is learnt: ``P_0`` and ``ramp_s`` from all workloads of the platform, ``dP`` from the workload's
 own smallest node count, ``kappa`` of a workload from its own larger node counts as far as it has any,
@@ -59,8 +58,8 @@ KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
 
 KAPPA_RANGE = (0.0, 3.0)
-"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than at
-1."""
+"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than
+at 1."""
 
 _UNSEEN_SPREAD = 0.03
 """Relative: excess power at full duty between workloads."""

@@ -156,11 +156,10 @@ def _interrupt(
 ) -> bool:
     """Whether evaluations inside segments stop the training there.
 
-    They do not where an epoch begins or ends meanwhile. Else the paces of the segments tell: without the
-    time of
-    the evaluations they agree if these interrupt, with it if they do not. Where both agree as well, an
-    evaluation inside an epoch interrupts, and one inside one of several blocks does not: by the rules of the
-    log a block is training only.
+    They do not where an epoch begins or ends meanwhile. Else the paces of the segments show it:
+    without the time of the evaluations they agree if these interrupt, with it if they do not. Where both
+    agree as well, an evaluation inside an epoch interrupts, and one inside one of several blocks does not:
+    by the rules of the log a block is training only.
     """
     epochs, blocks = phases.get("epoch", []), phases.get("block", [])
     edges = [edge for e in epochs for edge in (e.start_s, e.stop_s)]
