@@ -231,8 +231,8 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
         assert "Disturbed: other programs were at work during 3 of 3 training runs" in text
-    told = forecast(folders, Asked([8]))
-    assert len(told["forecasts"]) == 1 and "3 of 3 training runs" in told["notes"][0]
+    answer = forecast(folders, Asked([8]))
+    assert len(answer["forecasts"]) == 1 and "3 of 3 training runs" in answer["notes"][0]
 
 
 def test_status_tells_disturbed_runs_and_remeasure_removes_them_alone(tmp_path):

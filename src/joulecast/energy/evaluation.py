@@ -203,9 +203,9 @@ def _evaluate(
                 time_rows.append(
                     _judge_time(rival_name, timed, pd.DataFrame({"predicted_s": guess}), name)
                 )
+            refused.append(_refused(evidence, judged).assign(split=name))
             if evidence.metered.empty or judged["energy_j"].isna().all():
                 continue
-            refused.append(_refused(evidence, judged).assign(split=name))
             models = [mc2, *(rival.fit(evidence) for rival in rivals(mc2))]
             reduced = [model.fit(evidence) for model in ablations(imported)]
             for time in times:
@@ -232,17 +232,8 @@ def _refused(evidence: Evidence, judged: pd.DataFrame) -> pd.DataFrame:
 def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     filled = [frame for frame in frames if len(frame)]
     if not filled:
-        columns = [
-            *_RUN,
-            "split",
-            "time",
-            "model",
-            "measured",
-            "measured_s",
-            "predicted",
-            "predicted_s",
-        ]
-        columns += ["lower", "upper"]
+        quantities = ["measured", "measured_s", "predicted", "predicted_s", "lower", "upper"]
+        columns = [*_RUN, "split", "time", "model", *quantities]
         return pd.DataFrame(columns=columns)
     return pd.concat(filled, ignore_index=True)
 

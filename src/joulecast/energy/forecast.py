@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
@@ -182,7 +181,7 @@ def _law_in_words(model: Phased, example: pd.Series) -> str:
     """What the work to the target rests on."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
     batches, submitters = points["batch"].nunique(), points["submitter"].nunique()
-    if np.isnan(example["batch"]):
+    if math.isnan(example["batch"]):
         return "to the target, as recorded: the batch is not known"
     if batches < 2:
         return "to the target, by a guess: no other batch is known"
