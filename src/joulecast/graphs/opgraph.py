@@ -123,15 +123,27 @@ KINDS: dict[str, str] = {
     "embedding": "lookup",
     "batch_norm": "normalise",
     "layer_norm": "normalise",
+    "rms_norm": "normalise",
     "softmax": "normalise",
     "cross_entropy": "normalise",
     "max_pool": "pool",
     "avg_pool": "pool",
     "relu": "elementwise",
     "gelu": "elementwise",
+    "silu": "elementwise",
+    "tanh": "elementwise",
+    "pow": "elementwise",
     "dropout": "elementwise",
     "add": "elementwise",
     "multiply": "elementwise",
+    # By or plus a number that is the same for all elements.
+    "scale": "elementwise",
+    # Scores that must not be seen set to least.
+    "mask": "elementwise",
+    # Rotary positions in one kernel.
+    "rotary": "elementwise",
+    # Any operator of torch that is not known: it reads and writes its tensors.
+    "other": "elementwise",
     "concat": "copy",
     "copy": "copy",
     # An op of given duration, the same for every part: attributes forward_s and backward_s.

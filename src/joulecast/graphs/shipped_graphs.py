@@ -1,5 +1,5 @@
-"""Graphs that come with joulecast: op graphs, so that a network can be simulated without torch, and task
-graphs, so that it can be cut without being measured.
+"""Graphs by name: op graphs, shipped or by numbers, so that a network can be simulated without torch, and
+task graphs, so that it can be cut without being measured.
 
 The op graphs were captured by :func:`joulecast.graphs.capture.write_shipped`: ImageNet sizes (224 pixels,
 Inception 299; 1000 classes) and GPT-2 with 1024 tokens, for one sample; ``with_batch`` gives any other
@@ -12,7 +12,10 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
+from joulecast.graphs.attention import ATTENTIONS, Attention
+from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
+from joulecast.graphs.transformer import transformer
 
 
 def names() -> list[str]:
@@ -21,32 +24,56 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name[-5:] == ".json")
 
 
-def load(name: str) -> OpGraph:
-    """The shipped graph of a network, for one sample.
+def load(name: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
+    """The op graph of a network by name, for one sample: a shipped one, or one by numbers.
+
+    Args:
+        name: of a shipped graph, or as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``
+            (:mod:`joulecast.graphs.network_names`).
+        attention: of a network by numbers: ``fused`` (the default) or ``eager``. With ``eager`` a name that
+            is both shipped and known by numbers (gpt2) is made from its numbers.
+        half: whether a network by numbers is run in half precision (see
+            :func:`joulecast.graphs.transformer.transformer`).
 
     Raises:
-        JoulecastError: there is none of that name; names the nearest one.
+        JoulecastError: no such network or key (names the nearest), or an attention that the graph lacks.
     """
+    if attention is not None and attention not in ATTENTIONS:
+        raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
     shipped = names()
-    if name not in shipped:
-        near = get_close_matches(name, shipped, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise JoulecastError(
-            f"no op graph of `{name}` is shipped{hint} (shipped: {', '.join(shipped)}); "
-            "joulecast.graphs.capture makes one of any network"
-        )
+    if name not in shipped or (attention == "eager" and is_by_numbers(name)):
+        size = parse_network(name, shipped)
+        return transformer(size, name, attention or "fused", half)
     file = resources.files("joulecast.graphs") / "networks" / f"{name}.json"
     with resources.as_file(file) as path:
-        return read_graph(Path(path))
+        return _with_attention(read_graph(Path(path)), attention)
 
 
-def op_graph(graph: str) -> OpGraph:
-    """An op graph: the shipped one of a network, or a file whose path has a ``/`` or ends in ``.json``.
+def attention_of(graph: OpGraph) -> Attention | None:
+    """How a graph computes attention; ``None``: it has none."""
+    kinds = {op.kind for op in graph.ops}
+    return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
+
+
+def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
+    has = attention_of(graph)
+    if attention is not None and has is not None and attention != has:
+        raise JoulecastError(
+            f"graph {graph.name}: its attention was captured {has}; --attention {attention} is for networks "
+            "by numbers, as gpt:layers=12,hidden=768,heads=12"
+        )
+    return graph
+
+
+def op_graph(graph: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
+    """An op graph: that of a network by name, or a file whose path has a ``/`` or ends in ``.json``.
 
     Raises:
         JoulecastError: as :func:`load` and :func:`joulecast.graphs.opgraph.read_graph`.
     """
-    return read_graph(Path(graph)) if is_path(graph, (".json",)) else load(graph)
+    if is_path(graph, (".json",)):
+        return _with_attention(read_graph(Path(graph)), attention)
+    return load(graph, attention, half)
 
 
 def task_graph_file(graph: str) -> Path:

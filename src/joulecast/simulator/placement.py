@@ -146,7 +146,7 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
     seen = set(waiting)
     while waiting:
         for reader in graph.readers[waiting.pop()]:
-            if reader.kind in ("linear", "conv2d", "cross_entropy"):
+            if reader.kind in ("linear", "conv2d", "matmul", "attention", "cross_entropy"):
                 return True
             if reader.kind in ("layer_norm", "softmax"):
                 continue

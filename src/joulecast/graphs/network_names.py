@@ -1,0 +1,280 @@
+"""Networks by numbers: what ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b:sequence=2048`` means.
+
+A name is a family or a preset, then a colon and keys. :mod:`joulecast.graphs.transformer` makes the op graph.
+Sizes of presets are those that were published with the networks: GPT-2 (Radford et al. 2019), GPT-3 (Brown et
+al. 2020, table 2.1), BERT (Devlin et al. 2019), OPT (Zhang et al. 2022), Llama 2 and 3 (Touvron et al. 2023,
+Grattafiori et al. 2024), MPT (MosaicML's llm-foundry), ViT (Dosovitskiy et al. 2021).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+from joulecast.errors import JoulecastError
+
+Family = Literal["gpt", "opt", "bert", "llama", "vit"]
+MlpKind = Literal["gelu", "relu", "swiglu"]
+Gelu = Literal["auto", "fused", "written"]
+Head = Literal["lm", "mlm", "pooler", "classes", "none"]
+_MOST = 10**9
+"""Of any number in a name."""
+_MOST_LAYERS = 10_000
+
+
+@dataclass(frozen=True)
+class TransformerSize:
+    """The numbers of a transformer. A number that is 0 follows from the others."""
+
+    family: Family
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    sequence: int = 0
+    """Tokens of a sample; of a ``vit`` it follows from image and patch."""
+    vocabulary: int = 0
+    kv_heads: int = 0
+    """Heads of keys and values (grouped-query attention); 0: as many as heads."""
+    ffn: int = 0
+    """Inner size of the MLP; 0: four times hidden."""
+    positions: int = 0
+    """Rows of the table of learned positions; 0: as many as the sequence has."""
+    embedding: int = 0
+    """Width of the token embedding; another one than hidden is projected (OPT-350M). 0: hidden."""
+    tied: bool = True
+    """Whether the output layer's weight is the token embedding's."""
+    bias: bool = True
+    """Whether products and norms have biases."""
+    prenorm: bool = True
+    """Whether norms stand before attention and MLP, and one at the end."""
+    dropout: float = 0.1
+    head: Head = "lm"
+    gelu: Gelu = "auto"
+    """GPT's GELU: one kernel, or the eight of Hugging Face's code. ``auto``: see ``transformer``."""
+    loss: bool = True
+    experts: int = 0
+    """Of a mixture of experts, in every MLP; 0: none."""
+    top_k: int = 2
+    """Experts that a token goes to."""
+    patch: int = 0
+    image: int = 0
+    classes: int = 0
+
+    @property
+    def mlp(self) -> MlpKind:
+        """What the MLP computes."""
+        by_family: dict[str, MlpKind] = {"opt": "relu", "llama": "swiglu"}
+        return by_family.get(self.family, "gelu")
+
+
+_DEFAULTS: dict[str, TransformerSize] = {
+    "gpt": TransformerSize("gpt", sequence=1024, vocabulary=50257),
+    "opt": TransformerSize("opt", sequence=2048, vocabulary=50272),
+    "bert": TransformerSize("bert", sequence=512, vocabulary=30522, prenorm=False, head="mlm"),
+    "llama": TransformerSize(
+        "llama", sequence=4096, vocabulary=32000, tied=False, bias=False, dropout=0.0
+    ),
+    "vit": TransformerSize("vit", dropout=0.0, head="classes", patch=16, image=224, classes=1000),
+}
+"""What a family has where a name does not say it."""
+_HEADS: dict[str, tuple[Head, ...]] = {
+    "bert": ("mlm", "pooler", "none"),
+    "vit": ("classes", "none"),
+}
+_NEEDED = ("layers", "hidden", "heads")
+
+
+def _sized(family: Family, layers: int, hidden: int, heads: int, **more: Any) -> TransformerSize:
+    given = {"layers": layers, "hidden": hidden, "heads": heads, **more}
+    return replace(_DEFAULTS[family], **given)
+
+
+def _mpt(layers: int, hidden: int, heads: int) -> TransformerSize:
+    more = {"sequence": 2048, "vocabulary": 50368, "dropout": 0.0, "gelu": "fused"}
+    return _sized("gpt", layers, hidden, heads, **more)
+
+
+def _gpt3(layers: int, hidden: int, heads: int) -> TransformerSize:
+    return _sized("gpt", layers, hidden, heads, sequence=2048)
+
+
+def _opt(layers: int, hidden: int, heads: int, **more: Any) -> TransformerSize:
+    # OPT's table of positions has two rows more than tokens.
+    return _sized("opt", layers, hidden, heads, positions=2050, **more)
+
+
+def _llama3(layers: int, hidden: int, heads: int, ffn: int) -> TransformerSize:
+    more = {"kv_heads": 8, "ffn": ffn, "vocabulary": 128256, "sequence": 8192}
+    return _sized("llama", layers, hidden, heads, **more)
+
+
+PRESETS: dict[str, TransformerSize] = {
+    "gpt2": _sized("gpt", 12, 768, 12),
+    "gpt2-medium": _sized("gpt", 24, 1024, 16),
+    "gpt2-large": _sized("gpt", 36, 1280, 20),
+    "gpt2-xl": _sized("gpt", 48, 1600, 25),
+    "gpt3-1.3b": _gpt3(24, 2048, 16),
+    "gpt3-2.7b": _gpt3(32, 2560, 32),
+    "gpt3-6.7b": _gpt3(32, 4096, 32),
+    "gpt3-13b": _gpt3(40, 5120, 40),
+    "gpt3-175b": _gpt3(96, 12288, 96),
+    "bert-base": _sized("bert", 12, 768, 12),
+    "bert-large": _sized("bert", 24, 1024, 16),
+    "opt-125m": _opt(12, 768, 12),
+    "opt-350m": _opt(24, 1024, 16, embedding=512, prenorm=False),
+    "opt-1.3b": _opt(24, 2048, 32),
+    "opt-2.7b": _opt(32, 2560, 32),
+    "opt-6.7b": _opt(32, 4096, 32),
+    "opt-13b": _opt(40, 5120, 40),
+    "llama-7b": _sized("llama", 32, 4096, 32, ffn=11008),
+    "llama-13b": _sized("llama", 40, 5120, 40, ffn=13824),
+    "llama-70b": _sized("llama", 80, 8192, 64, kv_heads=8, ffn=28672),
+    "llama3-8b": _llama3(32, 4096, 32, 14336),
+    "llama3-70b": _llama3(80, 8192, 64, 28672),
+    "mpt-125m": _mpt(12, 768, 12),
+    "mpt-350m": _mpt(24, 1024, 16),
+    "mpt-760m": _mpt(24, 1536, 12),
+    "mpt-1b": _mpt(24, 2048, 16),
+    "mpt-3b": _mpt(32, 2560, 20),
+    "mpt-7b": _mpt(32, 4096, 32),
+    "mpt-13b": _mpt(40, 5120, 40),
+    "mpt-30b": _mpt(48, 7168, 56),
+    "mpt-70b": _mpt(80, 8192, 64),
+    "vit-s": _sized("vit", 12, 384, 6),
+    "vit-b": _sized("vit", 12, 768, 12),
+    "vit-l": _sized("vit", 24, 1024, 16),
+}
+"""Networks by the names that people say; ``llama-`` is Llama 2."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A hint with the nearest known names, `` ; did you mean ...?``; empty if none is near."""
+    near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
+
+
+def is_by_numbers(name: str) -> bool:
+    """Whether a name is a preset, a family, or one of them with keys."""
+    return ":" in name or name in PRESETS or name in _DEFAULTS
+
+
+def _number(name: str, key: str, value: str) -> int:
+    if not value.isdigit() or not int(value) <= _MOST:
+        raise JoulecastError(f"network `{name}`: {key}={value}: give a whole number from 0")
+    return int(value)
+
+
+def _flag(name: str, key: str, value: str) -> bool:
+    if value not in ("yes", "no"):
+        raise JoulecastError(f"network `{name}`: {key}={value}: give yes or no")
+    return value == "yes"
+
+
+def _share(name: str, key: str, value: str) -> float:
+    try:
+        share = float(value)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise JoulecastError(
+            f"network `{name}`: {key}={value}: give a probability from 0 to below 1"
+        )
+    return share
+
+
+def _word(name: str, key: str, value: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise JoulecastError(
+            f"network `{name}`: {key}={value} is not known (known: {', '.join(known)})"
+        )
+    return value
+
+
+_KEYS = [field.name for field in fields(TransformerSize) if field.name != "family"]
+
+
+def _value(name: str, size: TransformerSize, key: str, value: str) -> Any:
+    if key not in _KEYS:
+        raise JoulecastError(
+            f"network `{name}`: `{key}` is no key{nearest(key, _KEYS)} (keys: {', '.join(_KEYS)})"
+        )
+    default = getattr(size, key)
+    if key == "head":
+        return _word(name, key, value, _HEADS.get(size.family, ("lm", "none")))
+    if key == "gelu":
+        return _word(name, key, value, get_args(Gelu))
+    if isinstance(default, bool):
+        return _flag(name, key, value)
+    if isinstance(default, float):
+        return _share(name, key, value)
+    return _number(name, key, value)
+
+
+def _checked(name: str, size: TransformerSize) -> TransformerSize:
+    for key in _NEEDED:
+        if not getattr(size, key):
+            raise JoulecastError(
+                f"network `{name}`: it needs {key}, as in "
+                f"{size.family}:layers=12,hidden=768,heads=12"
+            )
+    if size.layers > _MOST_LAYERS:
+        raise JoulecastError(f"network `{name}`: layers={size.layers}: at most {_MOST_LAYERS}")
+    for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), ("image", "patch")):
+        divided, by = getattr(size, whole), getattr(size, part)
+        if by and divided % by:
+            raise JoulecastError(
+                f"network `{name}`: {whole}={divided} does not divide by {part}={by}"
+            )
+    if size.family == "vit":
+        if not size.image or not size.patch:
+            raise JoulecastError(f"network `{name}`: it needs image and patch above 0")
+        size = replace(size, sequence=(size.image // size.patch) ** 2 + 1)
+    elif not size.sequence or not size.vocabulary:
+        raise JoulecastError(f"network `{name}`: it needs sequence and vocabulary above 0")
+    if size.family == "llama" and size.hidden // size.heads % 2:
+        raise JoulecastError(f"network `{name}`: rotary positions need an even hidden / heads")
+    if size.experts and not 1 <= size.top_k <= size.experts:
+        raise JoulecastError(
+            f"network `{name}`: top_k={size.top_k}: from 1 to experts={size.experts}"
+        )
+    return replace(
+        size,
+        kv_heads=size.kv_heads or size.heads,
+        ffn=size.ffn or 4 * size.hidden,
+        positions=max(size.positions, size.sequence),
+        embedding=size.embedding or size.hidden,
+    )
+
+
+def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
+    """The numbers that a name stands for, as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``.
+
+    Args:
+        name: a family or a preset, and keys after a colon.
+        also: other names that are known, for the hint where this one is not.
+
+    Raises:
+        JoulecastError: an unknown name or key (names the nearest), or numbers that do not go together.
+    """
+    base, _, keys = name.partition(":")
+    known = {**_DEFAULTS, **PRESETS}
+    if base not in known:
+        names = [*known, *also]
+        raise JoulecastError(
+            f"network `{base}` is not known{nearest(base, names)} (families, which take numbers: "
+            f"{', '.join(_DEFAULTS)}; by name: {', '.join([*PRESETS, *also])})"
+        )
+    size = known[base]
+    given: dict[str, Any] = {}
+    for word in filter(None, (part.strip() for part in keys.split(","))):
+        key, sign, value = word.partition("=")
+        if not sign:
+            raise JoulecastError(f"network `{name}`: `{word}`: give it as key=value")
+        if key in given:
+            raise JoulecastError(f"network `{name}`: {key} is given twice")
+        given[key] = _value(name, size, key, value)
+    if "sequence" in given and size.family == "vit":
+        raise JoulecastError(
+            f"network `{name}`: the sequence of a vit follows from image and patch"
+        )
+    return _checked(name, replace(size, **given))

@@ -1,0 +1,192 @@
+"""A sheet on which a network is written op by op, for one sample: tensors by name, dims by what they mean.
+
+For networks that are made of numbers (:mod:`joulecast.graphs.transformer`); what is captured from torch goes
+through :mod:`joulecast.graphs.builder`, which has views to follow. This module needs no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Role, Tensor, checked
+
+FLOAT_BYTES = 4
+"""Sheets are written at fp32; :func:`joulecast.graphs.precision.at_precision` gives any other."""
+TOKEN_BYTES = 8
+"""Token ids and class labels are 64-bit in torch."""
+MASK_BYTES = 1
+
+KIND_OF = {
+    "batch": DimKind.BATCH,
+    "sequence": DimKind.OTHER,
+    "features": DimKind.OTHER,
+    "heads": DimKind.OTHER,
+    "experts": DimKind.OTHER,
+    "query": DimKind.OPAQUE,
+    "key": DimKind.OPAQUE,
+    "head_dim": DimKind.OPAQUE,
+}
+"""What splitting a dim of that name means, where an op does not sum over it."""
+
+Axes = tuple[str | None, ...]
+
+
+@dataclass
+class Sheet:
+    """Ops and tensors so far. Methods that add an op give the name of the tensor that it writes."""
+
+    ops: list[Op] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the axes of each activation are."""
+
+    def tensor(
+        self, name: str, shape: Sequence[int], role: Role = "parameter", size: int = FLOAT_BYTES
+    ) -> str:
+        """Declare a tensor; gives its name."""
+        self.tensors[name] = Tensor(name, tuple(shape), size, role)
+        return name
+
+    def shape(self, name: str) -> dict[str, int]:
+        """Sizes of an activation's axes by what they are."""
+        return dict(zip(self.axes[name], self.tensors[name].shape, strict=True))
+
+    def add(
+        self,
+        kind: str,
+        name: str,
+        dims: Mapping[str, int | Dim],
+        reads: Sequence[tuple[str, Axes]],
+        writes: Sequence[tuple[str, Axes, Mapping[str, int]]] = (),
+        *,
+        module: str | None = None,
+        **attributes: Any,
+    ) -> str:
+        """Add an op.
+
+        Args:
+            kind: of :data:`joulecast.graphs.opgraph.KINDS`.
+            name: of the op.
+            dims: sizes by name; a :class:`Dim` where its kind differs from :data:`KIND_OF`.
+            reads: tensors, and the dim that each axis follows.
+            writes: tensors, the dim that each axis follows, and the sizes of the axes by what they are. By
+                default one that has the op's name and all dims that are not summed over.
+            module: the layer that it belongs to; by default the op is all of a layer.
+            attributes: what its cost needs.
+        """
+        whole = {
+            key: size if isinstance(size, Dim) else Dim(key, size, KIND_OF[key])
+            for key, size in dims.items()
+        }
+        if not writes:
+            kept = {d.name: d.size for d in whole.values() if d.kind is not DimKind.REDUCE}
+            writes = [(name, tuple(kept), kept)]
+        for tensor, _, shape in writes:
+            self.tensor(tensor, tuple(shape.values()), "activation")
+            self.axes[tensor] = tuple(shape)
+        self.ops.append(
+            Op(
+                name,
+                kind,
+                name if module is None else module,
+                tuple(whole.values()),
+                tuple(Access(tensor, axes) for tensor, axes in reads),
+                tuple(Access(tensor, axes) for tensor, axes, _ in writes),
+                attributes,
+            )
+        )
+        return writes[0][0]
+
+    def pointwise(
+        self,
+        kind: str,
+        name: str,
+        *operands: str | tuple[str, Axes],
+        module: str | None = None,
+        **attributes: Any,
+    ) -> str:
+        """An op element by element: the first operand has all axes; others name the axes that they have."""
+        first = operands[0]
+        assert isinstance(first, str)
+        reads = [(o, self.axes[o]) if isinstance(o, str) else o for o in operands]
+        # An operand that is read twice is one access.
+        unique = list(dict.fromkeys(reads))
+        return self.add(kind, name, self.shape(first), unique, module=module, **attributes)
+
+    def normalised(self, kind: str, name: str, x: str, vectors: Sequence[str]) -> str:
+        """A norm or softmax over the last axis of ``x``, which may not be split."""
+        shape: dict[str, int | Dim] = dict(self.shape(x))
+        last = self.axes[x][-1]
+        shape[last] = Dim(last, self.shape(x)[last], DimKind.OPAQUE)
+        module = name if vectors or kind != "softmax" else name.rpartition("/")[0]
+        reads: list[tuple[str, Axes]] = [(x, self.axes[x]), *((v, (last,)) for v in vectors)]
+        return self.add(kind, name, shape, reads, module=module)
+
+    def linear(
+        self,
+        name: str,
+        x: str,
+        out: int,
+        *,
+        bias: bool,
+        weight: str | None = None,
+        parts: Mapping[str, int] | None = None,
+    ) -> str:
+        """A linear layer over the last axis of ``x``.
+
+        Args:
+            name: of the layer.
+            x: what it reads.
+            out: features that it gives.
+            bias: whether it has one.
+            weight: of another layer that it shares (tied); by default its own.
+            parts: tensors that it writes side by side, with their features (q, k and v of one product).
+        """
+        *leading, last = self.axes[x]
+        inner = self.shape(x)[last]
+        weight = weight or self.tensor(f"{name}.weight", (out, inner))
+        reads: list[tuple[str, Axes]] = [(x, (*leading, "in")), (weight, ("out", "in"))]
+        if bias:
+            reads.append((self.tensor(f"{name}.bias", (out,)), ("out",)))
+        sizes = {axis: self.shape(x)[axis] for axis in leading}
+        dims: dict[str, int | Dim] = {
+            **sizes,
+            "out": Dim("out", out, DimKind.OTHER),
+            "in": Dim("in", inner, DimKind.REDUCE),
+        }
+        writes = [
+            (tensor, (*leading, "out"), {**sizes, "features": features})
+            for tensor, features in (parts or {name: out}).items()
+        ]
+        return self.add("linear", name, dims, reads, writes)
+
+    def embedding(self, name: str, ids: str, rows: int, width: int, sequence: int) -> str:
+        """Rows of a table ``name.weight``, looked up by ``ids`` (batch, sequence)."""
+        weight = self.tensor(f"{name}.weight", (rows, width))
+        dims: dict[str, int | Dim] = {
+            "batch": 1,
+            "sequence": sequence,
+            "hidden": Dim("hidden", width, DimKind.OTHER),
+            "vocab": Dim("vocab", rows, DimKind.REDUCE),
+        }
+        shape = {"batch": 1, "sequence": sequence, "features": width}
+        writes = [(name, ("batch", "sequence", "hidden"), shape)]
+        reads: list[tuple[str, Axes]] = [
+            (ids, ("batch", "sequence")),
+            (weight, ("vocab", "hidden")),
+        ]
+        return self.add("embedding", name, dims, reads, writes)
+
+    def cross_entropy(self, logits: str) -> str:
+        """The loss of each sample (and position): dims in front, and classes REDUCE."""
+        *leading, last = self.axes[logits]
+        sizes = {axis: self.shape(logits)[axis] for axis in leading}
+        classes = Dim("classes", self.shape(logits)[last], DimKind.REDUCE)
+        target = self.tensor("target", tuple(sizes.values()), "input", TOKEN_BYTES)
+        dims: dict[str, int | Dim] = {**sizes, "classes": classes}
+        reads: list[tuple[str, Axes]] = [(logits, (*leading, "classes")), (target, tuple(leading))]
+        return self.add("cross_entropy", "cross_entropy", dims, reads, module="")
+
+    def graph(self, name: str) -> OpGraph:
+        """The graph for one sample, checked."""
+        return checked(OpGraph(name, tuple(self.ops), self.tensors, 1))
