@@ -94,7 +94,7 @@ def catalogue() -> Catalogue:
     text = (resources.files("joulecast.platforms") / "gpus.yaml").read_text()
     content = yaml.safe_load(text)
     gpus = {name: Gpu.model_validate(facts) for name, facts in content["gpus"].items()}
-    aliases = {alias: name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)}
+    aliases = {plain_name(alias): name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)}
     return Catalogue(
         gpus,
         {name: Generation.model_validate(g) for name, g in content["generations"].items()},

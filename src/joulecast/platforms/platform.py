@@ -251,7 +251,10 @@ def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
     Raises:
         JoulecastError: no such platform, or its file is not sound.
     """
-    if not is_path(platform, (".yaml", ".yml")) and find(PLATFORMS, f"{platform}.yaml", own) is None:
+    if (
+        not is_path(platform, (".yaml", ".yml"))
+        and find(PLATFORMS, f"{platform}.yaml", own) is None
+    ):
         content = platform_content(platform)
         if content is not None:
             return validated(TypeAdapter(Platform), content, f"platform {platform}")
