@@ -8,7 +8,6 @@ measured, or follows from the GPU's description: its peak, and the power that it
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -21,7 +20,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, Parts
 from joulecast.graphs.kernels import Attention, Kernel, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
-from joulecast.platforms import Device, Platform
+from joulecast.platforms import Architecture, Device, Platform
 
 Engine = Literal["vector", "matrix"]
 
@@ -53,8 +52,10 @@ class KernelRates(BaseModel):
 
     source: str
     products: dict[Engine, ProductRates]
-    attention: dict[Direction, float]
+    attention_backward: float
+    """Rate of fused attention backward over its rate forward (Dao 2023)."""
     passes: dict[str, dict[str, float]]
+    """Bandwidth of the kinds of passes over that of element-wise kernels, by vendor."""
     launch_s: float
     """Of every kernel on the GPU."""
     dispatch_s: float
@@ -94,7 +95,7 @@ def plateau(device: Device, precision: str) -> float:
     return min(reached, peak * held / (1.0 if engine == "vector" else MATRIX_POWER))
 
 
-def _product_flops(product: Product, rates: ProductRates, units: int) -> float:
+def product_flops(product: Product, rates: ProductRates, units: int) -> float:
     """Operations at the plateau that a product takes the time of."""
     best = math.inf
     for rows, columns, share in rates.tiles:
@@ -126,33 +127,32 @@ class KernelCosts:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bandwidth that the shares of kernels are of."""
+        """Bandwidth that large element-wise kernels reach."""
         if self.device.measured_bytes_per_s is not None:
-            shares = kernel_rates().passes[self._vendor]
-            return self.device.measured_bytes_per_s / shares["elementwise"]
+            return self.device.measured_bytes_per_s
         assert self.device.memory_bytes_per_s is not None
-        return self.device.memory_bytes_per_s
+        return self._architecture.memory * self.device.memory_bytes_per_s
 
     @property
-    def _vendor(self) -> str:
+    def _architecture(self) -> Architecture:
         assert self.device.architecture is not None
-        return self.device.architecture.vendor
+        return self.device.architecture
 
     def seconds(self, kernel: Kernel) -> float:
         """Seconds of one kernel, alone on the GPU."""
         rates = kernel_rates()
-        shares = rates.passes[self._vendor]
         held: float = self._plateau  # type: ignore[attr-defined]
+        moved = kernel.bytes / self.bytes_per_s
         if isinstance(kernel, Product):
             engine = rates.products[engine_of(self.precision)]
             assert self.device.units is not None
-            compute = _product_flops(kernel, engine, self.device.units) / held
-            busy = max(compute, kernel.bytes / shares["elementwise"] / self.bytes_per_s)
+            busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
         elif isinstance(kernel, Attention):
-            compute = kernel.flops / rates.attention[kernel.direction] / held
-            busy = max(compute, kernel.bytes / shares["elementwise"] / self.bytes_per_s)
+            share = self._architecture.attention
+            share *= rates.attention_backward if kernel.direction == "backward" else 1.0
+            busy = max(kernel.flops / share / held, moved)
         else:
-            busy = kernel.bytes / shares[kernel.kind] / self.bytes_per_s
+            busy = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
         return max(busy + rates.launch_s, rates.dispatch_s)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
@@ -173,8 +173,7 @@ class KernelCosts:
         from joulecast.graphs.costs import OPTIMIZER_PASSES
 
         moved = OPTIMIZER_PASSES * parameter_bytes
-        share = kernel_rates().passes[self._vendor]["elementwise"]
-        return Cost(self.factor * moved / share / self.bytes_per_s, "kernels")
+        return Cost(self.factor * moved / self.bytes_per_s, "kernels")
 
 
 def kernel_costs_of(platform: Platform, precision: str) -> KernelCosts | None:
@@ -184,8 +183,3 @@ def kernel_costs_of(platform: Platform, precision: str) -> KernelCosts | None:
     if not described or device.memory_bytes_per_s is None:
         return None
     return KernelCosts(device, precision)
-
-
-def shares_of(vendor: str) -> Mapping[str, float]:
-    """Shares of the bandwidth that passes reach, by kind."""
-    return kernel_rates().passes[vendor]

@@ -2,6 +2,7 @@
 
 from joulecast.platforms.gpus import gpu_names
 from joulecast.platforms.platform import (
+    Architecture,
     Cluster,
     Device,
     Link,
@@ -14,6 +15,7 @@ from joulecast.platforms.platform import (
 )
 
 __all__ = [
+    "Architecture",
     "Cluster",
     "Device",
     "Link",

@@ -36,16 +36,6 @@ _OVERLAP = {"nvidia": 0.2, "amd": 0.2}
 _GIB = 1 << 30
 
 
-class Generation(BaseModel):
-    """What the GPUs of one architecture have in common."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    nm: float = Field(gt=0)
-    vector: float = Field(gt=0, le=1)
-    matrix: float = Field(gt=0, le=1)
-
-
 class Gpu(BaseModel):
     """The facts of a GPU; rates as in ``gpus.yaml``: TFLOP/s, GB/s and GiB."""
 
@@ -82,7 +72,7 @@ class Catalogue:
     """All GPUs by name, and what their architectures share."""
 
     gpus: dict[str, Gpu]
-    generations: dict[str, Generation]
+    generations: dict[str, dict[str, float]]
     sources: dict[str, str]
     by_alias: dict[str, str]
     """Name by every way to say it."""
@@ -94,10 +84,12 @@ def catalogue() -> Catalogue:
     text = (resources.files("joulecast.platforms") / "gpus.yaml").read_text()
     content = yaml.safe_load(text)
     gpus = {name: Gpu.model_validate(facts) for name, facts in content["gpus"].items()}
-    aliases = {plain_name(alias): name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)}
+    aliases = {
+        plain_name(alias): name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)
+    }
     return Catalogue(
         gpus,
-        {name: Generation.model_validate(g) for name, g in content["generations"].items()},
+        content["generations"],
         content["sources"],
         aliases,
     )
@@ -167,7 +159,7 @@ def _device(gpu: Gpu) -> dict[str, Any]:
         "memory_bytes_per_s": gpu.bandwidth * 1e9,
         "units": gpu.units,
         "power_limit_w": gpu.watts,
-        "architecture": found.generations[gpu.generation].model_dump() | {"vendor": gpu.vendor},
+        "architecture": {"vendor": gpu.vendor, **found.generations[gpu.generation]},
         "measured_flops": {precision: rate * 1e12 for precision, rate in gpu.measured.items()},
     }
 
