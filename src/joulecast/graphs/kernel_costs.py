@@ -92,7 +92,9 @@ def plateau(device: Device, precision: str) -> float:
     if device.power_limit_w is None or fp32 is None or precision == "fp64":
         return reached
     held = device.power_limit_w / (JOULES_PER_FLOP_NM * architecture.nm) / fp32
-    return min(reached, peak * held / (1.0 if engine == "vector" else MATRIX_POWER))
+    # AMD's fp32 products run on the matrix units too.
+    vector = engine == "vector" and architecture.vendor == "nvidia"
+    return min(reached, peak * held / (1.0 if vector else MATRIX_POWER))
 
 
 def product_flops(product: Product, rates: ProductRates, units: int) -> float:
