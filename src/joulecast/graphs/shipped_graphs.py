@@ -12,7 +12,7 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
-from joulecast.graphs.attention import ATTENTIONS, Attention
+from joulecast.graphs.attention import ATTENTIONS, Attention, attention_of
 from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.transformer import transformer
@@ -47,12 +47,6 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
     file = resources.files("joulecast.graphs") / "networks" / f"{name}.json"
     with resources.as_file(file) as path:
         return _with_attention(read_graph(Path(path)), attention)
-
-
-def attention_of(graph: OpGraph) -> Attention | None:
-    """How a graph computes attention; ``None``: it has none."""
-    kinds = {op.kind for op in graph.ops}
-    return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
 
 
 def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
