@@ -259,10 +259,11 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
     base, _, keys = name.partition(":")
     known = {**_DEFAULTS, **PRESETS}
     if base not in known:
-        names = [*known, *also]
+        names = list(dict.fromkeys([*known, *also]))
+        hint = nearest(base, names) or f"; by name: {', '.join(n for n in names if n not in _DEFAULTS)}"
         raise JoulecastError(
-            f"network `{base}` is not known{nearest(base, names)} (families, which take numbers: "
-            f"{', '.join(_DEFAULTS)}; by name: {', '.join([*PRESETS, *also])})"
+            f"network `{base}` is not known{hint} (families, which take numbers: "
+            f"{', '.join(_DEFAULTS)}; or the path of an op graph)"
         )
     size = known[base]
     given: dict[str, Any] = {}
