@@ -18,6 +18,8 @@ _OUTPUT = frozenset(("relu", "tanh", "softmax"))
 
 def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     """Activations that an op's backward reads."""
+    if op.kind == "cross_entropy" and op.attributes.get("fused"):
+        return [op.reads[0]]
     if op.kind in _NOTHING or KINDS[op.kind] in ("copy", "lookup"):
         return []
     if op.kind in _OUTPUT:
@@ -48,7 +50,8 @@ def kept_beside(graph: OpGraph, op: Op) -> Beside | None:
     """What an op keeps that only its own backward reads.
 
     Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
-    fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least.
+    fused attention: a logarithm a row and head; cross entropy: the shares' logarithms, at fp32 at least, or a
+    logarithm a row in a fused kernel.
     """
     written = op.writes[0]
     elements = graph.tensors[written.tensor].elements
@@ -61,6 +64,8 @@ def kept_beside(graph: OpGraph, op: Op) -> Beside | None:
         return Beside(written, (8.0 if op.kind == "layer_norm" else 4.0) * rows)
     if op.kind == "attention":
         return Beside(written, 4.0 * elements / op.dim("head_dim").size)
+    if op.kind == "cross_entropy" and op.attributes.get("fused"):
+        return Beside(written, 4.0 * elements)
     if op.kind == "cross_entropy":
         logits = graph.tensors[op.reads[0].tensor]
         return Beside(op.reads[0], float(max(4, logits.itemsize) * logits.elements))
