@@ -122,8 +122,8 @@ def test_zero_divides_training_state() -> None:
     graph = chain(4, gradient_bytes=MB)
     by_level = [run(graph, cluster_of(), f"dp=4,zero={level}").memory[0] for level in range(4)]
     assert [m.optimizer_bytes for m in by_level] == [4 * MB, MB, MB, MB]
-    assert [m.gradients_bytes for m in by_level] == [4 * MB, 4 * MB, MB, MB]
-    # Level 3 keeps a quarter, and gathers two layers at a time.
+    assert [m.gradients_bytes for m in by_level] == [4 * MB, 4 * MB, MB, MB + MB]
+    # Level 3 keeps a quarter, and gathers two layers at a time; one has its whole gradient.
     assert by_level[3].weights_bytes == MB + 2 * MB
 
 

@@ -28,6 +28,9 @@ def simulate(
     batch: int = _BATCH_PER_DEVICE,
     devices: int | None = None,
     precision: str = "fp32",
+    optimizer: str = "momentum",
+    attention: Literal["eager", "fused"] | None = None,
+    inference: bool = False,
     mode: Literal["default", "proteus"] = "default",
     stragglers: Mapping[int, float] | None = None,
     gamma: float | None = None,
@@ -41,11 +44,16 @@ def simulate(
     """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy.
 
     Args:
-        network: a shipped op graph by name, or the JSON file of one.
+        network: by name (``gpt2-xl``), by numbers (``gpt:layers=36,hidden=1280,heads=20``), or the JSON
+            file of an op graph.
         strategy: as ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``, or a YAML file.
         batch: samples of one replica's step.
         devices: check that the strategy takes so many.
-        precision: peak rate to compute at: fp32, bf16, fp64.
+        precision: fp32, tf32, bf16, fp16 or fp64. ``bf16`` and ``fp16`` are mixed precision: tensors of 2
+            bytes, a copy of the weights at fp32.
+        optimizer: none, sgd, momentum or adam.
+        attention: of a network by numbers: ``fused`` (one kernel, the default) or ``eager`` (written out).
+        inference: a forward pass alone.
         mode: ``proteus``: the communication model of that paper.
         stragglers: devices that take so many times as long, as ``{3: 1.5}``.
         gamma: overlap slowdown in place of the platform's.
@@ -57,13 +65,15 @@ def simulate(
 
     Returns:
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
-        ``peak_memory_bytes``, ``out_of_memory``, ``step_j`` (``None`` with ``why_no_energy``), ...
+        ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
+        ``why_no_energy``), ...
 
     Raises:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
     from joulecast.energy.strategy_energy import priced
-    from joulecast.graphs.shipped_graphs import op_graph
+    from joulecast.graphs.precision import training_of
+    from joulecast.graphs.shipped_graphs import network_for
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.explain import explain as in_words
     from joulecast.simulator.simulate import Assumptions, simulate
@@ -74,6 +84,7 @@ def simulate(
     check_counts("batch", [batch], MOST_SAMPLES)
     check_amounts("gamma", [gamma])
     check_amounts("stragglers", (stragglers or {}).values())
+    training = training_of(precision, optimizer, inference)
     with naming(network, platform, strategy, calibration, database):
         on, costs = platform_and_costs(
             str(platform),
@@ -84,12 +95,17 @@ def simulate(
             mode=mode,
         )
         simulation = simulate(
-            op_graph(str(network)),
+            network_for(str(network), training, attention),
             on,
             parse_strategy(str(strategy)).check(devices),
             batch,
             costs,
-            Assumptions(mode=mode, overlap_slowdown=gamma, stragglers=dict(stragglers or {})),
+            Assumptions(
+                mode=mode,
+                overlap_slowdown=gamma,
+                stragglers=dict(stragglers or {}),
+                training=training,
+            ),
         )
         result = simulation.as_json() | priced(simulation, path(fits))
     if trace is not None:
@@ -104,6 +120,9 @@ def search(
     *,
     global_batch: int | None = None,
     precision: str = "fp32",
+    optimizer: str = "momentum",
+    attention: Literal["eager", "fused"] | None = None,
+    inference: bool = False,
     links: Mapping[str, float] | None = None,
     calibration: AnyPath | None = None,
     database: AnyPath | None = None,
@@ -113,7 +132,8 @@ def search(
     Args:
         devices: to use.
         global_batch: samples of a step over all devices; 32 of each by default.
-        network, platform, precision, links, calibration, database: as of :func:`simulate`.
+        network, platform, precision, optimizer, attention, inference, links, calibration, database: as of
+            :func:`simulate`.
 
     Returns:
         ``feasible``: steps as of :func:`simulate`, the fastest first; ``out_of_memory`` and ``impossible``:
@@ -122,12 +142,15 @@ def search(
     Raises:
         JoulecastError: an unknown network or platform, or no strategy divides this batch.
     """
-    from joulecast.graphs.shipped_graphs import op_graph
+    from joulecast.graphs.precision import training_of
+    from joulecast.graphs.shipped_graphs import network_for
     from joulecast.planning.simulator_inputs import platform_and_costs
+    from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search
 
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
+    training = training_of(precision, optimizer, inference)
     with naming(network, platform, calibration, database):
         on, costs = platform_and_costs(
             str(platform),
@@ -137,7 +160,8 @@ def search(
             database=path(database),
         )
         batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
-        ranking = search(op_graph(str(network)), on, devices, batch, costs)
+        graph = network_for(str(network), training, attention)
+        ranking = search(graph, on, devices, batch, costs, Assumptions(training=training))
     return {
         "feasible": [simulation.as_json() for simulation in ranking.feasible],
         "out_of_memory": ranking.out_of_memory,

@@ -9,9 +9,21 @@ import typer
 from joulecast.cli.options import AsJson, echo_json
 from joulecast.errors import JoulecastError
 
-Network = Annotated[str, typer.Option(help="Shipped op graph by name, or a JSON file of one.")]
+Network = Annotated[
+    str,
+    typer.Option(
+        help="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
+    ),
+]
 OnPlatform = Annotated[str, typer.Option(help="A platform by name, or a FILE.yaml.")]
-Precision = Annotated[str, typer.Option(help="Peak rate to compute at: fp32, bf16, fp64.")]
+Precision = Annotated[
+    str, typer.Option(help="fp32, tf32, fp64; bf16, fp16: mixed, weights also kept at fp32.")
+]
+Optimizer = Annotated[str, typer.Option(help="none, sgd, momentum, adam.")]
+Attention = Annotated[
+    str | None, typer.Option(help="Of a network by numbers: fused (one kernel) or eager.")
+]
+Inference = Annotated[bool, typer.Option("--inference", help="A forward pass alone.")]
 Links = Annotated[
     list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
 ]
@@ -57,6 +69,9 @@ def simulate(
         int | None, typer.Option(min=1, help="Check that the strategy takes so many.")
     ] = None,
     precision: Precision = "fp32",
+    optimizer: Optimizer = "momentum",
+    attention: Attention = None,
+    inference: Inference = False,
     mode: Annotated[str, typer.Option(help="default, or proteus: the paper's own model.")] = (
         "default"
     ),
@@ -86,6 +101,9 @@ def simulate(
         batch=batch,
         devices=devices,
         precision=precision,
+        optimizer=optimizer,
+        attention=attention,  # type: ignore[arg-type]
+        inference=inference,
         mode=mode,  # type: ignore[arg-type]
         stragglers=_stragglers(straggler),
         gamma=gamma,
@@ -122,6 +140,9 @@ def search(
         int | None, typer.Option(min=1, help="Samples of a step over all devices (32 each).")
     ] = None,
     precision: Precision = "fp32",
+    optimizer: Optimizer = "momentum",
+    attention: Attention = None,
+    inference: Inference = False,
     link: Links = None,
     calibration: Calibration = None,
     database: DatabaseFile = None,
@@ -137,6 +158,9 @@ def search(
         devices,
         global_batch=global_batch,
         precision=precision,
+        optimizer=optimizer,
+        attention=attention,  # type: ignore[arg-type]
+        inference=inference,
         links=_pairs(link, "--link"),
         calibration=calibration,
         database=database,

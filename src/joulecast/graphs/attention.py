@@ -9,13 +9,19 @@ code copies q, k and v, whose heads lie side by side, and copies the output back
 from typing import Literal
 
 from joulecast.graphs.network_names import TransformerSize
-from joulecast.graphs.opgraph import Dim, DimKind
+from joulecast.graphs.opgraph import Dim, DimKind, OpGraph
 from joulecast.graphs.sheet import FLOAT_BYTES, MASK_BYTES, Axes, Sheet
 
 Attention = Literal["eager", "fused"]
 ATTENTIONS: tuple[Attention, ...] = ("eager", "fused")
 CORE = "core"
 """Last part of the module path of what selective recomputation computes again (Korthikanti et al. 2022)."""
+
+
+def attention_of(graph: OpGraph) -> Attention | None:
+    """How a graph computes attention; ``None``: it has none."""
+    kinds = {op.kind for op in graph.ops}
+    return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
 
 
 def _products(sheet: Sheet, module: str, x: str, size: TransformerSize) -> list[str]:

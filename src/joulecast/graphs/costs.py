@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.kept import kept_beside, kept_for_backward
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
 Parts = Mapping[str, float]
 """Into how many parts each dim is split; dims that are not named are whole."""
-
-OPTIMIZER_PASSES = 5
-"""SGD with momentum reads weight, gradient and momentum and writes weight and momentum."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,24 @@ def _volume(op: Op, parts: Parts) -> float:
     return math.prod(dim.size / parts.get(dim.name, 1) for dim in op.dims)
 
 
+def _attention_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
+    """Of fused attention (Dao et al. 2022): no scores in memory, which backward computes again."""
+    touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
+    # Causal or not: products are counted whole, as torch's counter does.
+    product = 2.0 * _volume(op, parts)
+    if direction == "forward":
+        return Work(2.0 * product, touched)
+    return Work(5.0 * product, 2.0 * touched)
+
+
 def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
     touched = _bytes(graph, op.reads, parts) + _bytes(graph, op.writes, parts)
-    products = 2 if op.kind == "attention" else 1
-    flops = 2.0 * products * _volume(op, parts) / op.attributes.get("groups", 1)
-    if op.kind == "attention":
-        # The scores are written and read again around a softmax, unless a fused kernel keeps them.
-        itemsize = graph.tensors[op.writes[0].tensor].itemsize
-        scores = [d for d in op.dims if d.name != "head_dim"]
-        size = math.prod(d.size / parts.get(d.name, 1) for d in scores) * itemsize
-        touched += 4.0 * size
+    flops = 2.0 * _volume(op, parts) / op.attributes.get("groups", 1)
     if direction == "forward":
         return Work(flops, touched)
-    # One product for each gradient: of the weights, and of the activations unless they are data.
-    if op.kind == "attention":
-        products = 2
-    else:
-        products = len(
-            {graph.tensors[a.tensor].role for a in op.reads} & {"parameter", "activation"}
-        )
+    # One product for each gradient: of the weights, and of each activation; data have none.
+    roles = [graph.tensors[a.tensor].role for a in op.reads]
+    products = ("parameter" in roles) + roles.count("activation")
     return Work(products * flops, products * touched)
 
 
@@ -80,6 +78,8 @@ def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
         direction: forward, or backward for the gradients of all that it reads but network inputs.
     """
     family = KINDS[op.kind]
+    if op.kind == "attention":
+        return _attention_work(graph, op, parts, direction)
     if family == "matmul":
         return _matmul_work(graph, op, parts, direction)
     reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
@@ -89,15 +89,18 @@ def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
         # Only the rows that are looked up are touched, whatever the size of the table.
         return Work(0.0, 2.0 * writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
+    beside = kept_beside(graph, op)
+    also = beside.bytes * part_of(beside.access, parts) if beside else 0.0
     if direction == "forward":
         passes = 2.0 if family == "normalise" else 1.0
-        return Work(passes * elements, passes * reads + writes)
-    # The gradient of what was written, what was read, and the gradient of that.
+        return Work(passes * elements, passes * reads + writes + also)
+    # The gradient of what was written, what was kept, and the gradient of what was read.
     activations = tuple(
         a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")
     )
     into = _bytes(graph, activations, parts)
-    return Work(2.0 * elements, writes + into + (into if op.kind != "add" else 0.0))
+    kept = _bytes(graph, tuple(kept_for_backward(graph, op)), parts)
+    return Work(2.0 * elements, writes + kept + also + into)
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Costs(Protocol):
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         """Seconds of a part of an op."""
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
         """Seconds of the optimizer on parameters of so many bytes."""
 
 
@@ -133,8 +136,8 @@ class Roofline:
         longer = max(work.flops / self.flops_per_s, work.bytes / self.bytes_per_s)
         return Cost(longer + self.launch_s, "roofline")
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
-        return Cost(OPTIMIZER_PASSES * parameter_bytes / self.bytes_per_s, "roofline")
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        return Cost(training.update_bytes(parameter_bytes) / self.bytes_per_s, "roofline")
 
 
 def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
@@ -171,7 +174,7 @@ class Refusal:
             f"database, and there is no roofline to fall back to: {self.reason}"
         )
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
         raise JoulecastError(
             f"the optimizer on {parameter_bytes:.0f} bytes is not in the op database, and there is no "
             f"roofline to fall back to: {self.reason}"

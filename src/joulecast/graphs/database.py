@@ -23,6 +23,7 @@ from joulecast.files.reading import read_json_object, validated
 from joulecast.files.writing import written_aside
 from joulecast.graphs.costs import Cost, Costs, Direction
 from joulecast.graphs.opgraph import DimKind, Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 
 REACH = 2.0
 """How many times larger or smaller than the nearest measured size a shape may be."""
@@ -326,6 +327,12 @@ class MeasuredCosts:
         answer = self._known(self.database.lookup(wanted))
         return answer or self.fallback.cost(graph, op, parts, direction)
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
         answer = self._known(self.database.optimizer(parameter_bytes, self.precision))
-        return answer or self.fallback.optimizer(parameter_bytes)
+        if answer is None:
+            return self.fallback.optimizer(parameter_bytes, training)
+        # What was measured is SGD with momentum; another optimizer takes as long a byte that it moves.
+        times = training.update_bytes(parameter_bytes) / DEFAULT_TRAINING.update_bytes(
+            parameter_bytes
+        )
+        return answer if times == 1 else Cost(answer.seconds * times, "interpolated")

@@ -16,6 +16,7 @@ from joulecast.errors import JoulecastError
 Family = Literal["gpt", "opt", "bert", "llama", "vit"]
 MlpKind = Literal["gelu", "relu", "swiglu"]
 Gelu = Literal["auto", "fused", "written"]
+Loss = Literal["auto", "eager", "fused", "no"]
 Head = Literal["lm", "mlm", "pooler", "classes", "none"]
 _MOST = 10**9
 """Of any number in a name."""
@@ -51,7 +52,9 @@ class TransformerSize:
     head: Head = "lm"
     gelu: Gelu = "auto"
     """GPT's GELU: one kernel, or the eight of Hugging Face's code. ``auto``: see ``transformer``."""
-    loss: bool = True
+    loss: Loss = "auto"
+    """Cross entropy: torch's (``eager``), which keeps shares at fp32; ``fused``, which keeps logits; none.
+    ``auto``: as attention is."""
     experts: int = 0
     """Of a mixture of experts, in every MLP; 0: none."""
     top_k: int = 2
@@ -201,8 +204,8 @@ def _value(name: str, size: TransformerSize, key: str, value: str) -> Any:
     default = getattr(size, key)
     if key == "head":
         return _word(name, key, value, _HEADS.get(size.family, ("lm", "none")))
-    if key == "gelu":
-        return _word(name, key, value, get_args(Gelu))
+    if key in ("gelu", "loss"):
+        return _word(name, key, value, get_args(Gelu if key == "gelu" else Loss))
     if isinstance(default, bool):
         return _flag(name, key, value)
     if isinstance(default, float):
@@ -259,10 +262,14 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
     base, _, keys = name.partition(":")
     known = {**_DEFAULTS, **PRESETS}
     if base not in known:
-        names = [*known, *also]
+        names = list(dict.fromkeys([*known, *also]))
+        hint = (
+            nearest(base, names)
+            or f"; by name: {', '.join(n for n in names if n not in _DEFAULTS)}"
+        )
         raise JoulecastError(
-            f"network `{base}` is not known{nearest(base, names)} (families, which take numbers: "
-            f"{', '.join(_DEFAULTS)}; by name: {', '.join([*PRESETS, *also])})"
+            f"network `{base}` is not known{hint} (families, which take numbers: "
+            f"{', '.join(_DEFAULTS)}; or the path of an op graph)"
         )
     size = known[base]
     given: dict[str, Any] = {}

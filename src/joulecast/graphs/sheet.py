@@ -177,7 +177,7 @@ class Sheet:
         ]
         return self.add("embedding", name, dims, reads, writes)
 
-    def cross_entropy(self, logits: str) -> str:
+    def cross_entropy(self, logits: str, fused: bool) -> str:
         """The loss of each sample (and position): dims in front, and classes REDUCE."""
         *leading, last = self.axes[logits]
         sizes = {axis: self.shape(logits)[axis] for axis in leading}
@@ -185,7 +185,8 @@ class Sheet:
         target = self.tensor("target", tuple(sizes.values()), "input", TOKEN_BYTES)
         dims: dict[str, int | Dim] = {**sizes, "classes": classes}
         reads: list[tuple[str, Axes]] = [(logits, (*leading, "classes")), (target, tuple(leading))]
-        return self.add("cross_entropy", "cross_entropy", dims, reads, module="")
+        more = {"fused": True} if fused else {}
+        return self.add("cross_entropy", "cross_entropy", dims, reads, module="", **more)
 
     def graph(self, name: str) -> OpGraph:
         """The graph for one sample, checked."""

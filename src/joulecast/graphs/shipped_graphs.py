@@ -12,9 +12,10 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
-from joulecast.graphs.attention import ATTENTIONS, Attention
+from joulecast.graphs.attention import ATTENTIONS, Attention, attention_of
 from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
+from joulecast.graphs.precision import Training, at_precision, for_inference
 from joulecast.graphs.transformer import transformer
 
 
@@ -49,12 +50,6 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
         return _with_attention(read_graph(Path(path)), attention)
 
 
-def attention_of(graph: OpGraph) -> Attention | None:
-    """How a graph computes attention; ``None``: it has none."""
-    kinds = {op.kind for op in graph.ops}
-    return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
-
-
 def _with_attention(graph: OpGraph, attention: Attention | None) -> OpGraph:
     has = attention_of(graph)
     if attention is not None and has is not None and attention != has:
@@ -74,6 +69,16 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
     if is_path(graph, (".json",)):
         return _with_attention(read_graph(Path(graph)), attention)
     return load(graph, attention, half)
+
+
+def network_for(name: str, training: Training, attention: Attention | None = None) -> OpGraph:
+    """The op graph of a network as a step runs it: at its precision, and for inference without the loss.
+
+    Raises:
+        JoulecastError: as :func:`op_graph`.
+    """
+    graph = at_precision(op_graph(name, attention, training.precision.half), training.precision)
+    return for_inference(graph) if training.inference else graph
 
 
 def task_graph_file(graph: str) -> Path:

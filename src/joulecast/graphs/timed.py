@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from joulecast.graphs.costs import Cost, Direction, Parts
 from joulecast.graphs.opgraph import Access, Dim, DimKind, Op, OpGraph, Tensor, checked
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 
 
 @dataclass(frozen=True)
@@ -70,5 +71,5 @@ class GivenCosts:
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         return Cost(float(op.attributes[f"{direction}_s"]), "given")
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
         return Cost(0.0, "given")

@@ -251,6 +251,7 @@ def transformer(
     if size.prenorm:
         x = network.norm("ln", x)
     x = network.output(x)
-    if size.loss and size.head in ("lm", "mlm", "classes"):
-        network.sheet.cross_entropy(x)
+    if size.loss != "no" and size.head in ("lm", "mlm", "classes"):
+        how = attention if size.loss == "auto" else size.loss
+        network.sheet.cross_entropy(x, how == "fused")
     return network.sheet.graph(name)

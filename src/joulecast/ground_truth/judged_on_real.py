@@ -25,6 +25,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
 from joulecast.graphs.database import Measured, signature
 from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.ground_truth.judging import calibrated, judged_row, platform_of
 from joulecast.ground_truth.real_results import TrainingResults
 from joulecast.ground_truth.real_step import RANKS, TrainingConfiguration
@@ -66,7 +67,7 @@ class TrainingCosts:
             )
         return Cost(seconds, "measured" if isinstance(found, Measured) else "interpolated")
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
         updates = _parts(self.results, "update", self.network)
         same = updates[(updates.bytes / parameter_bytes - 1).abs() < 1e-6]
         if same.empty:

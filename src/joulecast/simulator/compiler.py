@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.simulator.executor import Activity, ActivityGraph
 from joulecast.simulator.fleet import Fleet, uneven
 from joulecast.simulator.program import Key, Message, Phase, StageProgram, Step, reduction
@@ -48,6 +49,7 @@ class Compiler:
         transfers: Transfers,
         costs: Costs,
         fuse: bool,
+        training: Training = DEFAULT_TRAINING,
         blocking: bool = False,
     ) -> None:
         self.graph = graph
@@ -57,6 +59,7 @@ class Compiler:
         self.transfers = transfers
         self.costs = costs
         self.fuse = fuse
+        self.training = training
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
         self.activities = ActivityGraph()
@@ -148,8 +151,8 @@ class Compiler:
         """The optimizer, on the shard of the weights whose state a device keeps."""
         data = self.fleet.mesh.get("data", 1)
         kept = sum(g.bytes / (data if g.zero else 1) for g in program.gradients)
-        cost = self.costs.optimizer(kept)
-        if cost.seconds > 0:
+        cost = self.costs.optimizer(kept, self.training)
+        if self.training.updates and cost.seconds > 0:
             seconds = cost.seconds * lane.pace
             lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
         gathered = sum(g.bytes for g in program.gradients if g.gathered_after_update)

@@ -10,14 +10,13 @@ import math
 from dataclasses import dataclass
 
 from joulecast.graphs.costs import part_of
-from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+from joulecast.graphs.kept import kept_beside, kept_for_backward
+from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.program import StageProgram
 from joulecast.simulator.strategy import Strategy, phases
-
-OPTIMIZER_STATES = 1
-"""Tensors of a weight's size that SGD with momentum keeps."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +33,14 @@ class Memory:
     """The op at the peak."""
 
     @property
+    def state_bytes(self) -> float:
+        """What is there all the time: weights, gradients and optimizer state."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
     def peak_bytes(self) -> float:
         """All of it."""
-        return (
-            self.weights_bytes
-            + self.gradients_bytes
-            + self.optimizer_bytes
-            + self.activations_bytes
-        )
-
-
-def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
-    """Activations that an op's backward reads."""
-    if KINDS[op.kind] in ("copy", "lookup") or op.kind in ("add", "avg_pool", "timed"):
-        return []
-    if op.kind == "relu":
-        return list(op.writes)
-    return [a for a in op.reads if graph.tensors[a.tensor].role in ("input", "activation")]
+        return self.state_bytes + self.activations_bytes
 
 
 def _largest_part(op: Op, name: str, parts: float) -> float:
@@ -59,11 +49,15 @@ def _largest_part(op: Op, name: str, parts: float) -> float:
     return size / math.ceil(size / parts)
 
 
+def _parts(item: PlacedOp, mesh: dict[str, int]) -> dict[str, float]:
+    return {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
+
+
 def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[str, float]:
     """Bytes that a device holds of each activation that its stage reads or writes."""
     sizes: dict[str, float] = {}
     for item in items:
-        parts = {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
+        parts = _parts(item, mesh)
         for access in (*item.op.reads, *item.op.writes):
             tensor = graph.tensors[access.tensor]
             if tensor.role in ("input", "activation"):
@@ -75,42 +69,52 @@ def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[
 class _Stage:
     """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
 
-    def __init__(self, graph: OpGraph, program: StageProgram, mesh: dict[str, int]) -> None:
+    def __init__(
+        self, graph: OpGraph, program: StageProgram, mesh: dict[str, int], keeps: bool = True
+    ) -> None:
         self.items = program.items
         self.sizes = _sizes(graph, program.items, mesh)
         self.last_read: dict[str, int] = {}
-        self.kept: dict[str, int] = {}
+        self.keepers: dict[str, list[int]] = {}
+        """Ops whose backward needs a tensor, in the order of the forward."""
         self.made: dict[str, int] = {}
+        self.makes: list[list[str]] = []
+        """What each op makes: what it writes, and what it keeps beside."""
         for place, item in enumerate(self.items):
             for access in item.op.reads:
                 self.last_read[access.tensor] = place
-            if item.op.kind == "max_pool":
-                self._keep_indices(graph, item, place, mesh)
-            for access in kept_for_backward(graph, item.op):
-                # Backward runs the other way: the first op that keeps a tensor is the last to need it.
-                self.kept.setdefault(access.tensor, place)
-        self.made |= {a.tensor: p for p, item in enumerate(self.items) for a in item.op.writes}
-        units = {item.unit for item in self.items if item.recompute}
-        self.unit_kept = {unit: self._inputs_of(unit) for unit in units}
-        saved = {t for t, place in self.kept.items() if not self.items[place].recompute}
-        for inputs in self.unit_kept.values():
-            saved |= inputs
+            makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
+            for access in kept_for_backward(graph, item.op) if keeps else ():
+                self.keepers.setdefault(access.tensor, []).append(place)
+            beside = kept_beside(graph, item.op) if keeps else None
+            if beside is not None:
+                name = f"kept by {item.op.name}"
+                self.sizes[name] = beside.bytes * part_of(beside.access, _parts(item, mesh))
+                self.keepers[name] = [place]
+                makes.append(name)
+            self.makes.append(makes)
+            self.made |= dict.fromkeys(makes, place)
+        self.units: dict[str, list[int]] = {}
+        """Ops that are recomputed together."""
+        for place, item in enumerate(self.items):
+            if item.recompute:
+                self.units.setdefault(item.unit, []).append(place)
+        saved = {
+            tensor
+            for tensor, places in self.keepers.items()
+            if any(not self.items[place].recompute for place in places)
+        }
+        for unit in self.units if keeps else ():
+            saved |= self._inputs_of(unit)
         self.saved = {t for t in saved if t in self.sizes}
         self.saved_bytes = sum(self.sizes[t] for t in self.saved)
 
-    def _keep_indices(
-        self, graph: OpGraph, item: PlacedOp, place: int, mesh: dict[str, int]
-    ) -> None:
-        """Keep the index of each maximum in its window: 8 bytes each, as torch does."""
-        written = item.op.writes[0]
-        tensor, name = graph.tensors[written.tensor], f"indices of {item.op.name}"
-        self.sizes[name] = 8 * tensor.elements * part_of(written, item.parts(mesh))
-        self.kept[name] = self.made[name] = place
+    def _inside(self, unit: str) -> set[str]:
+        return {tensor for place in self.units[unit] for tensor in self.makes[place]}
 
     def _inputs_of(self, unit: str) -> set[str]:
-        inside = {a.tensor for i in self.items if i.unit == unit for a in i.op.writes}
-        read = {a.tensor for i in self.items if i.unit == unit for a in i.op.reads}
-        return read - inside
+        read = {a.tensor for place in self.units[unit] for a in self.items[place].op.reads}
+        return read - self._inside(unit)
 
     def forward_peak(self) -> tuple[float, str]:
         """Most bytes during a forward, from nothing, and the op where."""
@@ -118,10 +122,9 @@ class _Stage:
         now = sum(self.sizes[t] for t in live)
         peak, where = now, ""
         for place, item in enumerate(self.items):
-            for access in item.op.writes:
-                if access.tensor in self.sizes:
-                    live.add(access.tensor)
-                    now += self.sizes[access.tensor]
+            for tensor in self.makes[place]:
+                live.add(tensor)
+                now += self.sizes[tensor]
             if now > peak:
                 peak, where = now, item.op.name
             done = [
@@ -132,12 +135,22 @@ class _Stage:
                 now -= self.sizes[tensor]
         return peak, where
 
+    def _freed(self) -> dict[int, list[str]]:
+        """Saved tensors by the op whose backward is the last to need them: the first that keeps them."""
+        first = {tensor: places[0] for tensor, places in self.keepers.items()}
+        for places in self.units.values():
+            for place in places:
+                for access in self.items[place].op.reads:
+                    first[access.tensor] = min(first.get(access.tensor, place), places[0])
+        freed: dict[int, list[str]] = {}
+        for tensor in self.saved:
+            freed.setdefault(first[tensor], []).append(tensor)
+        return freed
+
     def backward_peak(self) -> tuple[float, str]:
         """Most bytes during a backward that starts with what its forward saved, and the op where."""
         now = self.saved_bytes
-        freed: dict[int, list[str]] = {}
-        for tensor in self.saved:
-            freed.setdefault(self.kept.get(tensor, self.made.get(tensor, 0)), []).append(tensor)
+        freed = self._freed()
         gradients = 0.0
         held: dict[str, float] = {}
         again: dict[str, float] = {}
@@ -154,6 +167,9 @@ class _Stage:
                     held[access.tensor] = self.sizes[access.tensor]
                     gradients += held[access.tensor]
             total = now + gradients + sum(again.values())
+            if item.op.kind == "cross_entropy":
+                # The gradient of the shares' logarithms, before that of the logits.
+                total += self.sizes[f"kept by {item.op.name}"]
             if total > peak:
                 peak, where = total, item.op.name
             for access in item.op.writes:
@@ -162,18 +178,19 @@ class _Stage:
         return peak, where
 
     def _made_again(self, unit: str) -> float:
-        inside = {a.tensor for i in self.items if i.unit == unit for a in i.op.writes}
-        return sum(self.sizes[t] for t in inside if t in self.kept)
+        return sum(self.sizes[t] for t in self._inside(unit) - self.saved if t in self.keepers)
 
 
-def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memory:
-    """Peak memory of the devices of a stage (the largest parts, where dims divide unevenly)."""
-    mesh = dict(strategy.mesh)
-    stage = _Stage(graph, program, mesh)
+def _peak_of_activations(
+    stage: _Stage, strategy: Strategy, number: int, keeps: bool
+) -> tuple[float, str]:
+    """Most bytes of activations over a step, and the op where; without a backward only one forward's."""
     forward, forward_at = stage.forward_peak()
+    if not keeps:
+        return forward, forward_at
     backward, backward_at = stage.backward_peak()
     peak, where, under_way = 0.0, "", 0
-    for direction, _ in phases(strategy, program.stage):
+    for direction, _ in phases(strategy, number):
         if direction == "forward":
             now, at = under_way * stage.saved_bytes + forward, forward_at
             under_way += 1
@@ -182,20 +199,46 @@ def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memo
             now, at = under_way * stage.saved_bytes + backward, backward_at
         if now > peak:
             peak, where = now, at
+    return peak, where
+
+
+def memory_of(
+    graph: OpGraph,
+    strategy: Strategy,
+    program: StageProgram,
+    training: Training = DEFAULT_TRAINING,
+) -> Memory:
+    """Peak memory of the devices of a stage (the largest parts, where dims divide unevenly)."""
+    mesh = dict(strategy.mesh)
+    keeps = not training.inference
+    stage = _Stage(graph, program, mesh, keeps)
+    peak, where = _peak_of_activations(stage, strategy, program.stage, keeps)
     data = mesh.get("data", 1)
+    weights: dict[str, float] = {}
+    for item in program.items:
+        for access in item.op.reads:
+            tensor = graph.tensors[access.tensor]
+            if tensor.role == "parameter":
+                size = tensor.bytes * part_of(access, item.parts(mesh))
+                weights.setdefault(tensor.name, size / (data if item.zero == 3 else 1))
     sizes = [(g.bytes, g.zero) for g in program.gradients]
     alone = strategy.micro_batches == 1
     gathered = max(
         (m.bytes for m in (*program.forward.messages, *program.backward.messages) if m.weights),
         default=0.0,
     )
+    # Gradients are sent once a step: until then those of several micro-batches add up whole. ZeRO-3 sends
+    # a block's as soon as they are there.
+    gradients = sum(
+        training.gradient_bytes(b) / (data if zero == 3 or (zero == 2 and alone) else 1)
+        for b, zero in sizes
+    )
     return Memory(
         stage=program.stage,
         # Two blocks' weights are there at once: one that computes, and the next, gathered ahead.
-        weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes) + 2 * gathered,
-        # Gradients are sent once a step: until then those of several micro-batches add up whole.
-        gradients_bytes=sum(b / (data if zero >= 2 and alone else 1) for b, zero in sizes),
-        optimizer_bytes=sum(OPTIMIZER_STATES * b / (data if zero else 1) for b, zero in sizes),
+        weights_bytes=sum(weights.values()) + 2 * gathered,
+        gradients_bytes=gradients + training.gradient_bytes(gathered),
+        optimizer_bytes=sum(training.state_bytes(b) / (data if zero else 1) for b, zero in sizes),
         activations_bytes=peak,
         at_op=where,
     )

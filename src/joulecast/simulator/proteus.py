@@ -10,8 +10,9 @@ networks on one device, GPT split by batch and by tensor over the 8 devices of a
 import math
 from dataclasses import dataclass
 
-from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, roofline_of, work_of
+from joulecast.graphs.costs import Cost, Direction, Parts, Roofline, part_of, roofline_of
 from joulecast.graphs.opgraph import KINDS, Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
 
 FIRST_BUCKET_BYTES = 1e6
@@ -58,7 +59,8 @@ class ProteusRoofline(Roofline):
                 dim.size / parts.get(dim.name, 1) for dim in op.dims if dim.name != "head_dim"
             )
             itemsize = graph.tensors[op.writes[0].tensor].itemsize
-            products = work_of(graph, op, parts, "forward").flops / self.flops_per_s
+            size = op.dim("head_dim").size / parts.get("head_dim", 1)
+            products = 4.0 * scores * size / self.flops_per_s
             return times * (products + _SCORE_PASSES * scores * itemsize / self.bytes_per_s)
         biased = sum(graph.tensors[a.tensor].role == "parameter" for a in op.reads) > 1
         if KINDS[op.kind] == "matmul" and biased:
@@ -66,8 +68,9 @@ class ProteusRoofline(Roofline):
             return plain + written
         return None
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
-        return Cost(_OPTIMIZER_PASSES * parameter_bytes / self.bytes_per_s, "roofline")
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        passes = _OPTIMIZER_PASSES if training.updates else 0
+        return Cost(passes * parameter_bytes / self.bytes_per_s, "roofline")
 
 
 def proteus_costs(platform: Platform, precision: str = "fp32") -> ProteusRoofline:

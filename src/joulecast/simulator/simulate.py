@@ -6,14 +6,16 @@ gives the step's time, where it goes, and the memory that each device needs.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.attention import attention_of
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
@@ -23,7 +25,7 @@ from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
-from joulecast.simulator.program import ProgramBuilder, StageProgram, reduction
+from joulecast.simulator.program import Phase, ProgramBuilder, StageProgram, reduction
 from joulecast.simulator.strategy import Strategy, text_of
 from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
@@ -42,6 +44,8 @@ class Assumptions:
     folded: bool = True
     sharing: bool = True
     """Whether flows divide the ports that they meet on."""
+    training: Training = DEFAULT_TRAINING
+    """Precision, optimizer, and whether a step is a forward pass alone."""
     single_queue: bool = False
     """Whether compute waits for every message that it has sent (an ablation)."""
 
@@ -65,6 +69,7 @@ class Simulation:
     activities: ActivityGraph
     timeline: Timeline
     by_class: list[Breakdown]
+    training: Training
     capacity: list[float]
     """Bytes/s of the ports that the activities name."""
 
@@ -107,6 +112,11 @@ class Simulation:
             "strategy": text_of(self.strategy),
             "devices": self.strategy.devices,
             "batch": self.batch,
+            "precision": self.training.precision.name,
+            "optimizer": self.training.optimizer.name,
+            "inference": self.training.inference,
+            "attention": attention_of(self.graph),
+            "parameters": sum(tensor.elements for tensor in self.graph.parameters),
             "step_s": self.step_s,
             "samples_per_s": self.samples_per_s,
             "computing_s": parts.computing_s,
@@ -114,6 +124,7 @@ class Simulation:
             "bubble_s": parts.bubble_s,
             "communication_s": parts.communication_s,
             "peak_memory_bytes": self.peak_memory_bytes,
+            "state_bytes": max(memory.state_bytes for memory in self.memory),
             "memory": [asdict(memory) for memory in self.memory],
             "out_of_memory": self.out_of_memory,
             "verdict": self.verdict(),
@@ -170,9 +181,18 @@ class Prepared:
     topology: Topology
     costs: Costs
 
+    training: Training = DEFAULT_TRAINING
+
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""
-        return [memory_of(self.graph, strategy, program) for program in self.programs]
+        return [
+            memory_of(self.graph, strategy, program, self.training) for program in self.programs
+        ]
+
+
+def _forward_only(program: StageProgram) -> StageProgram:
+    """A stage's program without its backward, for inference."""
+    return replace(program, backward=Phase(), gradients=[], tied=[])
 
 
 def prepare(
@@ -181,8 +201,11 @@ def prepare(
     strategy: Strategy,
     batch: int,
     costs: Costs | None = None,
+    training: Training = DEFAULT_TRAINING,
 ) -> Prepared:
     """Place a strategy and write its programs: all that memory depends on.
+
+    The graph is at the precision of ``training``, and for inference without what only training does.
 
     Raises:
         JoulecastError: as :func:`simulate`.
@@ -193,7 +216,9 @@ def prepare(
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     placed, programs = placed_programs(at_batch, strategy, costs, slowest)
-    return Prepared(at_batch, placed, programs, topology, costs)
+    if training.inference:
+        programs = [_forward_only(program) for program in programs]
+    return Prepared(at_batch, placed, programs, topology, costs, training)
 
 
 def simulate(
@@ -219,7 +244,7 @@ def simulate(
             does not fit in memory is no error: see :meth:`Simulation.verdict`.
     """
     assumed = assumptions or Assumptions()
-    ready = prepare(graph, platform, strategy, batch, costs)
+    ready = prepare(graph, platform, strategy, batch, costs, assumed.training)
     return run_prepared(ready, graph, platform, strategy, assumed)
 
 
@@ -251,6 +276,7 @@ def run_prepared(
         transfers,
         ready.costs,
         fuse=not proteus,
+        training=ready.training,
         blocking=assumed.single_queue,
     )
     activities = compiler.compile()
@@ -272,5 +298,6 @@ def run_prepared(
         activities=activities,
         timeline=timeline,
         by_class=by_class,
+        training=ready.training,
         capacity=transfers.capacity,
     )

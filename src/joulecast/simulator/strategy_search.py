@@ -99,7 +99,7 @@ def search(
             tree = strategy.tree.model_copy(update={"recompute": recompute})
             tried = strategy.model_copy(update={"tree": tree})
             try:
-                ready = prepare(graph, platform, tried, batch, costs)
+                ready = prepare(graph, platform, tried, batch, costs, assumed.training)
             except JoulecastError as error:
                 impossible[text_of(tried)] = str(error)
                 break

@@ -15,6 +15,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
 from joulecast.graphs.opgraph import Op, OpGraph, read_graph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import read_platform
 from joulecast.report.tables.errors import scaling
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
@@ -64,8 +65,8 @@ class _Slower:
         known = self.costs.cost(graph, op, parts, direction)
         return Cost(known.seconds * self.times, known.source)
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
-        known = self.costs.optimizer(parameter_bytes)
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        known = self.costs.optimizer(parameter_bytes, training)
         return Cost(known.seconds * self.times, known.source)
 
 

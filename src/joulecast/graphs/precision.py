@@ -1,0 +1,145 @@
+"""What numbers are stored as in training, and what an optimizer keeps and moves beside them.
+
+``bf16`` and ``fp16`` mean mixed precision, as training frameworks do it (Micikevicius et al. 2018): weights,
+activations and gradients have 2 bytes, and the optimizer keeps a copy of the weights and its states at fp32.
+With Adam (Kingma and Ba 2015) that is 16 bytes a parameter, as at fp32 without a copy.
+"""
+
+from dataclasses import dataclass, replace
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.network_names import nearest
+from joulecast.graphs.opgraph import OpGraph
+
+CAPTURED_BYTES = 4
+"""Of the numbers in a graph before it is given a precision: graphs are captured and written at fp32."""
+_STATE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Sizes of numbers."""
+
+    name: str
+    tensor_bytes: int
+    """Of a number in weights, activations and gradients."""
+
+    @property
+    def half(self) -> bool:
+        """Whether the optimizer keeps a copy of the weights at fp32."""
+        return self.tensor_bytes < _STATE_BYTES
+
+
+PRECISIONS = {
+    name: Precision(name, size)
+    for name, size in {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp64": 8}.items()
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What an optimizer keeps."""
+
+    name: str
+    states: int
+    """Numbers a parameter that it keeps beside weight and gradient."""
+
+
+OPTIMIZERS = {
+    name: Optimizer(name, states)
+    for name, states in {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}.items()
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a step does with the weights; by default SGD with momentum at fp32."""
+
+    precision: Precision = PRECISIONS["fp32"]
+    optimizer: Optimizer = OPTIMIZERS["momentum"]
+    inference: bool = False
+    """Whether a step is the forward pass alone: nothing is kept for a backward, nothing updated."""
+
+    @property
+    def updates(self) -> bool:
+        """Whether the weights are updated."""
+        return not self.inference and self.optimizer.name != "none"
+
+    def gradient_bytes(self, weight_bytes: float) -> float:
+        """Bytes of the gradients of weights of so many bytes."""
+        return 0.0 if self.inference else weight_bytes
+
+    def state_bytes(self, weight_bytes: float) -> float:
+        """Bytes that the optimizer keeps for weights of so many bytes."""
+        if not self.updates:
+            return 0.0
+        copies = self.optimizer.states + self.precision.half
+        return copies * weight_bytes / self.precision.tensor_bytes * self._state_size
+
+    @property
+    def _state_size(self) -> int:
+        return max(_STATE_BYTES, self.precision.tensor_bytes)
+
+    def update_bytes(self, weight_bytes: float) -> float:
+        """Bytes that an update of weights of so many bytes reads and writes.
+
+        It reads gradients, weights (the copy, where there is one) and states; it writes weights, states, and
+        the weights at half precision, where there are such.
+        """
+        if not self.updates:
+            return 0.0
+        size = self._state_size
+        read = self.precision.tensor_bytes + size * (1 + self.optimizer.states)
+        written = size * (1 + self.optimizer.states)
+        if self.precision.half:
+            written += self.precision.tensor_bytes
+        return (read + written) * weight_bytes / self.precision.tensor_bytes
+
+
+DEFAULT_TRAINING = Training()
+
+
+def training_of(
+    precision: str = "fp32", optimizer: str = "momentum", inference: bool = False
+) -> Training:
+    """What a step does with the weights, by the names of precision and optimizer.
+
+    Raises:
+        JoulecastError: an unknown name; gives those that are known.
+    """
+    for what, name, known in (
+        ("precision", precision, list(PRECISIONS)),
+        ("optimizer", optimizer, list(OPTIMIZERS)),
+    ):
+        if name not in known:
+            raise JoulecastError(
+                f"{what}={name} is not known{nearest(name, known)} (known: {', '.join(known)})"
+            )
+    return Training(PRECISIONS[precision], OPTIMIZERS[optimizer], inference)
+
+
+def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:
+    """The graph with its floating-point tensors at a precision; ids, labels, masks and losses stay."""
+    losses = {a.tensor for op in graph.ops if op.kind == "cross_entropy" for a in op.writes}
+    tensors = {
+        name: replace(tensor, itemsize=precision.tensor_bytes)
+        if tensor.itemsize == CAPTURED_BYTES and name not in losses
+        else tensor
+        for name, tensor in graph.tensors.items()
+    }
+    return replace(graph, tensors=tensors)
+
+
+def for_inference(graph: OpGraph) -> OpGraph:
+    """The graph without what only training does: dropout, and the loss at its end."""
+    other_name: dict[str, str] = {}
+    ops = []
+    for op in graph.ops:
+        reads = tuple(replace(a, tensor=other_name.get(a.tensor, a.tensor)) for a in op.reads)
+        if op.kind == "dropout":
+            other_name[op.writes[0].tensor] = reads[0].tensor
+        elif op.kind != "cross_entropy":
+            ops.append(replace(op, reads=tuple(dict.fromkeys(reads))))
+    used = {a.tensor for op in ops for a in (*op.reads, *op.writes)}
+    tensors = {n: t for n, t in graph.tensors.items() if n in used or t.role == "parameter"}
+    return replace(graph, ops=tuple(ops), tensors=tensors)

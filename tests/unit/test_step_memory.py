@@ -1,0 +1,161 @@
+"""Memory of a training step: activations against published formulas, state of optimizers and precisions."""
+
+import pytest
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Roofline, work_of
+from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
+from joulecast.graphs.shipped_graphs import load, op_graph
+from joulecast.platforms import Cluster, Device, Link, Platform
+from joulecast.simulator.simulate import prepare
+from joulecast.simulator.strategy import parse_strategy
+
+LAYERS, HIDDEN, HEADS, SEQUENCE, BATCH = 24, 1024, 16, 1024, 4
+SBH = SEQUENCE * BATCH * HIDDEN
+NETWORK = f"gpt:layers={LAYERS},hidden={HIDDEN},heads={HEADS},sequence={SEQUENCE},vocabulary=1000"
+GB = 1e9
+
+
+def a_cluster(memory_bytes=None):
+    return Platform(
+        name="test",
+        cluster=Cluster(
+            nodes=None,
+            devices_per_node=8,
+            device=Device(
+                name="device",
+                peak_flops={"fp32": 1e13},
+                memory_bytes_per_s=1e12,
+                memory_bytes=memory_bytes,
+            ),
+            links=(
+                Link(name="bus", joins=8, bytes_per_s=1e11, latency_s=0.0),
+                Link(name="nic", bytes_per_s=1e10, latency_s=0.0),
+            ),
+        ),
+    )
+
+
+def memory(network, strategy, batch=1, precision="bf16", optimizer="adam", attention=None):
+    training = training_of(precision, optimizer)
+    graph = at_precision(op_graph(network, attention, training.precision.half), training.precision)
+    asked = parse_strategy(strategy)
+    return prepare(graph, a_cluster(), asked, batch, Roofline(1e13, 1e12), training).memory(asked)
+
+
+def a_layer(strategy, attention="eager"):
+    """Bytes of activations that one layer adds at the peak."""
+    many = memory(NETWORK, strategy, BATCH, attention=attention)[0].activations_bytes
+    less = NETWORK.replace(f"layers={LAYERS}", f"layers={LAYERS // 2}")
+    few = memory(less, strategy, BATCH, attention=attention)[0].activations_bytes
+    return (many - few) / (LAYERS - LAYERS // 2)
+
+
+SCORES = 5 * HEADS * SEQUENCE / HIDDEN
+
+
+@pytest.mark.parametrize(
+    ("strategy", "published"),
+    [
+        ("dp=1", 34 + SCORES),
+        ("tp=2", 10 + 24 / 2 + SCORES / 2),
+        ("tp=8", 10 + 24 / 8 + SCORES / 8),
+        ("recompute", 2),
+    ],
+)
+def test_a_layer_keeps_what_korthikanti_says(strategy, published) -> None:
+    """Korthikanti et al. 2022, equations 1, 2 and table 2: bytes a layer over s b h, at 16 bit."""
+    assert a_layer(strategy) / SBH == pytest.approx(published, rel=0.01)
+
+
+def test_the_peak_is_within_a_tenth_of_korthikanti() -> None:
+    for strategy, published in (("dp=1", 34 + SCORES), ("tp=4", 10 + 24 / 4 + SCORES / 4)):
+        peak = memory(NETWORK, strategy, BATCH, attention="eager")[0].activations_bytes
+        assert peak == pytest.approx(LAYERS * published * SBH, rel=0.1)
+
+
+def test_fused_attention_keeps_no_scores() -> None:
+    # As without the scores, and with the output of attention, which is kept once.
+    assert a_layer("dp=1", "fused") / SBH == pytest.approx(34, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "bytes_each"),
+    [
+        ("fp32", "none", 8),
+        ("fp32", "sgd", 8),
+        ("fp32", "momentum", 12),
+        ("fp32", "adam", 16),
+        ("tf32", "adam", 16),
+        ("bf16", "none", 4),
+        ("bf16", "sgd", 8),
+        ("bf16", "adam", 16),
+        ("fp16", "adam", 16),
+        ("fp64", "adam", 32),
+    ],
+)
+def test_state_of_a_parameter(precision, optimizer, bytes_each) -> None:
+    graph = op_graph(NETWORK)
+    found = memory(NETWORK, "dp=1", precision=precision, optimizer=optimizer)[0]
+    parameters = sum(t.elements for t in graph.parameters)
+    assert found.peak_bytes - found.activations_bytes == bytes_each * parameters
+
+
+def test_state_of_175b_on_tp8_pp8() -> None:
+    stages = memory("gpt3-175b", "tp=8,pp=8,micro=8", 8)
+    most = max(m.weights_bytes + m.gradients_bytes + m.optimizer_bytes for m in stages)
+    assert 43.6 * GB <= most <= 49.1 * GB
+
+
+def test_bytes_of_an_update() -> None:
+    of = {name: training_of("fp32", name) for name in ("none", "sgd", "momentum", "adam")}
+    # Weights and gradients read, weights written; each state read and written.
+    assert [t.update_bytes(4) for t in of.values()] == [0, 12, 20, 28]
+    # Gradient 2, copy 4, two states 8 read; the last two and a weight of 2 written.
+    assert training_of("bf16", "adam").update_bytes(2) == 14 + 14
+    assert training_of("bf16", "adam", inference=True).update_bytes(2) == 0
+
+
+def test_unknown_names_of_precision_and_optimizer() -> None:
+    with pytest.raises(JoulecastError, match="did you mean `adam`"):
+        training_of("fp32", "adan")
+    with pytest.raises(JoulecastError, match="known: fp32, tf32, bf16, fp16, fp64"):
+        training_of("int8")
+
+
+def test_a_precision_leaves_ids_and_losses() -> None:
+    half = at_precision(op_graph("gpt2-medium:layers=1", "eager"), PRECISIONS["bf16"])
+    assert half.tensors["input"].itemsize == 8
+    assert half.tensors["target"].itemsize == 8
+    assert half.tensors["mask"].itemsize == 1
+    assert half.tensors["cross_entropy"].itemsize == 4
+    assert half.tensors["token.weight"].itemsize == 2
+    assert half.tensors["head"].itemsize == 2
+
+
+def test_inference_keeps_nothing() -> None:
+    graph = for_inference(op_graph(NETWORK))
+    assert {"dropout", "cross_entropy"}.isdisjoint(op.kind for op in graph.ops)
+    asked = parse_strategy("tp=2")
+    training = training_of("fp32", inference=True)
+    ready = prepare(graph, a_cluster(), asked, 8, Roofline(1e13, 1e12), training)
+    found = ready.memory(asked)[0]
+    half = sum(t.bytes for t in graph.parameters) / 2
+    assert found.weights_bytes == pytest.approx(half, rel=0.02)
+    assert found.gradients_bytes == found.optimizer_bytes == 0
+    # Two of the widest tensors, at most, and the residual.
+    assert found.activations_bytes < 8 * SEQUENCE * 4 * (2 * 4 * HIDDEN + HIDDEN)
+
+
+def test_two_activations_have_two_backward_products() -> None:
+    graph = op_graph("gpt:layers=1,hidden=64,heads=4,sequence=32,vocabulary=100", "eager")
+    scores = next(op for op in graph.ops if op.name.endswith("/scores"))
+    forward, backward = (work_of(graph, scores, {}, d) for d in ("forward", "backward"))
+    assert forward.flops == 2 * 32 * 32 * 64
+    assert backward.flops == 2 * forward.flops
+
+
+def test_a_first_layer_has_one_backward_product() -> None:
+    graph = load("vgg16")
+    first = graph.ops[0]
+    assert work_of(graph, first, {}, "backward").flops == work_of(graph, first, {}, "forward").flops
