@@ -116,17 +116,18 @@ class _Stage:
         """Most bytes during a forward, from nothing, and the op where."""
         live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
         now = sum(self.sizes[t] for t in live)
+        live -= self.saved
         peak, where = now, ""
         for place, item in enumerate(self.items):
             for access in item.op.writes:
                 if access.tensor in self.sizes:
-                    live.add(access.tensor)
+                    # What is saved stays: only the others are looked through below.
+                    if access.tensor not in self.saved:
+                        live.add(access.tensor)
                     now += self.sizes[access.tensor]
             if now > peak:
                 peak, where = now, item.op.name
-            done = [
-                t for t in live if self.last_read.get(t, place) <= place and t not in self.saved
-            ]
+            done = [t for t in live if self.last_read.get(t, place) <= place]
             for tensor in done:
                 live.discard(tensor)
                 now -= self.sizes[tensor]
@@ -183,12 +184,9 @@ def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memo
         if now > peak:
             peak, where = now, at
     data = mesh.get("data", 1)
-    sizes = [(g.bytes, g.zero) for g in program.gradients]
+    sizes = list(program.weights.values())
     alone = strategy.micro_batches == 1
-    gathered = max(
-        (m.bytes for m in (*program.forward.messages, *program.backward.messages) if m.weights),
-        default=0.0,
-    )
+    gathered = max(program.gathered.values(), default=0.0)
     return Memory(
         stage=program.stage,
         # Two blocks' weights are there at once: one that computes, and the next, gathered ahead.

@@ -9,6 +9,7 @@ of the pipeline are sent.
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from joulecast.graphs.costs import Direction, part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph, Tensor
@@ -93,17 +94,73 @@ def reduction(zero: int, axis: str) -> Kind:
     return "reduce_scatter" if zero and axis == "data" else "all_reduce"
 
 
-@dataclass(frozen=True)
 class StageProgram:
-    """The phases of one stage, and the weights that it trains."""
+    """The phases of one stage, and the weights that it trains; phases are written when they are asked for.
 
-    stage: int
-    items: list[PlacedOp]
-    forward: Phase
-    backward: Phase
-    gradients: list[WeightGradient]
-    tied: list[Message]
-    """Gradients of weights that other stages have too, sent to each of them at the end."""
+    What a stage needs of memory is known without its phases: most strategies that a search looks at do not fit.
+    """
+
+    def __init__(self, builder: "ProgramBuilder", stage: int) -> None:
+        self._builder = builder
+        self.stage = stage
+        self.items = builder.items[stage]
+
+    @cached_property
+    def weights(self) -> dict[str, tuple[float, int]]:
+        """Bytes that a device computes with of each weight, and its level of ZeRO."""
+        return {
+            access.tensor: (self._builder.part_bytes(access, item), item.zero)
+            for item in reversed(self.items)
+            for access in item.op.reads
+            if self._builder.graph.tensors[access.tensor].role == "parameter"
+        }
+
+    @cached_property
+    def gathered(self) -> dict[str, float]:
+        """Bytes of the weights of each block that are gathered for it (ZeRO-3)."""
+        return self._builder.gathered(self.items)
+
+    @cached_property
+    def forward(self) -> Phase:
+        """Forward of one micro-batch."""
+        phase = self._builder.forward(self.stage)
+        gather_weights(phase, self.gathered)
+        return phase
+
+    @cached_property
+    def _backward(self) -> tuple[Phase, list[WeightGradient]]:
+        phase, gradients = self._builder.backward(self.stage)
+        gather_weights(phase, self.gathered)
+        return phase, gradients
+
+    @property
+    def backward(self) -> Phase:
+        """Backward of one micro-batch."""
+        return self._backward[0]
+
+    @property
+    def gradients(self) -> list[WeightGradient]:
+        """Gradients of its weights, in the order in which backward has them ready."""
+        return self._backward[1]
+
+    @cached_property
+    def tied(self) -> list[Message]:
+        """Gradients of weights that other stages have too, sent to each of them at the end."""
+        return self._builder.tied(self.stage, self.gradients)
+
+
+def gather_weights(phase: Phase, gathered: Mapping[str, float]) -> None:
+    """Gather each block's weights while the block before it computes (ZeRO-3)."""
+    starts: list[tuple[str, int]] = []
+    for number, step in enumerate(phase.steps):
+        unit = step.item.unit
+        if unit in gathered and (not starts or starts[-1][0] != unit):
+            starts.append((unit, number))
+    for place, (unit, first) in enumerate(starts):
+        after = starts[place - 1][1] - 1 if place else -1
+        label = f"gather weights of {unit}"
+        message = Message("all_gather", "data", gathered[unit], label, after, weights=True)
+        phase.steps[first].needs.append(phase.send(message))
 
 
 class ProgramBuilder:
@@ -114,7 +171,9 @@ class ProgramBuilder:
         self.placed = placed
         # Collectives along the pipeline axis do not exist: stages send to each other.
         self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
-        self.item = {item.op.name: item for item in placed}
+        self.items: dict[int, list[PlacedOp]] = defaultdict(list)
+        for item in placed:
+            self.items[item.stage].append(item)
         self.readers: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
         self.written: dict[str, tuple[PlacedOp, Layout]] = {}
         for item in placed:
@@ -150,9 +209,7 @@ class ProgramBuilder:
         """Forward of a stage."""
         phase = Phase()
         converted: dict[tuple[str, Layout], list[int]] = {}
-        for item in self.placed:
-            if item.stage != stage:
-                continue
+        for item in self.items[stage]:
             step = Step(item, "forward")
             for access in item.op.reads:
                 if access.tensor not in self.written:
@@ -192,7 +249,7 @@ class ProgramBuilder:
         done: dict[str, int] = {}
         gradients: dict[str, WeightGradient] = {}
         again: set[str] = set()
-        mine = [item for item in self.placed if item.stage == stage]
+        mine = self.items[stage]
         for item in reversed(mine):
             if item.recompute and item.unit not in again:
                 again.add(item.unit)
@@ -268,7 +325,7 @@ class ProgramBuilder:
                 for a, place in layout
                 if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
             )
-            size = tensor.bytes * part_of(access, item.parts(self.mesh))
+            size = self.part_bytes(access, item)
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
             gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero)
@@ -305,15 +362,13 @@ class ProgramBuilder:
 
     def stage(self, number: int) -> StageProgram:
         """The whole program of a stage."""
-        backward, gradients = self.backward(number)
-        forward = self.forward(number)
-        items = [item for item in self.placed if item.stage == number]
-        self._gather_weights(forward, items)
-        self._gather_weights(backward, items)
-        tied = self._tied(number, gradients)
-        return StageProgram(number, items, forward, backward, gradients, tied)
+        return StageProgram(self, number)
 
-    def _tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
+    def part_bytes(self, access: Access, item: PlacedOp) -> float:
+        """Bytes of a tensor that a device's part of an op touches."""
+        return self.graph.tensors[access.tensor].bytes * part_of(access, item.parts(self.mesh))
+
+    def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
         """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
         messages = []
         for gradient in gradients:
@@ -324,29 +379,13 @@ class ProgramBuilder:
                 messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
         return messages
 
-    def _gather_weights(self, phase: Phase, items: list[PlacedOp]) -> None:
-        """ZeRO-3: gather each block's weights while the block before it computes."""
-        if "data" not in self.mesh or self.mesh["data"] == 1:
-            return
+    def gathered(self, items: list[PlacedOp]) -> dict[str, float]:
+        """Bytes of the weights of each block that ZeRO-3 keeps in shards."""
         weights: dict[str, float] = defaultdict(float)
+        if self.mesh.get("data", 1) == 1:
+            return weights
         for item in items:
             for access in item.op.reads if item.zero == 3 else ():
-                tensor = self.graph.tensors[access.tensor]
-                if tensor.role == "parameter":
-                    weights[item.unit] += tensor.bytes * part_of(access, item.parts(self.mesh))
-        starts: list[tuple[str, int]] = []
-        for number, step in enumerate(phase.steps):
-            unit = step.item.unit
-            if unit in weights and (not starts or starts[-1][0] != unit):
-                starts.append((unit, number))
-        for place, (unit, first) in enumerate(starts):
-            after = starts[place - 1][1] - 1 if place else -1
-            message = Message(
-                "all_gather",
-                "data",
-                weights[unit],
-                f"gather weights of {unit}",
-                after,
-                weights=True,
-            )
-            phase.steps[first].needs.append(phase.send(message))
+                if self.graph.tensors[access.tensor].role == "parameter":
+                    weights[item.unit] += self.part_bytes(access, item)
+        return weights

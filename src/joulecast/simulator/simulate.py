@@ -15,6 +15,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
+from joulecast.simulator.alike import remembered
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
@@ -189,7 +190,7 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = costs or roofline_of(platform)
+    costs = remembered(costs or roofline_of(platform))
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     placed, programs = placed_programs(at_batch, strategy, costs, slowest)
