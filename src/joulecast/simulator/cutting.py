@@ -1,6 +1,6 @@
 """Cutting a network into pipeline stages whose times come out even."""
 
-from functools import lru_cache
+from functools import cache
 from itertools import accumulate
 
 import numpy as np
@@ -11,7 +11,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulator.strategy import Strategy
 
 
-@lru_cache(maxsize=None)
+@cache
 def unit_of(module: str) -> str:
     """The outermost numbered block of a module path: ``encoder.layers.3.mlp`` -> ``encoder.layers.3``."""
     parts = module.split(".")
@@ -95,7 +95,7 @@ def cut_stages(
             f"strategy: {strategy.stages} pipeline stages, but {graph.name} has {len(blocks)} ops"
         )
     # What crosses a cut is sent forward, and its gradient back.
-    replicas = strategy.mesh.get("data", 1)
+    replicas = strategy.replicas
     sends = [2 * size / replicas * send_s_per_byte for size in _crossing_bytes(graph, blocks)]
     weights = [sum(seconds[i] for i in block) for block in blocks]
     owner = even_cut(weights, strategy.stages, sends)

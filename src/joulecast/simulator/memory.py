@@ -167,32 +167,70 @@ class _Stage:
         return sum(self.sizes[t] for t in inside if t in self.kept)
 
 
-def memory_of(graph: OpGraph, strategy: Strategy, program: StageProgram) -> Memory:
-    """Peak memory of the devices of a stage (the largest parts, where dims divide unevenly)."""
+def _activations(
+    graph: OpGraph, strategy: Strategy, programs: list[StageProgram]
+) -> tuple[float, str]:
+    """Most bytes of activations on a device, and the op where."""
     mesh = dict(strategy.mesh)
-    stage = _Stage(graph, program, mesh)
-    forward, forward_at = stage.forward_peak()
-    backward, backward_at = stage.backward_peak()
-    peak, where, under_way = 0.0, "", 0
-    for direction, _ in phases(strategy, program.stage):
-        if direction == "forward":
-            now, at = under_way * stage.saved_bytes + forward, forward_at
-            under_way += 1
+    stages = [_Stage(graph, program, mesh) for program in programs]
+    forward = [stage.forward_peak() for stage in stages]
+    backward = [stage.backward_peak() for stage in stages]
+    # What is saved for a backward that is split in two is needed until its second half.
+    done = "weights" if strategy.schedule == "zb-h1" else "backward"
+    peak, where, saved = 0.0, "", 0.0
+    for phase, _, chunk in phases(strategy, programs[0].stage):
+        own = stages[chunk].saved_bytes
+        if phase == "forward":
+            now, at = saved + forward[chunk][0], forward[chunk][1]
+            saved += own
         else:
-            under_way -= 1
-            now, at = under_way * stage.saved_bytes + backward, backward_at
+            now, at = saved - own + backward[chunk][0], backward[chunk][1]
+            saved -= own if phase == done else 0.0
         if now > peak:
             peak, where = now, at
-    data = mesh.get("data", 1)
-    sizes = list(program.weights.values())
-    alone = strategy.micro_batches == 1
-    gathered = max(program.gathered.values(), default=0.0)
+    return peak, where
+
+
+def _gathered(programs: list[StageProgram]) -> float:
+    """Bytes of whole weights that are there at once where they are kept in shards (ZeRO-3).
+
+    Two blocks': one that computes, and the next, gathered ahead; and those that a later block shares.
+    """
+    blocks = [weights for program in programs for weights in program.gathered.values()]
+    largest = max((sum(weights.values()) for weights in blocks), default=0.0)
+    shared = {
+        name: size
+        for program in programs
+        for unit, weights in program.gathered.items()
+        for name, size in weights.items()
+        if any(name in other for u, other in program.gathered.items() if u != unit)
+    }
+    return 2 * largest + sum(shared.values())
+
+
+def _gradients_bytes(strategy: Strategy, sizes: list[tuple[float, int]]) -> float:
+    """Bytes of gradients: shards where they are scattered before they add up, else whole."""
+    data = strategy.mesh.get("data", 1)
+    scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
+    return sum(b / (data if zero >= 2 and scattered else 1) for b, zero in sizes)
+
+
+def memory_of(graph: OpGraph, strategy: Strategy, programs: list[StageProgram]) -> Memory:
+    """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
+
+    Args:
+        graph: at the batch of a micro-batch.
+        strategy: that it is run by.
+        programs: of the stages on these devices; several, where the schedule is interleaved.
+    """
+    peak, where = _activations(graph, strategy, programs)
+    data = strategy.mesh.get("data", 1)
+    sizes = [size for program in programs for size in program.weights.values()]
     return Memory(
-        stage=program.stage,
-        # Two blocks' weights are there at once: one that computes, and the next, gathered ahead.
-        weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes) + 2 * gathered,
-        # Gradients are sent once a step: until then those of several micro-batches add up whole.
-        gradients_bytes=sum(b / (data if zero >= 2 and alone else 1) for b, zero in sizes),
+        stage=programs[0].stage,
+        weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes)
+        + _gathered(programs),
+        gradients_bytes=_gradients_bytes(strategy, sizes),
         optimizer_bytes=sum(OPTIMIZER_STATES * b / (data if zero else 1) for b, zero in sizes),
         activations_bytes=peak,
         at_op=where,

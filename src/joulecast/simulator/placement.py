@@ -117,7 +117,7 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
         given = node.model_dump(
             include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
         )
-        # Ops under the same nodes share one object; what it was made of is kept, so that its id stays its own.
+        # Ops under the same nodes share one object; what it was made of is kept, so that ids stay unique.
         merged: dict[int, tuple[Node, Node]] = {}
         for i in inside:
             before = settings[i]
@@ -278,7 +278,7 @@ def place(
             continue
         if axis in used:
             _follow(graph, placements, axis)
-        elif axis == "data":
+        elif axis in ("data", "replica"):
             _split_batch(graph, placements, axis)
         elif axis == "tensor":
             _split_products(graph, placements, axis, size)

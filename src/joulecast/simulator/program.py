@@ -82,11 +82,12 @@ class WeightGradient:
     """Mesh axes along which it is a partial sum."""
     after: int
     zero: int
+    unit: str
 
     @property
     def gathered_after_update(self) -> bool:
-        """Whether each device updates a shard of the weight that the others then need (ZeRO-1 and 2)."""
-        return self.zero in (1, 2) and "data" in self.axes
+        """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""
+        return self.zero == 1 and "data" in self.axes
 
 
 def reduction(zero: int, axis: str) -> Kind:
@@ -97,7 +98,7 @@ def reduction(zero: int, axis: str) -> Kind:
 class StageProgram:
     """The phases of one stage, and the weights that it trains; phases are written when they are asked for.
 
-    What a stage needs of memory is known without its phases: most strategies that a search looks at do not fit.
+    Memory is known without them, and most of the strategies that a search looks at do not fit.
     """
 
     def __init__(self, builder: "ProgramBuilder", stage: int) -> None:
@@ -116,9 +117,20 @@ class StageProgram:
         }
 
     @cached_property
-    def gathered(self) -> dict[str, float]:
-        """Bytes of the weights of each block that are gathered for it (ZeRO-3)."""
-        return self._builder.gathered(self.items)
+    def gathered(self) -> dict[str, dict[str, float]]:
+        """Bytes of each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
+        return self._builder.gathered(self.items, 3)
+
+    @cached_property
+    def first_forward(self) -> Phase:
+        """Forward of the first micro-batch, in which weights are gathered that stay for the step (ZeRO-2)."""
+        kept = self._builder.gathered(self.items, 2)
+        if not kept:
+            return self.forward
+        phase = self._builder.forward(self.stage)
+        units = dict.fromkeys([*kept, *self.gathered])
+        gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
+        return phase
 
     @cached_property
     def forward(self) -> Phase:
@@ -149,18 +161,26 @@ class StageProgram:
         return self._builder.tied(self.stage, self.gradients)
 
 
-def gather_weights(phase: Phase, gathered: Mapping[str, float]) -> None:
-    """Gather each block's weights while the block before it computes (ZeRO-3)."""
+def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, float]]) -> None:
+    """Gather each block's weights while the block before it computes.
+
+    A weight that a later block shares, as the output layer does the embedding, is held until then.
+    """
     starts: list[tuple[str, int]] = []
     for number, step in enumerate(phase.steps):
         unit = step.item.unit
         if unit in gathered and (not starts or starts[-1][0] != unit):
             starts.append((unit, number))
+    of_unit = dict.fromkeys(unit for unit, _ in starts)
+    held: set[str] = set()
     for place, (unit, first) in enumerate(starts):
         after = starts[place - 1][1] - 1 if place else -1
-        label = f"gather weights of {unit}"
-        message = Message("all_gather", "data", gathered[unit], label, after, weights=True)
-        phase.steps[first].needs.append(phase.send(message))
+        size = sum(size for tensor, size in gathered[unit].items() if tensor not in held)
+        held |= {t for t in gathered[unit] for u in of_unit if u != unit and t in gathered[u]}
+        if size:
+            label = f"gather weights of {unit}"
+            message = Message("all_gather", "data", size, label, after, weights=True)
+            phase.steps[first].needs.append(phase.send(message))
 
 
 class ProgramBuilder:
@@ -325,10 +345,13 @@ class ProgramBuilder:
                 for a, place in layout
                 if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
             )
+            if item.zero:
+                # Scattered first, so that a shard is all that travels along the other axes.
+                axes = tuple(sorted(axes, key=lambda axis: axis != "data"))
             size = self.part_bytes(access, item)
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
-            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero)
+            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero, item.unit)
 
     @staticmethod
     def _sums_over(item: PlacedOp, axis: str) -> bool:
@@ -379,13 +402,14 @@ class ProgramBuilder:
                 messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
         return messages
 
-    def gathered(self, items: list[PlacedOp]) -> dict[str, float]:
-        """Bytes of the weights of each block that ZeRO-3 keeps in shards."""
-        weights: dict[str, float] = defaultdict(float)
+    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, float]]:
+        """Bytes of each block's weights that are kept in shards at a level of ZeRO, by weight."""
+        weights: dict[str, dict[str, float]] = {}
         if self.mesh.get("data", 1) == 1:
             return weights
         for item in items:
-            for access in item.op.reads if item.zero == 3 else ():
+            for access in item.op.reads if item.zero == zero else ():
                 if self.graph.tensors[access.tensor].role == "parameter":
-                    weights[item.unit] += self.part_bytes(access, item)
+                    of_unit = weights.setdefault(item.unit, {})
+                    of_unit[access.tensor] = self.part_bytes(access, item)
         return weights

@@ -123,17 +123,19 @@ class Simulation:
         }
 
 
-def _kinds(programs: list[StageProgram]) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
-    """Collectives by mesh axis, and cuts that tensors are sent over."""
+def _kinds(
+    programs: list[StageProgram], places: int
+) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
+    """Collectives by mesh axis, and the places of the pipeline between which tensors are sent."""
     kinds: set[tuple[Kind, str]] = set()
     cuts: set[tuple[int, int]] = set()
     for program in programs:
-        sent = (*program.forward.messages, *program.backward.messages, *program.tied)
-        for message in sent:
+        sent = (*program.first_forward.messages, *program.forward.messages)
+        for message in (*sent, *program.backward.messages, *program.tied):
             if message.key is None:
                 kinds.add((message.kind, message.axis))
             else:
-                cuts.add((message.key[3], message.key[4]))
+                cuts.add((message.key[3] % places, message.key[4] % places))
         for gradient in program.gradients:
             for axis in gradient.axes:
                 kinds.add((reduction(gradient.zero, axis), axis))
@@ -148,7 +150,7 @@ def _check_batch(strategy: Strategy, batch: int) -> int:
         raise JoulecastError(
             f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches"
         )
-    return batch * strategy.mesh.get("data", 1) // strategy.micro_batches
+    return batch * strategy.replicas // strategy.micro_batches
 
 
 def placed_programs(
@@ -173,7 +175,10 @@ class Prepared:
 
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""
-        return [memory_of(self.graph, strategy, program) for program in self.programs]
+        places = strategy.pipeline
+        return [
+            memory_of(self.graph, strategy, self.programs[place::places]) for place in range(places)
+        ]
 
 
 def prepare(
@@ -241,7 +246,7 @@ def run_prepared(
         assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
         by_place=cluster.collective_algorithm != "ring",
     )
-    kinds, cuts = _kinds(programs)
+    kinds, cuts = _kinds(programs, strategy.pipeline)
     transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)
     proteus = assumed.mode == "proteus"
     compiler = Compiler(
