@@ -114,11 +114,16 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
                 raise JoulecastError(
                     f"{where}: split.{name}: no op in it has that dim (dims: {', '.join(dims)})"
                 )
+        given = node.model_dump(
+            include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
+        )
+        # Ops under the same nodes share one object; what it was made of is kept, so that ids stay unique.
+        merged: dict[int, tuple[Node, Node]] = {}
         for i in inside:
-            given = node.model_dump(
-                include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
-            )
-            settings[i] = settings[i].model_copy(update=given)
+            before = settings[i]
+            if id(before) not in merged:
+                merged[id(before)] = before, before.model_copy(update=given)
+            settings[i] = merged[id(before)][1]
         for name, child in node.children.items():
             apply(child, f"{path}.{name}" if path else name)
 
@@ -273,7 +278,7 @@ def place(
             continue
         if axis in used:
             _follow(graph, placements, axis)
-        elif axis == "data":
+        elif axis in ("data", "replica"):
             _split_batch(graph, placements, axis)
         elif axis == "tensor":
             _split_products(graph, placements, axis, size)
