@@ -98,7 +98,7 @@ class _Stage:
         """Ops that are recomputed together."""
         for place, item in enumerate(self.items):
             if item.recompute:
-                self.units.setdefault(item.unit, []).append(place)
+                self.units.setdefault(item.recompute, []).append(place)
         saved = {
             tensor
             for tensor, places in self.keepers.items()
@@ -158,8 +158,8 @@ class _Stage:
         peak, where = now, ""
         for place in range(len(self.items) - 1, -1, -1):
             item = self.items[place]
-            if item.recompute and item.unit not in again:
-                again = {item.unit: self._made_again(item.unit)}
+            if item.recompute and item.recompute not in again:
+                again = {item.recompute: self._made_again(item.recompute)}
             elif not item.recompute:
                 again = {}
             for access in item.op.reads:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.attention import is_core
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
 from joulecast.simulator.cutting import cut_stages, unit_of
@@ -27,7 +28,8 @@ class PlacedOp:
     placement: Placement
     unit: str
     """The repeated block that it belongs to: what is recomputed, gathered and cut as a whole."""
-    recompute: bool
+    recompute: str
+    """What it is computed again with for its backward; empty: it is not."""
     zero: int
 
     def parts(self, mesh: Mapping[str, int]) -> dict[str, float]:
@@ -223,6 +225,15 @@ def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None
         shards |= written_shards(op, placement.get(axis))
 
 
+def _recomputed_with(op: Op, recompute: bool | str | None) -> str:
+    """What an op is computed again with: its repeated block, or the core of its attention (selective)."""
+    if recompute == "selective":
+        return op.module if is_core(op) else ""
+    unit = unit_of(op.module)
+    # What stands before and behind the blocks is kept, as training frameworks do.
+    return unit if recompute and unit[-1:].isdigit() else ""
+
+
 def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
     for item in placed:
         for name, parts in item.parts(mesh).items():
@@ -308,7 +319,7 @@ def place(
             stage,
             placement,
             unit_of(op.module) or op.name,
-            bool(setting.recompute),
+            _recomputed_with(op, setting.recompute),
             setting.zero or 0,
         )
         for op, stage, placement, setting in zip(

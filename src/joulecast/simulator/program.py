@@ -279,9 +279,9 @@ class ProgramBuilder:
         again: set[str] = set()
         mine = self.items[stage]
         for item in reversed(mine):
-            if item.recompute and item.unit not in again:
-                again.add(item.unit)
-                self._recompute(phase, [i for i in mine if i.unit == item.unit])
+            if item.recompute and item.recompute not in again:
+                again.add(item.recompute)
+                self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
             if not any(access.tensor in self.trained for access in item.op.reads):
                 continue
             step = Step(item, "backward")
@@ -310,7 +310,10 @@ class ProgramBuilder:
                 _, have = self.written[access.tensor]
                 for reader, read in self.readers[access.tensor]:
                     want = self._read(read, reader)
-                    if reader.unit == item.unit and (access.tensor, want) not in converted:
+                    if (
+                        reader.recompute == item.recompute
+                        and (access.tensor, want) not in converted
+                    ):
                         converted[access.tensor, want] = self._convert(
                             phase, access.tensor, have, want, after, "again "
                         )
