@@ -90,6 +90,51 @@ def test_pipeline_takes_m_plus_p_minus_1_slots(schedule: str, stages: int, micro
     assert simulated.breakdown.computing_s == pytest.approx(micro * 0.03)
 
 
+@pytest.mark.parametrize(
+    ("stages", "micro", "chunks"), [(2, 4, 2), (4, 4, 3), (4, 16, 2), (3, 6, 4)]
+)
+def test_interleaving_divides_the_bubble_by_the_chunks(
+    stages: int, micro: int, chunks: int
+) -> None:
+    # Narayanan et al. 2021: a bubble of (p - 1) / (v m) of the work.
+    graph = chain(stages * chunks, activation_bytes=0)
+    text = f"pp={stages},micro={micro},schedule=interleaved,virtual={chunks}"
+    work = micro * chunks * 0.03
+    expected = work * (1 + (stages - 1) / (chunks * micro))
+    assert run(graph, cluster_of(), text).step_s == pytest.approx(expected, rel=1e-9)
+    assert run(graph, cluster_of(), text.replace("schedule=interleaved,virtual", "interleaved"))
+
+
+@pytest.mark.parametrize(("stages", "micro"), [(2, 4), (4, 4), (4, 13), (8, 16)])
+def test_zero_bubble_leaves_a_third_of_the_bubble(stages: int, micro: int) -> None:
+    # Qi et al. 2023, ZB-H1: (p - 1) (F + B - W), where 1F1B has (p - 1) (F + B + W).
+    layers = [TimedLayer(f"layers.{i}", 0.01, 0.02, 0, 0, weights_share=0.5) for i in range(stages)]
+    graph = timed_chain("chain", layers)
+    steps = [
+        run(graph, cluster_of(), f"pp={stages},micro={micro},schedule={schedule}").step_s
+        for schedule in ("1f1b", "zb-h1")
+    ]
+    assert steps == pytest.approx([(micro + stages - 1) * 0.03, micro * 0.03 + (stages - 1) * 0.01])
+
+
+def _sent(simulation: Simulation, label: str) -> float:
+    """Bytes that a device sends in messages of a label."""
+    tasks = simulation.activities.activities
+    return sum(task.work for task in tasks if task.label.startswith(label))
+
+
+def test_hybrid_sharding_gathers_in_its_group_and_sums_across() -> None:
+    # 8 devices in groups of 2 that shard: weights are gathered twice and scattered in the group, and the
+    # shards are summed over the 4 groups.
+    graph = chain(3, gradient_bytes=MB)
+    simulated = run(graph, cluster_of(per_node=2), "dp=8,zero=3,shard=2")
+    assert _sent(simulated, "gather weights") == pytest.approx(2 * 3 * MB / 2)
+    sums = 2 * (4 - 1) / 4 * 3 * MB / 2
+    assert _sent(simulated, "gradients") == pytest.approx(3 * MB / 2 + sums)
+    assert simulated.memory[0].optimizer_bytes == 3 * MB / 2
+    assert simulated.batch == 8
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_ring_all_reduce_after_backward(ranks: int) -> None:
     graph = chain(1, gradient_bytes=5 * MB)
@@ -319,7 +364,7 @@ def test_an_endless_schedule_is_an_error() -> None:
         ("dp=two", "dp=two is no number"),
         ("dp=inf", "dp=inf is not finite"),
         ("micro=2.5", "micro=2.5: a whole number is needed"),
-        ("pp=2,schedule=foo", "schedule=foo: 1f1b, gpipe, or"),
+        ("pp=2,schedule=foo", "schedule=foo: 1f1b, gpipe, interleaved, zb-h1, or"),
         ("dp=2,zero=4", "tree.zero"),
     ],
 )
@@ -392,7 +437,13 @@ def test_biases_of_row_parallel_layers_need_no_sum() -> None:
 
 def test_zero_keeps_whole_gradients_while_micro_batches_add_up() -> None:
     graph = chain(4, gradient_bytes=MB)
-    assert run(graph, cluster_of(), "dp=4,zero=2,micro=4").memory[0].gradients_bytes == 4 * MB
+    once = run(graph, cluster_of(), "dp=4,zero=2,micro=4,scatter=once")
+    assert once.memory[0].gradients_bytes == 4 * MB
+    # FSDP and DeepSpeed scatter after each micro-batch, and add up shards.
+    each = run(graph, cluster_of(), "dp=4,zero=2,micro=4")
+    assert each.memory[0].gradients_bytes == MB
+    sent = [_sent(simulated, "gradients") for simulated in (once, each)]
+    assert sent == pytest.approx([4 * MB * 3 / 4, 4 * 4 * MB * 3 / 4])
     # No data axis, nothing to shard.
     alone = Strategy(mesh={"tensor": 2}, tree={"split": {"shard": "tensor"}, "zero": 1})
     assert run(chain(2, gradient_bytes=MB, shards=2), cluster_of(), alone).step_s > 0

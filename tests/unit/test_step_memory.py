@@ -61,6 +61,8 @@ SCORES = 5 * HEADS * SEQUENCE / HIDDEN
         ("tp=2", 10 + 24 / 2 + SCORES / 2),
         ("tp=8", 10 + 24 / 8 + SCORES / 8),
         ("recompute", 2),
+        ("recompute=selective", 34),
+        ("tp=8,recompute=selective", 10 + 24 / 8),
     ],
 )
 def test_a_layer_keeps_what_korthikanti_says(strategy, published) -> None:

@@ -5,11 +5,12 @@
     when the last work ends       makespan([1, 2], [2, 4], "gpipe", micro_batches=8)
 
 GPipe: Huang et al. 2019. 1F1B: Narayanan et al. 2019 (PipeDream), here with a flush after every batch.
+Interleaved 1F1B: Narayanan et al. 2021 (Megatron-LM), section 2.2. ZB-H1: Qi et al. 2023, section 2.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from joulecast.errors import JoulecastError
 
@@ -39,6 +40,65 @@ def work_order(micro_batches: int, most_in_flight: int | None = None) -> list[Wo
             order.append(("backward", backward))
             backward += 1
     return order
+
+
+class Piece(NamedTuple):
+    """What a device does next, where it may hold several chunks of the network or split its backward."""
+
+    phase: Literal["forward", "backward", "weights"]
+    """``weights``: the gradients of weights, where the backward leaves them for later."""
+    micro_batch: int
+    chunk: int = 0
+    """Which of the device's parts of the network."""
+
+
+def interleaved_order(devices: int, device: int, micro_batches: int, chunks: int) -> list[Piece]:
+    """Order of a device's work when it holds several chunks of the network (Megatron-LM).
+
+    Micro-batches pass in groups of as many as there are devices: a group goes through a device's first chunk,
+    then through its second, and so on; backward the other way. With equal chunks the bubble is that of 1F1B
+    over ``chunks``.
+
+    Raises:
+        JoulecastError: the micro-batches are no multiple of the devices.
+    """
+    if micro_batches % devices:
+        raise JoulecastError(
+            f"schedule: interleaved: {micro_batches} micro-batches are no multiple of the {devices} pipeline "
+            "stages"
+        )
+    total = micro_batches * chunks
+
+    def piece(phase: Literal["forward", "backward"], number: int) -> Piece:
+        group, inside = divmod(number, devices * chunks)
+        chunk, place = divmod(inside, devices)
+        chunk = chunk if phase == "forward" else chunks - 1 - chunk
+        return Piece(phase, group * devices + place, chunk)
+
+    ahead = min(total, 2 * (devices - device - 1) + (chunks - 1) * devices)
+    order = [piece("forward", number) for number in range(ahead)]
+    for number in range(total - ahead):
+        order += [piece("forward", ahead + number), piece("backward", number)]
+    return order + [piece("backward", number) for number in range(total - ahead, total)]
+
+
+def zero_bubble_order(devices: int, device: int, micro_batches: int) -> list[Piece]:
+    """Order of a device's work when its backward is split in two (ZB-H1).
+
+    Gradients of weights wait until nothing else is to be done: device ``i`` keeps those of ``i`` micro-batches
+    back, and fills with them what is the bubble of 1F1B at the end. With equal times of forward and both
+    parts of backward the bubble is a third of that of 1F1B, and no device keeps more than the first does.
+    """
+    ahead = min(micro_batches, devices - device)
+    order = [Piece("forward", batch) for batch in range(ahead)]
+    for batch in range(micro_batches):
+        order.append(Piece("backward", batch))
+        if batch >= device:
+            order.append(Piece("weights", batch - device))
+        if ahead + batch < micro_batches:
+            order.append(Piece("forward", ahead + batch))
+    left = range(max(0, micro_batches - device), micro_batches)
+    return order + [Piece("weights", batch) for batch in left]
 
 
 def stage_order(schedule: Schedule, stages: int, stage: int, micro_batches: int) -> list[Work]:

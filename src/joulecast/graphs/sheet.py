@@ -185,7 +185,7 @@ class Sheet:
         target = self.tensor("target", tuple(sizes.values()), "input", TOKEN_BYTES)
         dims: dict[str, int | Dim] = {**sizes, "classes": classes}
         reads: list[tuple[str, Axes]] = [(logits, (*leading, "classes")), (target, tuple(leading))]
-        more = {"fused": True} if fused else {}
+        more: dict[str, Any] = {"fused": True} if fused else {}
         return self.add("cross_entropy", "cross_entropy", dims, reads, module="", **more)
 
     def graph(self, name: str) -> OpGraph:

@@ -19,6 +19,8 @@ class TimedLayer:
     """Of the weights that a device holds."""
     activation_bytes: int
     """Of what the layer reads and writes for a micro-batch of a replica."""
+    weights_share: float = 0.0
+    """Of the backward: the gradients of weights, which a zero-bubble schedule does later."""
 
 
 def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpGraph:
@@ -42,10 +44,13 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
         size: int,
         seconds: tuple[float, float] = (0.0, 0.0),
         shard: Sequence[Dim] = (),
+        weights_share: float = 0.0,
     ) -> Access:
         written = Tensor(module + suffix, (1, size), 1, "activation")
         tensors.append(written)
         attributes = {"forward_s": seconds[0], "backward_s": seconds[1]}
+        if weights_share:
+            attributes["weights_share"] = weights_share
         dims = (Dim("batch", 1, DimKind.BATCH), *shard)
         access = Access(written.name, ("batch", None))
         ops.append(Op(written.name, "timed", module, dims, tuple(reads), (access,), attributes))
@@ -59,7 +64,7 @@ def timed_chain(name: str, layers: Sequence[TimedLayer], shards: int = 1) -> OpG
         size = layer.activation_bytes
         entered = add(layer.name, "/weights", [read, Access(weight.name, (None,))], size)
         seconds = (layer.forward_s, layer.backward_s)
-        read = add(layer.name, "", [entered], size, seconds, [shard])
+        read = add(layer.name, "", [entered], size, seconds, [shard], layer.weights_share)
     add(layers[-1].name, "/loss", [read], 1)
     return checked(OpGraph(name, tuple(ops), {t.name: t for t in tensors}, 1))
 

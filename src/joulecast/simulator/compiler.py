@@ -5,24 +5,26 @@ come between them; ``mode: proteus``, where an overlap slows whole ops, leaves e
 own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.schedules import Piece
+from joulecast.simulator.alike import remembered
 from joulecast.simulator.executor import Activity, ActivityGraph
 from joulecast.simulator.fleet import Fleet, uneven
-from joulecast.simulator.program import Key, Message, Phase, StageProgram, Step, reduction
+from joulecast.simulator.lane import Lane
+from joulecast.simulator.program import Message, Phase, StageProgram, Step, WeightGradient
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
+from joulecast.simulator.split_backward import weights_share
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
 from joulecast.simulator.transfers import Transfers
 
 OPTIMIZER = "optimizer"
 """Label of its activities."""
-_AT_THE_END = -1
-"""In place of the micro-batch of what is sent once a step."""
 PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
@@ -32,9 +34,23 @@ class _Plan:
 
     program: StageProgram
     buckets: list[Bucket]
+    each: list[tuple[int, Bucket]]
+    """Buckets that are sent after every micro-batch, each with its place among all."""
+    first_forward: list[Segment]
     forward: list[Segment]
     backward: list[Segment]
     last_backward: list[Segment]
+    weights: list[Segment]
+    """The gradients of weights, where the schedule leaves them for later."""
+    last_weights: list[Segment]
+
+    @property
+    def phases(self) -> Iterator[tuple[Phase, list[Segment]]]:
+        """Segments, and the phase that they are of."""
+        yield self.program.first_forward, self.first_forward
+        yield self.program.forward, self.forward
+        for segments in (self.backward, self.last_backward, self.weights, self.last_weights):
+            yield self.program.backward, segments
 
 
 class Compiler:
@@ -57,16 +73,19 @@ class Compiler:
         self.programs = programs
         self.fleet = fleet
         self.transfers = transfers
-        self.costs = costs
+        self.costs = remembered(costs)
         self.fuse = fuse
         self.training = training
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
+        self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
+        self.lanes: list[Lane] = []
         self.sources: dict[str, int] = {}
         """Ops by how their cost is known."""
-        self._shared: dict[object, int] = {}
-        self._plans: dict[tuple[int, tuple[bool, ...]], _Plan] = {}
+        self.shared: dict[object, int] = {}
+        """Activities that several classes take part in."""
+        self._plans: dict[tuple[int, tuple[int, ...]], _Plan] = {}
 
     def compile(self) -> ActivityGraph:
         """Build the activities of every class."""
@@ -78,62 +97,116 @@ class Compiler:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
 
-    def stage_of(self, number: int) -> int:
-        """The pipeline stage of a class."""
-        return self._place(number, "pipeline")
+    def _plan_of(self, number: int, stage: int) -> _Plan:
+        program = self.programs[stage]
+        places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
+        more = uneven(program.items, self.fleet.mesh)
+        larger = tuple(int(places[axis] < remainder) for axis, remainder in more)
+        if (stage, larger) not in self._plans:
+            self._plans[stage, larger] = self._plan(program, places)
+        return self._plans[stage, larger]
 
     def _compile_class(self, number: int) -> None:
-        stage = self.stage_of(number)
-        more = uneven(self.programs[stage].items, self.fleet.mesh)
-        larger = tuple(self._place(number, axis) < remainder for axis, remainder in more)
-        if (stage, larger) not in self._plans:
-            places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
-            self._plans[stage, larger] = self._plan(self.programs[stage], places)
-        plan = self._plans[stage, larger]
-        lane = _Lane(self, number, stage)
-        overlapping = plan.buckets if self.strategy.overlap else []
-        forward, backward = plan.program.forward, plan.program.backward
-        *earlier, (_, last) = phases(self.strategy, stage)
-        for direction, micro_batch in earlier:
-            if direction == "forward":
-                lane.run(forward, plan.forward, direction, micro_batch)
+        device = self._place(number, "pipeline")
+        stages = range(device, len(self.programs), self.strategy.pipeline)
+        plans = [self._plan_of(number, stage) for stage in stages]
+        lane = Lane(self, number, device)
+        self.lanes.append(lane)
+        work = phases(self.strategy, device)
+        gradients_in = "weights" if self.split_backward else "backward"
+        # Gradients of all micro-batches are complete with the last one of each chunk.
+        last = {piece.chunk: piece for piece in work if piece.phase == gradients_in}
+        first = {piece.chunk: piece for piece in reversed(work) if piece.phase == "forward"}
+        for piece in work:
+            plan = plans[piece.chunk]
+            lane.pieces.append((piece, []))
+            if piece.phase == "forward":
+                beginning = piece is first[piece.chunk]
+                phase = plan.program.first_forward if beginning else plan.program.forward
+                segments = plan.first_forward if beginning else plan.forward
+                lane.run(piece, plan.program.stage, phase, segments)
             else:
-                lane.run(backward, plan.backward, direction, micro_batch)
-        # Gradients of all micro-batches are complete with the last backward, and sent once.
-        lane.run(backward, plan.last_backward, "backward", last, overlapping)
-        if not self.strategy.overlap:
-            for place, bucket in enumerate(plan.buckets):
-                lane.send_bucket(place, bucket)
-        lane.exchange(plan.program.tied)
-        self._update(lane, plan.program)
+                self._backward(lane, piece, plan, piece is last[piece.chunk])
+        for plan in plans:
+            lane.exchange(plan.program.tied)
+        self._update(lane, [g for plan in plans for g in plan.program.gradients])
 
-    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> "_Plan":
+    def _backward(self, lane: Lane, piece: Piece, plan: _Plan, last: bool) -> None:
+        """A backward, or the part of it for the gradients of weights, and what it sends."""
+        phase, stage = plan.program.backward, plan.program.stage
+        if piece.phase == "weights":
+            phase = Phase(phase.steps)
+            segments = plan.last_weights if last else plan.weights
+        else:
+            segments = plan.last_backward if last else plan.backward
+        sends = piece.phase == "weights" or not self.split_backward
+        buckets = list(enumerate(plan.buckets)) if last else plan.each
+        overlapping = buckets if self.strategy.overlap and sends else []
+        lane.run(piece, stage, phase, segments, overlapping)
+        if sends and not self.strategy.overlap:
+            for place, bucket in buckets:
+                lane.send_bucket(bucket, (stage, place, piece.micro_batch))
+
+    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> _Plan:
         """Cut a stage's phases into segments, with what they cost a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
-        overlapping = buckets if self.strategy.overlap else []
+        each = [
+            (place, bucket)
+            for place, bucket in enumerate(buckets)
+            if bucket.zero >= 2 and self.strategy.scatter == "each"
+        ]
+        forward = segments_of(program.forward, [], self.fuse)
+        first = program.first_forward
+        at_last = buckets if self.strategy.overlap else []
+        at_each = [bucket for _, bucket in each] if self.strategy.overlap else []
+        later = Phase(program.backward.steps)
+        split = self.split_backward
         plan = _Plan(
             program,
             buckets,
-            segments_of(program.forward, [], self.fuse),
-            segments_of(program.backward, [], self.fuse),
-            segments_of(program.backward, overlapping, self.fuse),
+            each,
+            forward if first is program.forward else segments_of(first, [], self.fuse),
+            forward,
+            segments_of(program.backward, [] if split else at_each, self.fuse),
+            segments_of(program.backward, [] if split else at_last, self.fuse),
+            self._without_waits(segments_of(later, at_each, self.fuse)) if split else [],
+            self._without_waits(segments_of(later, at_last, self.fuse)) if split else [],
         )
+        self._cost(plan, places)
+        return plan
+
+    @staticmethod
+    def _without_waits(segments: list[Segment]) -> list[Segment]:
+        for segment in segments:
+            segment.needs, segment.receives = [], []
+        return segments
+
+    def _cost(self, plan: _Plan, places: Mapping[str, int]) -> None:
+        """Fill in the seconds of a plan's segments."""
         seconds: dict[tuple[str, Direction], float] = {}
-        for phase, segments in (
-            (program.forward, plan.forward),
-            (program.backward, plan.backward),
-            (program.backward, plan.last_backward),
-        ):
+        late = {id(segment) for segment in (*plan.weights, *plan.last_weights)}
+        done: set[int] = set()
+        for phase, segments in plan.phases:
             for segment in segments:
+                if id(segment) in done:
+                    continue
+                done.add(id(segment))
+                parts = []
                 for number in segment.steps:
                     step = phase.steps[number]
                     key = (step.item.op.name, step.direction)
                     if key not in seconds:
                         seconds[key] = self._seconds(step, places)
-                    segment.parts += ((step, seconds[key]),)
-                segment.seconds = sum(part for _, part in segment.parts)
-        return plan
+                    share = 1.0
+                    if self.split_backward and step.direction == "backward":
+                        share = weights_share(self.graph, step.item.op)
+                        share = share if id(segment) in late else 1 - share
+                    elif id(segment) in late:
+                        share = 0.0
+                    parts.append((step, seconds[key] * share))
+                segment.parts = tuple(parts)
+                segment.seconds = sum(part for _, part in parts)
 
     def _seconds(self, step: Step, places: Mapping[str, int]) -> float:
         parts = step.item.parts(self.fleet.mesh)
@@ -147,151 +220,16 @@ class Compiler:
         self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
         return cost.seconds
 
-    def _update(self, lane: "_Lane", program: StageProgram) -> None:
+    def _update(self, lane: Lane, gradients: list[WeightGradient]) -> None:
         """The optimizer, on the shard of the weights whose state a device keeps."""
         data = self.fleet.mesh.get("data", 1)
-        kept = sum(g.bytes / (data if g.zero else 1) for g in program.gradients)
+        kept = sum(g.bytes / (data if g.zero else 1) for g in gradients)
         cost = self.costs.optimizer(kept, self.training)
         if self.training.updates and cost.seconds > 0:
             seconds = cost.seconds * lane.pace
             lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
-        gathered = sum(g.bytes for g in program.gradients if g.gathered_after_update)
+        gathered = sum(g.bytes for g in gradients if g.gathered_after_update)
         if gathered and data > 1:
             message = Message("all_gather", "data", gathered, "gather updated weights", -1)
             after = [lane.last_compute] if lane.last_compute is not None else []
-            lane.collective(("update", lane.stage), message, after + lane.gradient_messages[-1:])
-
-
-class _Lane:
-    """The activities of one class, as they are added in order."""
-
-    def __init__(self, compiler: Compiler, number: int, stage: int) -> None:
-        self.compiler = compiler
-        self.activities = compiler.activities
-        self.number = number
-        self.stage = stage
-        self.pace = float(compiler.fleet.pace[compiler.fleet.classes.first[number]])
-        self.last_compute: int | None = None
-        self.last_on: dict[object, int] = {}
-        """Last message on each stream."""
-        self.gradient_messages: list[int] = []
-
-    def compute(self, activity: Activity, after: list[int]) -> None:
-        before = [] if self.last_compute is None else [self.last_compute]
-        if self.compiler.blocking:
-            before += list(self.last_on.values())
-        self.last_compute = self.activities.add(activity, [*before, *after])
-
-    def _queued(self, stream: object, activity: int) -> None:
-        """First in, first out: a message waits for the one before it on its stream."""
-        before = self.last_on.get(stream)
-        if before is not None and before != activity:
-            self.activities.wait(activity, before)
-        self.last_on[stream] = activity
-
-    def collective(
-        self,
-        key: object,
-        message: Message,
-        after: list[int],
-        gradient: bool = False,
-    ) -> int:
-        """Join a collective, which its other members may have made already."""
-        flow = self.compiler.transfers.flow(message.kind, message.axis, self.number)
-        shared = self.compiler._shared
-        if (key, flow.number) not in shared:
-            activity = flow.activity(message.label, message.bytes, gradient)
-            shared[key, flow.number] = self.activities.add(activity)
-        number = shared[key, flow.number]
-        for earlier in after:
-            self.activities.wait(number, earlier)
-        self._queued(
-            "gradient" if gradient else "weights" if message.weights else "feature", number
-        )
-        return number
-
-    def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
-        assert message.key is not None
-        number = self._sent(message.key, micro_batch, self.number, message)
-        for earlier in after:
-            self.activities.wait(number, earlier)
-        self._queued(("to", message.key[4]), number)
-        return number
-
-    def _sent(self, key: Key, micro_batch: int, source: int, message: Message | None = None) -> int:
-        shared = self.compiler._shared
-        flow = self.compiler.transfers.send(source, key[3], key[4])
-        if (key, micro_batch, source) not in shared:
-            activity = flow.activity(f"send {key[0]}", 0.0, False)
-            shared[key, micro_batch, source] = self.activities.add(activity)
-        number = shared[key, micro_batch, source]
-        if message is not None:
-            # The receiver may have come first; only the sender knows the size.
-            sized = flow.activity(message.label, message.bytes, False)
-            self.activities.activities[number].label = sized.label
-            self.activities.activities[number].work = sized.work
-            self.activities.activities[number].latency = sized.latency
-        return number
-
-    def exchange(self, tied: list[Message]) -> None:
-        """Send gradients of weights that other stages have too, and wait for theirs."""
-        own = [] if self.last_compute is None else [self.last_compute]
-        ready = [*own, *self.gradient_messages]
-        arrived = []
-        for message in tied:
-            assert message.key is not None
-            name, direction, layout, _, other = message.key
-            self._send(message, _AT_THE_END, ready)
-            theirs: Key = (name, direction, layout, other, self.stage)
-            source = self.compiler.transfers.partner(self.number, other)
-            arrived.append(self._sent(theirs, _AT_THE_END, source))
-        self.gradient_messages += arrived
-
-    def send_bucket(self, place: int, bucket: Bucket) -> None:
-        """Reduce a bucket over all axes along which it is a partial sum, and wait for it at the end."""
-        after = [] if self.last_compute is None else [self.last_compute]
-        for axis in bucket.axes:
-            kind = reduction(bucket.zero, axis)
-            message = Message(kind, axis, bucket.bytes, f"gradients {place}", -1)
-            key = ("gradients", self.stage, place, axis)
-            after = [self.collective(key, message, after, gradient=True)]
-        self.gradient_messages += after
-
-    def run(
-        self,
-        phase: Phase,
-        segments: list[Segment],
-        direction: str,
-        micro_batch: int,
-        buckets: Sequence[Bucket] = (),
-    ) -> None:
-        """Add the activities of one micro-batch's forward or backward."""
-        sent: dict[int, int] = {}
-        transfers = self.compiler.transfers
-
-        def start(number: int) -> None:
-            message = phase.messages[number]
-            after = [sent[earlier] for earlier in message.behind]
-            after += [] if self.last_compute is None else [self.last_compute]
-            if message.key is not None:
-                sent[number] = self._send(message, micro_batch, after)
-            else:
-                key = (self.stage, direction, micro_batch, number)
-                sent[number] = self.collective(key, message, after)
-
-        for number, message in enumerate(phase.messages):
-            if message.after == -1:
-                start(number)
-        for segment in segments:
-            after = [sent[number] for number in segment.needs]
-            for received in segment.receives:
-                source = transfers.partner(self.number, received[3])
-                after.append(self._sent(received, micro_batch, source))
-            label = f"{direction} {micro_batch}"
-            seconds = segment.seconds * self.pace
-            self.compute(Activity(label, (self.number,), seconds, parts=segment.parts), after)
-            for number in segment.starts:
-                start(number)
-            for place, bucket in enumerate(buckets):
-                if bucket.after in segment.steps:
-                    self.send_bucket(place, bucket)
+            lane.collective(("update", lane.device), message, after + lane.gradient_messages[-1:])

@@ -1,5 +1,8 @@
 """Cutting a network into pipeline stages whose times come out even."""
 
+from functools import cache
+from itertools import accumulate
+
 import numpy as np
 
 from joulecast.errors import JoulecastError
@@ -8,6 +11,7 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.simulator.strategy import Strategy
 
 
+@cache
 def unit_of(module: str) -> str:
     """The outermost numbered block of a module path: ``encoder.layers.3.mlp`` -> ``encoder.layers.3``."""
     parts = module.split(".")
@@ -53,11 +57,14 @@ def even_cut(weights: list[float], parts: int, cut: list[float] | None = None) -
 def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
     """Bytes of the activations that a cut before each block would have to send."""
     block_of = {graph.ops[i].name: number for number, block in enumerate(blocks) for i in block}
-    crossing = np.zeros(len(blocks))
+    # What begins to cross at a cut, and what has crossed the last one before it.
+    change = [0] * (len(blocks) + 1)
     for name, op in graph.producer.items():
         last = max((block_of[reader.name] for reader in graph.readers[name]), default=-1)
-        crossing[block_of[op.name] + 1 : last + 1] += graph.tensors[name].bytes
-    return [float(size) for size in crossing]
+        if last > block_of[op.name]:
+            change[block_of[op.name] + 1] += graph.tensors[name].bytes
+            change[last + 1] -= graph.tensors[name].bytes
+    return [float(size) for size in accumulate(change[:-1])]
 
 
 def cut_stages(
@@ -88,7 +95,7 @@ def cut_stages(
             f"strategy: {strategy.stages} pipeline stages, but {graph.name} has {len(blocks)} ops"
         )
     # What crosses a cut is sent forward, and its gradient back.
-    replicas = strategy.mesh.get("data", 1)
+    replicas = strategy.replicas
     sends = [2 * size / replicas * send_s_per_byte for size in _crossing_bytes(graph, blocks)]
     weights = [sum(seconds[i] for i in block) for block in blocks]
     owner = even_cut(weights, strategy.stages, sends)

@@ -98,7 +98,7 @@ class _Stage:
         """Ops that are recomputed together."""
         for place, item in enumerate(self.items):
             if item.recompute:
-                self.units.setdefault(item.unit, []).append(place)
+                self.units.setdefault(item.recompute, []).append(place)
         saved = {
             tensor
             for tensor, places in self.keepers.items()
@@ -120,16 +120,17 @@ class _Stage:
         """Most bytes during a forward, from nothing, and the op where."""
         live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
         now = sum(self.sizes[t] for t in live)
+        live -= self.saved
         peak, where = now, ""
         for place, item in enumerate(self.items):
             for tensor in self.makes[place]:
-                live.add(tensor)
+                # What is saved stays: only the others are looked through below.
+                if tensor not in self.saved:
+                    live.add(tensor)
                 now += self.sizes[tensor]
             if now > peak:
                 peak, where = now, item.op.name
-            done = [
-                t for t in live if self.last_read.get(t, place) <= place and t not in self.saved
-            ]
+            done = [t for t in live if self.last_read.get(t, place) <= place]
             for tensor in done:
                 live.discard(tensor)
                 now -= self.sizes[tensor]
@@ -157,8 +158,8 @@ class _Stage:
         peak, where = now, ""
         for place in range(len(self.items) - 1, -1, -1):
             item = self.items[place]
-            if item.recompute and item.unit not in again:
-                again = {item.unit: self._made_again(item.unit)}
+            if item.recompute and item.recompute not in again:
+                again = {item.recompute: self._made_again(item.recompute)}
             elif not item.recompute:
                 again = {}
             for access in item.op.reads:
@@ -181,63 +182,86 @@ class _Stage:
         return sum(self.sizes[t] for t in self._inside(unit) - self.saved if t in self.keepers)
 
 
-def _peak_of_activations(
-    stage: _Stage, strategy: Strategy, number: int, keeps: bool
+def _activations(
+    graph: OpGraph, strategy: Strategy, programs: list[StageProgram], keeps: bool
 ) -> tuple[float, str]:
-    """Most bytes of activations over a step, and the op where; without a backward only one forward's."""
-    forward, forward_at = stage.forward_peak()
+    """Most bytes of activations on a device, and the op where; without a backward, of one forward."""
+    mesh = dict(strategy.mesh)
+    stages = [_Stage(graph, program, mesh, keeps) for program in programs]
+    forward = [stage.forward_peak() for stage in stages]
     if not keeps:
-        return forward, forward_at
-    backward, backward_at = stage.backward_peak()
-    peak, where, under_way = 0.0, "", 0
-    for direction, _ in phases(strategy, number):
-        if direction == "forward":
-            now, at = under_way * stage.saved_bytes + forward, forward_at
-            under_way += 1
+        return max(forward)
+    backward = [stage.backward_peak() for stage in stages]
+    # What is saved for a backward that is split in two is needed until its second half.
+    done = "weights" if strategy.schedule == "zb-h1" else "backward"
+    peak, where, saved = 0.0, "", 0.0
+    for phase, _, chunk in phases(strategy, programs[0].stage):
+        own = stages[chunk].saved_bytes
+        if phase == "forward":
+            now, at = saved + forward[chunk][0], forward[chunk][1]
+            saved += own
         else:
-            under_way -= 1
-            now, at = under_way * stage.saved_bytes + backward, backward_at
+            now, at = saved - own + backward[chunk][0], backward[chunk][1]
+            saved -= own if phase == done else 0.0
         if now > peak:
             peak, where = now, at
     return peak, where
 
 
+def _largest_block(programs: list[StageProgram]) -> float:
+    """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3)."""
+    blocks = [weights for program in programs for weights in program.gathered.values()]
+    return max((sum(weights.values()) for weights in blocks), default=0.0)
+
+
+def _gathered(programs: list[StageProgram]) -> float:
+    """Bytes of whole weights that are there at once where they are kept in shards (ZeRO-3).
+
+    Two blocks': one that computes, and the next, gathered ahead; and those that a later block shares.
+    """
+    shared = {
+        name: size
+        for program in programs
+        for unit, weights in program.gathered.items()
+        for name, size in weights.items()
+        if any(name in other for u, other in program.gathered.items() if u != unit)
+    }
+    return 2 * _largest_block(programs) + sum(shared.values())
+
+
+def _gradients_bytes(
+    strategy: Strategy, programs: list[StageProgram], sizes: list[tuple[float, int]]
+) -> float:
+    """Bytes of gradients: shards, and a block's before it is scattered, or whole where they add up first."""
+    data = strategy.mesh.get("data", 1)
+    scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
+    if not scattered:
+        return sum(b for b, _ in sizes)
+    return sum(b / (data if zero >= 2 else 1) for b, zero in sizes) + _largest_block(programs)
+
+
 def memory_of(
     graph: OpGraph,
     strategy: Strategy,
-    program: StageProgram,
+    programs: list[StageProgram],
     training: Training = DEFAULT_TRAINING,
 ) -> Memory:
-    """Peak memory of the devices of a stage (the largest parts, where dims divide unevenly)."""
-    mesh = dict(strategy.mesh)
-    keeps = not training.inference
-    stage = _Stage(graph, program, mesh, keeps)
-    peak, where = _peak_of_activations(stage, strategy, program.stage, keeps)
-    data = mesh.get("data", 1)
-    weights: dict[str, float] = {}
-    for item in program.items:
-        for access in item.op.reads:
-            tensor = graph.tensors[access.tensor]
-            if tensor.role == "parameter":
-                size = tensor.bytes * part_of(access, item.parts(mesh))
-                weights.setdefault(tensor.name, size / (data if item.zero == 3 else 1))
-    sizes = [(g.bytes, g.zero) for g in program.gradients]
-    alone = strategy.micro_batches == 1
-    gathered = max(
-        (m.bytes for m in (*program.forward.messages, *program.backward.messages) if m.weights),
-        default=0.0,
-    )
-    # Gradients are sent once a step: until then those of several micro-batches add up whole. ZeRO-3 sends
-    # a block's as soon as they are there.
-    gradients = sum(
-        training.gradient_bytes(b) / (data if zero == 3 or (zero == 2 and alone) else 1)
-        for b, zero in sizes
-    )
+    """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
+
+    Args:
+        graph: at the batch of a micro-batch.
+        strategy: that it is run by.
+        programs: of the stages on these devices; several, where the schedule is interleaved.
+        training: precision and optimizer, and whether there is a backward.
+    """
+    peak, where = _activations(graph, strategy, programs, not training.inference)
+    data = strategy.mesh.get("data", 1)
+    sizes = [size for program in programs for size in program.weights.values()]
     return Memory(
-        stage=program.stage,
-        # Two blocks' weights are there at once: one that computes, and the next, gathered ahead.
-        weights_bytes=sum(weights.values()) + 2 * gathered,
-        gradients_bytes=gradients + training.gradient_bytes(gathered),
+        stage=programs[0].stage,
+        weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes)
+        + _gathered(programs),
+        gradients_bytes=training.gradient_bytes(_gradients_bytes(strategy, programs, sizes)),
         optimizer_bytes=sum(training.state_bytes(b) / (data if zero else 1) for b, zero in sizes),
         activations_bytes=peak,
         at_op=where,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.attention import is_core
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
 from joulecast.simulator.cutting import cut_stages, unit_of
@@ -27,7 +28,8 @@ class PlacedOp:
     placement: Placement
     unit: str
     """The repeated block that it belongs to: what is recomputed, gathered and cut as a whole."""
-    recompute: bool
+    recompute: str
+    """What it is computed again with for its backward; empty: it is not."""
     zero: int
 
     def parts(self, mesh: Mapping[str, int]) -> dict[str, float]:
@@ -114,11 +116,16 @@ def _settle_splits(graph: OpGraph, strategy: Strategy) -> tuple[list[dict[str, s
                 raise JoulecastError(
                     f"{where}: split.{name}: no op in it has that dim (dims: {', '.join(dims)})"
                 )
+        given = node.model_dump(
+            include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
+        )
+        # Ops under the same nodes share one object; what it was made of is kept, so that ids stay unique.
+        merged: dict[int, tuple[Node, Node]] = {}
         for i in inside:
-            given = node.model_dump(
-                include={"stage", "recompute", "zero"}, exclude_none=True, exclude_unset=True
-            )
-            settings[i] = settings[i].model_copy(update=given)
+            before = settings[i]
+            if id(before) not in merged:
+                merged[id(before)] = before, before.model_copy(update=given)
+            settings[i] = merged[id(before)][1]
         for name, child in node.children.items():
             apply(child, f"{path}.{name}" if path else name)
 
@@ -218,6 +225,15 @@ def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None
         shards |= written_shards(op, placement.get(axis))
 
 
+def _recomputed_with(op: Op, recompute: bool | str | None) -> str:
+    """What an op is computed again with: its repeated block, or the core of its attention (selective)."""
+    if recompute == "selective":
+        return op.module if is_core(op) else ""
+    unit = unit_of(op.module)
+    # What stands before and behind the blocks is kept, as training frameworks do.
+    return unit if recompute and unit[-1:].isdigit() else ""
+
+
 def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
     for item in placed:
         for name, parts in item.parts(mesh).items():
@@ -273,7 +289,7 @@ def place(
             continue
         if axis in used:
             _follow(graph, placements, axis)
-        elif axis == "data":
+        elif axis in ("data", "replica"):
             _split_batch(graph, placements, axis)
         elif axis == "tensor":
             _split_products(graph, placements, axis, size)
@@ -303,7 +319,7 @@ def place(
             stage,
             placement,
             unit_of(op.module) or op.name,
-            bool(setting.recompute),
+            _recomputed_with(op, setting.recompute),
             setting.zero or 0,
         )
         for op, stage, placement, setting in zip(

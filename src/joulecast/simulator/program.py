@@ -9,6 +9,7 @@ of the pipeline are sent.
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from joulecast.graphs.costs import Direction, part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph, Tensor
@@ -81,11 +82,12 @@ class WeightGradient:
     """Mesh axes along which it is a partial sum."""
     after: int
     zero: int
+    unit: str
 
     @property
     def gathered_after_update(self) -> bool:
-        """Whether each device updates a shard of the weight that the others then need (ZeRO-1 and 2)."""
-        return self.zero in (1, 2) and "data" in self.axes
+        """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""
+        return self.zero == 1 and "data" in self.axes
 
 
 def reduction(zero: int, axis: str) -> Kind:
@@ -93,17 +95,100 @@ def reduction(zero: int, axis: str) -> Kind:
     return "reduce_scatter" if zero and axis == "data" else "all_reduce"
 
 
-@dataclass(frozen=True)
 class StageProgram:
-    """The phases of one stage, and the weights that it trains."""
+    """The phases of one stage, and the weights that it trains; phases are written when they are asked for.
 
-    stage: int
-    items: list[PlacedOp]
-    forward: Phase
-    backward: Phase
-    gradients: list[WeightGradient]
-    tied: list[Message]
-    """Gradients of weights that other stages have too, sent to each of them at the end."""
+    Memory is known without them, and most of the strategies that a search looks at do not fit.
+    """
+
+    def __init__(self, builder: "ProgramBuilder", stage: int) -> None:
+        self._builder = builder
+        self.stage = stage
+        self.items = builder.items[stage]
+
+    @cached_property
+    def weights(self) -> dict[str, tuple[float, int]]:
+        """Bytes that a device computes with of each weight, and its level of ZeRO."""
+        return {
+            access.tensor: (self._builder.part_bytes(access, item), item.zero)
+            for item in reversed(self.items)
+            for access in item.op.reads
+            if self._builder.graph.tensors[access.tensor].role == "parameter"
+        }
+
+    @cached_property
+    def gathered(self) -> dict[str, dict[str, float]]:
+        """Bytes of each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
+        return self._builder.gathered(self.items, 3)
+
+    @cached_property
+    def first_forward(self) -> Phase:
+        """Forward of the first micro-batch, in which weights are gathered that stay for the step (ZeRO-2)."""
+        kept = self._builder.gathered(self.items, 2)
+        if not kept:
+            return self.forward
+        phase = self._builder.forward(self.stage)
+        units = dict.fromkeys([*kept, *self.gathered])
+        gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
+        return phase
+
+    @cached_property
+    def forward(self) -> Phase:
+        """Forward of one micro-batch."""
+        phase = self._builder.forward(self.stage)
+        gather_weights(phase, self.gathered)
+        return phase
+
+    @cached_property
+    def _backward(self) -> tuple[Phase, list[WeightGradient]]:
+        phase, gradients = self._builder.backward(self.stage)
+        gather_weights(phase, self.gathered)
+        return phase, gradients
+
+    @property
+    def backward(self) -> Phase:
+        """Backward of one micro-batch."""
+        return self._backward[0]
+
+    @property
+    def gradients(self) -> list[WeightGradient]:
+        """Gradients of its weights, in the order in which backward has them ready."""
+        return self._backward[1]
+
+    @cached_property
+    def tied(self) -> list[Message]:
+        """Gradients of weights that other stages have too, sent to each of them at the end."""
+        return self._builder.tied(self.stage, self.gradients)
+
+
+class ForwardProgram(StageProgram):
+    """A stage's program without its backward, for inference."""
+
+    @cached_property
+    def _backward(self) -> tuple[Phase, list[WeightGradient]]:
+        return Phase(), []
+
+
+def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, float]]) -> None:
+    """Gather each block's weights while the block before it computes.
+
+    A weight that a later block shares, as the output layer does the embedding, is held until then.
+    """
+    starts: list[tuple[str, int]] = []
+    for number, step in enumerate(phase.steps):
+        unit = step.item.unit
+        if unit in gathered and (not starts or starts[-1][0] != unit):
+            starts.append((unit, number))
+    of_unit = dict.fromkeys(unit for unit, _ in starts)
+    held: set[str] = set()
+    for place, (unit, first) in enumerate(starts):
+        after = starts[place - 1][1] - 1 if place else -1
+        size = sum(size for tensor, size in gathered[unit].items() if tensor not in held)
+        held |= {t for t in gathered[unit] for u in of_unit if u != unit and t in gathered[u]}
+        if size:
+            label = f"gather weights of {unit}"
+            message = Message("all_gather", "data", size, label, after, weights=True)
+            phase.steps[first].needs.append(phase.send(message))
 
 
 class ProgramBuilder:
@@ -114,7 +199,9 @@ class ProgramBuilder:
         self.placed = placed
         # Collectives along the pipeline axis do not exist: stages send to each other.
         self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
-        self.item = {item.op.name: item for item in placed}
+        self.items: dict[int, list[PlacedOp]] = defaultdict(list)
+        for item in placed:
+            self.items[item.stage].append(item)
         self.readers: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
         self.written: dict[str, tuple[PlacedOp, Layout]] = {}
         for item in placed:
@@ -150,9 +237,7 @@ class ProgramBuilder:
         """Forward of a stage."""
         phase = Phase()
         converted: dict[tuple[str, Layout], list[int]] = {}
-        for item in self.placed:
-            if item.stage != stage:
-                continue
+        for item in self.items[stage]:
             step = Step(item, "forward")
             for access in item.op.reads:
                 if access.tensor not in self.written:
@@ -192,11 +277,11 @@ class ProgramBuilder:
         done: dict[str, int] = {}
         gradients: dict[str, WeightGradient] = {}
         again: set[str] = set()
-        mine = [item for item in self.placed if item.stage == stage]
+        mine = self.items[stage]
         for item in reversed(mine):
-            if item.recompute and item.unit not in again:
-                again.add(item.unit)
-                self._recompute(phase, [i for i in mine if i.unit == item.unit])
+            if item.recompute and item.recompute not in again:
+                again.add(item.recompute)
+                self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
             if not any(access.tensor in self.trained for access in item.op.reads):
                 continue
             step = Step(item, "backward")
@@ -225,7 +310,10 @@ class ProgramBuilder:
                 _, have = self.written[access.tensor]
                 for reader, read in self.readers[access.tensor]:
                     want = self._read(read, reader)
-                    if reader.unit == item.unit and (access.tensor, want) not in converted:
+                    if (
+                        reader.recompute == item.recompute
+                        and (access.tensor, want) not in converted
+                    ):
                         converted[access.tensor, want] = self._convert(
                             phase, access.tensor, have, want, after, "again "
                         )
@@ -268,10 +356,13 @@ class ProgramBuilder:
                 for a, place in layout
                 if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
             )
-            size = tensor.bytes * part_of(access, item.parts(self.mesh))
+            if item.zero:
+                # Scattered first, so that a shard is all that travels along the other axes.
+                axes = tuple(sorted(axes, key=lambda axis: axis != "data"))
+            size = self.part_bytes(access, item)
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
-            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero)
+            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero, item.unit)
 
     @staticmethod
     def _sums_over(item: PlacedOp, axis: str) -> bool:
@@ -303,17 +394,11 @@ class ProgramBuilder:
             label = f"send gradient of {access.tensor}"
             phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
 
-    def stage(self, number: int) -> StageProgram:
-        """The whole program of a stage."""
-        backward, gradients = self.backward(number)
-        forward = self.forward(number)
-        items = [item for item in self.placed if item.stage == number]
-        self._gather_weights(forward, items)
-        self._gather_weights(backward, items)
-        tied = self._tied(number, gradients)
-        return StageProgram(number, items, forward, backward, gradients, tied)
+    def part_bytes(self, access: Access, item: PlacedOp) -> float:
+        """Bytes of a tensor that a device's part of an op touches."""
+        return self.graph.tensors[access.tensor].bytes * part_of(access, item.parts(self.mesh))
 
-    def _tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
+    def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
         """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
         messages = []
         for gradient in gradients:
@@ -324,29 +409,14 @@ class ProgramBuilder:
                 messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
         return messages
 
-    def _gather_weights(self, phase: Phase, items: list[PlacedOp]) -> None:
-        """ZeRO-3: gather each block's weights while the block before it computes."""
-        if "data" not in self.mesh or self.mesh["data"] == 1:
-            return
-        weights: dict[str, float] = defaultdict(float)
+    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, float]]:
+        """Bytes of each block's weights that are kept in shards at a level of ZeRO, by weight."""
+        weights: dict[str, dict[str, float]] = {}
+        if self.mesh.get("data", 1) == 1:
+            return weights
         for item in items:
-            for access in item.op.reads if item.zero == 3 else ():
-                tensor = self.graph.tensors[access.tensor]
-                if tensor.role == "parameter":
-                    weights[item.unit] += tensor.bytes * part_of(access, item.parts(self.mesh))
-        starts: list[tuple[str, int]] = []
-        for number, step in enumerate(phase.steps):
-            unit = step.item.unit
-            if unit in weights and (not starts or starts[-1][0] != unit):
-                starts.append((unit, number))
-        for place, (unit, first) in enumerate(starts):
-            after = starts[place - 1][1] - 1 if place else -1
-            message = Message(
-                "all_gather",
-                "data",
-                weights[unit],
-                f"gather weights of {unit}",
-                after,
-                weights=True,
-            )
-            phase.steps[first].needs.append(phase.send(message))
+            for access in item.op.reads if item.zero == zero else ():
+                if self.graph.tensors[access.tensor].role == "parameter":
+                    of_unit = weights.setdefault(item.unit, {})
+                    of_unit[access.tensor] = self.part_bytes(access, item)
+        return weights

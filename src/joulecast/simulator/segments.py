@@ -14,6 +14,8 @@ class Bucket:
     after: int
     axes: tuple[str, ...]
     zero: int
+    unit: str = ""
+    """The block that they are of, where each block's are sent by themselves."""
 
 
 def buckets_of(
@@ -24,19 +26,21 @@ def buckets_of(
     """Gradients in buckets, in the order in which backward has them ready.
 
     A bucket closes when it has reached its least size: 1 MiB for the first and 25 MiB for the others, as
-    PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all.
+    PyTorch's DistributedDataParallel does (``usual``), or ``least`` bytes for all. Gradients that are kept
+    in shards (ZeRO-2 and 3) are scattered block by block, as FSDP does, unless ``least`` is given.
     """
     closed: list[Bucket] = []
-    filling: dict[tuple[tuple[str, ...], int], Bucket] = {}
+    filling: dict[tuple[tuple[str, ...], int, str], Bucket] = {}
     for gradient in gradients:
         if not gradient.axes or not gradient.bytes:
             continue
-        kind = (gradient.axes, gradient.zero)
+        by_unit = least is None and gradient.zero >= 2
+        kind = (gradient.axes, gradient.zero, gradient.unit if by_unit else "")
         bucket = filling.setdefault(kind, Bucket(0.0, -1, *kind))
         bucket.bytes += gradient.bytes
         bucket.after = max(bucket.after, gradient.after)
-        first = all((b.axes, b.zero) != kind for b in closed)
-        if bucket.bytes >= (least or usual[0 if first else 1]):
+        first = all((b.axes, b.zero, b.unit) != kind for b in closed)
+        if not by_unit and bucket.bytes >= (least or usual[0 if first else 1]):
             closed.append(filling.pop(kind))
     return sorted([*closed, *filling.values()], key=lambda bucket: bucket.after)
 

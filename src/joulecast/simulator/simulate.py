@@ -6,7 +6,7 @@ gives the step's time, where it goes, and the memory that each device needs.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
+from joulecast.simulator.alike import remembered
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
@@ -25,7 +26,7 @@ from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
-from joulecast.simulator.program import Phase, ProgramBuilder, StageProgram, reduction
+from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram, reduction
 from joulecast.simulator.strategy import Strategy, text_of
 from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
@@ -133,17 +134,19 @@ class Simulation:
         }
 
 
-def _kinds(programs: list[StageProgram]) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
-    """Collectives by mesh axis, and cuts that tensors are sent over."""
+def _kinds(
+    programs: list[StageProgram], places: int
+) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
+    """Collectives by mesh axis, and the places of the pipeline between which tensors are sent."""
     kinds: set[tuple[Kind, str]] = set()
     cuts: set[tuple[int, int]] = set()
     for program in programs:
-        sent = (*program.forward.messages, *program.backward.messages, *program.tied)
-        for message in sent:
+        sent = (*program.first_forward.messages, *program.forward.messages)
+        for message in (*sent, *program.backward.messages, *program.tied):
             if message.key is None:
                 kinds.add((message.kind, message.axis))
             else:
-                cuts.add((message.key[3], message.key[4]))
+                cuts.add((message.key[3] % places, message.key[4] % places))
         for gradient in program.gradients:
             for axis in gradient.axes:
                 kinds.add((reduction(gradient.zero, axis), axis))
@@ -158,16 +161,20 @@ def _check_batch(strategy: Strategy, batch: int) -> int:
         raise JoulecastError(
             f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches"
         )
-    return batch * strategy.mesh.get("data", 1) // strategy.micro_batches
+    return batch * strategy.replicas // strategy.micro_batches
 
 
 def placed_programs(
-    graph: OpGraph, strategy: Strategy, costs: Costs, send_s_per_byte: float = 0.0
+    graph: OpGraph,
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float = 0.0,
+    kind: type[StageProgram] = StageProgram,
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
     builder = ProgramBuilder(graph, placed, strategy.mesh)
-    return placed, [builder.stage(stage) for stage in range(strategy.stages)]
+    return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
 @dataclass(frozen=True)
@@ -185,14 +192,11 @@ class Prepared:
 
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""
+        places = strategy.pipeline
         return [
-            memory_of(self.graph, strategy, program, self.training) for program in self.programs
+            memory_of(self.graph, strategy, self.programs[place::places], self.training)
+            for place in range(places)
         ]
-
-
-def _forward_only(program: StageProgram) -> StageProgram:
-    """A stage's program without its backward, for inference."""
-    return replace(program, backward=Phase(), gradients=[], tied=[])
 
 
 def prepare(
@@ -212,12 +216,11 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = costs or roofline_of(platform)
+    costs = remembered(costs or roofline_of(platform))
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
-    placed, programs = placed_programs(at_batch, strategy, costs, slowest)
-    if training.inference:
-        programs = [_forward_only(program) for program in programs]
+    kind = ForwardProgram if training.inference else StageProgram
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind)
     return Prepared(at_batch, placed, programs, topology, costs, training)
 
 
@@ -265,7 +268,7 @@ def run_prepared(
         assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
         by_place=cluster.collective_algorithm != "ring",
     )
-    kinds, cuts = _kinds(programs)
+    kinds, cuts = _kinds(programs, strategy.pipeline)
     transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)
     proteus = assumed.mode == "proteus"
     compiler = Compiler(

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
-from joulecast.graphs.schedules import Work, work_order
+from joulecast.graphs.schedules import Piece, interleaved_order, work_order, zero_bubble_order
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
@@ -34,7 +34,11 @@ class Node(BaseModel):
         description="Mesh axis by dim: a dim's own name, or `batch`, `out` (columns), `in` (rows).",
     )
     stage: int | None = Field(None, ge=0, le=_MOST_DEVICES, description="Pipeline stage.")
-    recompute: bool | None = Field(None, description="Compute activations again for backward.")
+    recompute: bool | Literal["selective"] | None = Field(
+        None,
+        description="Compute activations again for backward: of whole blocks, or `selective`: of the scores "
+        "of attention alone.",
+    )
     zero: Literal[0, 1, 2, 3] | None = Field(
         None,
         description="Shard over the data axis: 1 optimizer state, 2 also gradients, 3 also weights.",
@@ -53,8 +57,23 @@ class Strategy(BaseModel):
         {"data": 1}, description="Axes and sizes, the outermost first: neighbours lie on the last."
     )
     micro_batches: int = Field(1, ge=1, le=10_000)
-    schedule: Literal["1f1b", "gpipe"] | tuple[int, ...] = Field(
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] | tuple[int, ...] = Field(
         "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
+    )
+    virtual: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Chunks of the network on each device (schedule `interleaved`).",
+    )
+    scatter: Literal["each", "once"] = Field(
+        "each",
+        description="With ZeRO-2 and 3, gradients are scattered after each micro-batch, as FSDP and "
+        "DeepSpeed do, or once a step (FSDP under `no_sync`).",
+    )
+    sequence_parallel: bool = Field(
+        False,
+        description="Split what is not split by tensor along the sequence, over the same devices (Megatron).",
     )
     overlap: bool = Field(True, description="Send gradients during the backward pass.")
     bucket_bytes: float | None = Field(
@@ -74,17 +93,27 @@ class Strategy(BaseModel):
         return count
 
     @property
-    def stages(self) -> int:
-        """Pipeline stages."""
+    def pipeline(self) -> int:
+        """Devices in a pipeline."""
         return self.mesh.get("pipeline", 1)
+
+    @property
+    def stages(self) -> int:
+        """Parts that the network is cut into: stage ``s`` lies on the pipeline's device ``s % pipeline``."""
+        return self.pipeline * self.virtual
+
+    @property
+    def replicas(self) -> int:
+        """Parts of the batch."""
+        return self.mesh.get("data", 1) * self.mesh.get("replica", 1)
 
     def under_way(self, stage: int) -> int:
         """Micro-batches whose forward a stage may have done without their backward."""
         if self.schedule == "gpipe":
             return self.micro_batches
-        if self.schedule == "1f1b":
-            return min(self.micro_batches, self.stages - stage)
-        return min(self.micro_batches, self.schedule[stage])
+        if isinstance(self.schedule, tuple):
+            return min(self.micro_batches, self.schedule[stage])
+        return min(self.micro_batches, self.pipeline - stage)
 
     def check(self, devices: int | None = None) -> "Strategy":
         """The strategy itself, if it can be run on that many devices.
@@ -106,40 +135,62 @@ class Strategy(BaseModel):
             raise JoulecastError(
                 f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
             )
-        if isinstance(self.schedule, tuple):
-            if len(self.schedule) != self.stages or min(self.schedule) < 1:
-                raise JoulecastError(
-                    f"strategy: schedule {list(self.schedule)}: one number above 0 for each of the "
-                    f"{self.stages} stages"
-                )
-            for stage, (here, later) in enumerate(
-                zip(self.schedule, self.schedule[1:], strict=False)
-            ):
-                if here < later:
-                    raise JoulecastError(
-                        f"strategy: schedule: stage {stage} may have {here} micro-batches under way "
-                        f"and stage {stage + 1} waits for {later}: it would wait for ever"
-                    )
+        self._check_schedule()
         return self
 
+    def _check_schedule(self) -> None:
+        if (self.schedule == "interleaved") != (self.virtual > 1) or (
+            self.virtual > 1 and self.pipeline == 1
+        ):
+            raise JoulecastError(
+                f"strategy: schedule {self.schedule} with virtual={self.virtual} on {self.pipeline} pipeline "
+                "stages: `interleaved` takes two stages and virtual=2 at least, the others virtual=1"
+            )
+        if self.schedule == "interleaved" and self.micro_batches % self.pipeline:
+            raise JoulecastError(
+                f"strategy: schedule interleaved: micro={self.micro_batches} is no multiple of the pp="
+                f"{self.pipeline} stages; take the next multiple, or schedule=1f1b"
+            )
+        if not isinstance(self.schedule, tuple):
+            return
+        if len(self.schedule) != self.pipeline or min(self.schedule) < 1:
+            raise JoulecastError(
+                f"strategy: schedule {list(self.schedule)}: one number above 0 for each of the "
+                f"{self.pipeline} stages"
+            )
+        for stage, (here, later) in enumerate(zip(self.schedule, self.schedule[1:], strict=False)):
+            if here < later:
+                raise JoulecastError(
+                    f"strategy: schedule: stage {stage} may have {here} micro-batches under way "
+                    f"and stage {stage + 1} waits for {later}: it would wait for ever"
+                )
 
-def phases(strategy: Strategy, stage: int) -> list[Work]:
-    """Order of a stage's work in a step."""
-    most = None if strategy.schedule == "gpipe" else strategy.under_way(stage)
-    return work_order(strategy.micro_batches, most)
+
+def phases(strategy: Strategy, device: int) -> list[Piece]:
+    """Order of the work of a pipeline's device in a step."""
+    if strategy.schedule == "interleaved":
+        return interleaved_order(
+            strategy.pipeline, device, strategy.micro_batches, strategy.virtual
+        )
+    if strategy.schedule == "zb-h1":
+        return zero_bubble_order(strategy.pipeline, device, strategy.micro_batches)
+    most = None if strategy.schedule == "gpipe" else strategy.under_way(device)
+    return [Piece(phase, batch) for phase, batch in work_order(strategy.micro_batches, most)]
 
 
 def _schedule(text: str, value: str) -> str | list[int]:
-    if value in ("1f1b", "gpipe"):
+    if value in _SCHEDULES:
         return value
     if all(part.isdigit() for part in value.split("/")):
         return [int(part) for part in value.split("/")]
     raise JoulecastError(
-        f"strategy `{text}`: schedule={value}: 1f1b, gpipe, or how many micro-batches each stage may have "
-        "under way, as 3/2/1"
+        f"strategy `{text}`: schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage "
+        "may have under way, as 3/2/1"
     )
 
 
+_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
+_RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
 
 
@@ -163,9 +214,12 @@ def _whole(text: str, key: str, value: str) -> int:
 def parse_strategy(text: str) -> Strategy:
     """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
 
-    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, or how many
-    micro-batches each stage may have under way, as 3/2/1), ``zero`` (0..3), ``bucket`` (bytes), and the words
-    ``recompute`` and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
+    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved,
+    zb-h1, or how many micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device,
+    for interleaved; ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state
+    is sharded over so many neighbouring replicas, and those groups hold copies), ``scatter`` (each or once),
+    ``bucket`` (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence
+    parallelism) and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
 
     Raises:
         JoulecastError: an unknown word, or a number that is none.
@@ -175,31 +229,71 @@ def parse_strategy(text: str) -> Strategy:
     sizes = {"pp": 1, "dp": 1, "tp": 1}
     rest: dict[str, object] = {}
     root: dict[str, object] = {}
+    shard: int | None = None
     for word in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = word.partition("=")
         if key in sizes:
-            sizes[key] = _whole(text, key, value)
-            if sizes[key] < 1:
-                raise JoulecastError(f"strategy `{text}`: {word}: a whole number above 0 is needed")
-        elif key == "micro":
-            rest["micro_batches"] = _whole(text, key, value)
+            sizes[key] = _size(text, key, value)
+        elif key == "shard":
+            shard = _size(text, key, value)
+        elif key in _NUMBERS:
+            rest[_NUMBERS[key]] = _whole(text, key, value)
+        elif key == "interleaved":
+            rest |= {"schedule": "interleaved", "virtual": _whole(text, key, value)}
         elif key == "bucket":
             rest["bucket_bytes"] = _number(text, key, value)
         elif key == "schedule":
             rest["schedule"] = _schedule(text, value)
+        elif key == "scatter":
+            rest["scatter"] = value
         elif key == "zero":
             root["zero"] = _whole(text, key, value)
-        elif word == "recompute":
-            root["recompute"] = True
-        elif word == "no-overlap":
-            rest["overlap"] = False
+        elif key == "recompute" and value in _RECOMPUTE:
+            root["recompute"] = _RECOMPUTE[value]
+        elif word in ("no-overlap", "sp"):
+            rest |= {"overlap": False} if word == "no-overlap" else {"sequence_parallel": True}
         else:
             raise JoulecastError(
                 f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, micro=, schedule=, "
-                "zero=, bucket=, recompute, no-overlap; or the path of a YAML file)"
+                "virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
+                "no-overlap; or the path of a YAML file)"
             )
-    mesh = {_AXES[key]: size for key, size in sizes.items()}
+    if rest.get("schedule") == "interleaved":
+        rest.setdefault("virtual", 2)
+    mesh = _mesh(text, sizes, shard, root)
     return _validated({"mesh": mesh, "tree": root, **rest}, f"strategy `{text}`")
+
+
+_NUMBERS = {"micro": "micro_batches", "virtual": "virtual"}
+
+
+def _size(text: str, key: str, value: str) -> int:
+    size = _whole(text, key, value)
+    if size < 1:
+        raise JoulecastError(f"strategy `{text}`: {key}={value}: a whole number above 0 is needed")
+    return size
+
+
+def _mesh(
+    text: str, sizes: dict[str, int], shard: int | None, root: dict[str, object]
+) -> dict[str, int]:
+    if shard is None:
+        return {_AXES[key]: size for key, size in sizes.items()}
+    if sizes["dp"] % shard:
+        raise JoulecastError(
+            f"strategy `{text}`: shard={shard} does not divide the dp={sizes['dp']} replicas"
+        )
+    if not root.get("zero"):
+        raise JoulecastError(
+            f"strategy `{text}`: shard={shard} is for sharded training state; add zero=1, 2 or 3"
+        )
+    # Neighbours shard, and groups of them are copies.
+    return {
+        "pipeline": sizes["pp"],
+        "replica": sizes["dp"] // shard,
+        "data": shard,
+        "tensor": sizes["tp"],
+    }
 
 
 def _validated(content: object, origin: str) -> Strategy:
@@ -219,21 +313,40 @@ def read_strategy(path: Path) -> Strategy:
     return _validated(read_yaml(path, "strategy file"), str(path))
 
 
+def _words_of_mesh(strategy: Strategy) -> list[str]:
+    short = {axis: key for key, axis in _AXES.items()}
+    hybrid = "replica" in strategy.mesh and "data" in strategy.mesh
+    words = []
+    for axis, size in strategy.mesh.items():
+        if hybrid and axis in ("replica", "data"):
+            size = strategy.replicas if axis == "data" else 1
+        if size > 1:
+            words.append(f"{short.get(axis, axis)}={size}")
+    if hybrid:
+        words.append(f"shard={strategy.mesh['data']}")
+    return words or ["dp=1"]
+
+
 def text_of(strategy: Strategy) -> str:
     """The line that :func:`parse_strategy` reads; a tree or axes of one's own are only hinted at."""
-    short = {axis: key for key, axis in _AXES.items()}
-    words = [f"{short.get(axis, axis)}={size}" for axis, size in strategy.mesh.items() if size > 1]
-    words = words or ["dp=1"]
+    words = _words_of_mesh(strategy)
     if strategy.micro_batches > 1:
         words.append(f"micro={strategy.micro_batches}")
-    if strategy.stages > 1:
+    if strategy.pipeline > 1:
         schedule = strategy.schedule
         text = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
         words.append(f"schedule={text}")
+    if strategy.virtual > 1:
+        words.append(f"virtual={strategy.virtual}")
     if strategy.tree.zero:
         words.append(f"zero={strategy.tree.zero}")
+    if strategy.scatter == "once":
+        words.append("scatter=once")
     if strategy.tree.recompute:
-        words.append("recompute")
+        selective = strategy.tree.recompute == "selective"
+        words.append("recompute=selective" if selective else "recompute")
+    if strategy.sequence_parallel:
+        words.append("sp")
     if strategy.bucket_bytes:
         words.append(f"bucket={strategy.bucket_bytes:.15g}")
     if not strategy.overlap:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Costs
+from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.quantities import steady
+from joulecast.simulator.alike import remembered
 from joulecast.simulator.cutting import unit_of
 from joulecast.simulator.memory import exceeds, memory_verdict
 from joulecast.simulator.simulate import Assumptions, Simulation, prepare, run_prepared
@@ -91,6 +92,7 @@ def search(
         JoulecastError: no strategy divides this batch over these devices.
     """
     assumed = assumptions or Assumptions()
+    known = remembered(costs or roofline_of(platform))
     fits: list[Simulation] = []
     too_large: dict[str, str] = {}
     impossible: dict[str, str] = {}
@@ -99,7 +101,7 @@ def search(
             tree = strategy.tree.model_copy(update={"recompute": recompute})
             tried = strategy.model_copy(update={"tree": tree})
             try:
-                ready = prepare(graph, platform, tried, batch, costs, assumed.training)
+                ready = prepare(graph, platform, tried, batch, known, assumed.training)
             except JoulecastError as error:
                 impossible[text_of(tried)] = str(error)
                 break

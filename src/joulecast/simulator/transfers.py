@@ -120,7 +120,7 @@ class Transfers:
         """The class at another stage of the same pipeline."""
         along = list(self.fleet.mesh).index("pipeline")
         places = [int(p[self.fleet.classes.first[number]]) for p in self.fleet.place.values()]
-        places[along] = stage
+        places[along] = stage % self.fleet.mesh["pipeline"]
         return int(self.fleet.classes.of_device[self.fleet.grid[tuple(places)]])
 
     def flow(self, kind: Kind, axis: str, number: int) -> Flow:
@@ -129,7 +129,8 @@ class Transfers:
 
     def send(self, number: int, source: int, target: int) -> Flow:
         """The flow of what a class at stage ``source`` sends to ``target``."""
-        return self.flows[self._class_flow[("send", source, target), number]]
+        places = self.fleet.mesh["pipeline"]
+        return self.flows[self._class_flow[("send", source % places, target % places), number]]
 
     def _latency(self, kind: Kind, group: Ints) -> float:
         """Seconds before the last byte that are not bandwidth: a step for each hop along the ring.

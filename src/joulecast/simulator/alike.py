@@ -1,0 +1,68 @@
+"""Ops that cost the same are priced once: blocks of a network repeat each other, and so do strategies.
+
+What an op costs depends on its kind, dims, attributes and tensors, and not on its name: that is its
+signature. A search asks for the cost of the same few signatures thousands of times.
+"""
+
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts
+from joulecast.graphs.opgraph import Access, Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+
+Signature = tuple[object, ...]
+
+
+def _accesses(graph: OpGraph, accesses: tuple[Access, ...], places: dict[str, int]) -> Signature:
+    found = []
+    for access in accesses:
+        tensor = graph.tensors[access.tensor]
+        # A tensor that an op reads twice is not two tensors of one shape.
+        place = places.setdefault(access.tensor, len(places))
+        found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role))
+    return tuple(found)
+
+
+def signature_of(graph: OpGraph, op: Op) -> Signature:
+    """The signature of an op: all that tells it from another op but names."""
+    places: dict[str, int] = {}
+    return (
+        op.kind,
+        op.dims,
+        _accesses(graph, op.reads, places),
+        _accesses(graph, op.writes, places),
+        repr(op.attributes),
+    )
+
+
+class RememberedCosts:
+    """Costs that are asked once for each signature, parts and direction."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self._numbers: dict[Signature, int] = {}
+        # A graph holds a dict and has no hash of its own; what is numbered is its tuple of ops.
+        self._of_graph: dict[int, tuple[OpGraph, dict[str, int]]] = {}
+        self._known: dict[tuple[object, ...], Cost] = {}
+
+    def number(self, graph: OpGraph, op: Op) -> int:
+        """A number that ops of the same signature share."""
+        if id(graph) not in self._of_graph:
+            numbers = {
+                each.name: self._numbers.setdefault(signature_of(graph, each), len(self._numbers))
+                for each in graph.ops
+            }
+            self._of_graph[id(graph)] = graph, numbers
+        return self._of_graph[id(graph)][1][op.name]
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        key = (self.number(graph, op), direction, *sorted(parts.items()))
+        if key not in self._known:
+            self._known[key] = self.costs.cost(graph, op, parts, direction)
+        return self._known[key]
+
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        return self.costs.optimizer(parameter_bytes, training)
+
+
+def remembered(costs: Costs) -> RememberedCosts:
+    """Costs that remember what they were asked; the same object, if they do already."""
+    return costs if isinstance(costs, RememberedCosts) else RememberedCosts(costs)

@@ -1,0 +1,182 @@
+"""One class of devices on its way through a step: its activities, added in the order of its work.
+
+A device computes one thing at a time, and its messages queue on streams, first in, first out: feature
+messages, weights that are gathered, gradients, and one stream to each device that it sends to. Gradients of
+sharded weights (ZeRO-2 and 3) queue with the gathers of weights, as they are one communicator's: the next
+block's weights are gathered before the gradients of this one are scattered.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from joulecast.graphs.schedules import Piece
+from joulecast.simulator.executor import Activity
+from joulecast.simulator.program import Key, Message, Phase, reduction
+from joulecast.simulator.segments import Bucket, Segment
+
+if TYPE_CHECKING:
+    from joulecast.simulator.compiler import Compiler
+
+_AT_THE_END = -1
+"""In place of the micro-batch of what is sent once a step."""
+
+
+class Lane:
+    """The activities of one class, as they are added in order."""
+
+    def __init__(self, compiler: "Compiler", number: int, device: int) -> None:
+        self.compiler = compiler
+        self.activities = compiler.activities
+        self.transfers = compiler.transfers
+        self.number = number
+        self.device = device
+        """Its place in the pipeline."""
+        self.pace = float(compiler.fleet.pace[compiler.fleet.classes.first[number]])
+        self.last_compute: int | None = None
+        self.last_on: dict[object, int] = {}
+        """Last message on each stream."""
+        self.gradient_messages: list[int] = []
+        self.pieces: list[tuple[Piece, list[int]]] = []
+        """Its work in order, and the activities of each piece, in the same order for pieces alike."""
+
+    def _now(self) -> list[int]:
+        return [] if self.last_compute is None else [self.last_compute]
+
+    def _note(self, activity: int) -> int:
+        if self.pieces:
+            self.pieces[-1][1].append(activity)
+        return activity
+
+    def compute(self, activity: Activity, after: list[int]) -> None:
+        """Compute once what was computed before is done, and what it waits for is there."""
+        before = self._now()
+        if self.compiler.blocking:
+            before += list(self.last_on.values())
+        self.last_compute = self._note(self.activities.add(activity, [*before, *after]))
+
+    def _queued(self, stream: object, activity: int) -> None:
+        """First in, first out: a message waits for the one before it on its stream."""
+        before = self.last_on.get(stream)
+        if before is not None and before != activity:
+            self.activities.wait(activity, before)
+        self.last_on[stream] = activity
+
+    def collective(
+        self,
+        key: object,
+        message: Message,
+        after: list[int],
+        stream: str = "feature",
+        gradient: bool = False,
+    ) -> int:
+        """Join a collective, which its other members may have made already."""
+        flow = self.transfers.flow(message.kind, message.axis, self.number)
+        shared = self.compiler.shared
+        number = shared.get((key, flow.number))
+        if number is None:
+            activity = flow.activity(message.label, message.bytes, gradient)
+            number = shared[key, flow.number] = self.activities.add(activity)
+        for earlier in after:
+            self.activities.wait(number, earlier)
+        self._queued("weights" if message.weights else stream, number)
+        return self._note(number)
+
+    def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
+        assert message.key is not None
+        number = self._sent(message.key, micro_batch, self.number, message)
+        for earlier in after:
+            self.activities.wait(number, earlier)
+        self._queued(("to", message.key[4] % self.compiler.strategy.pipeline), number)
+        return number
+
+    def _sent(self, key: Key, micro_batch: int, source: int, message: Message | None = None) -> int:
+        shared = self.compiler.shared
+        flow = self.transfers.send(source, key[3], key[4])
+        number = shared.get((key, micro_batch, source))
+        if number is None:
+            activity = flow.activity(f"send {key[0]}", 0.0, False)
+            number = shared[key, micro_batch, source] = self.activities.add(activity)
+        if message is not None:
+            # The receiver may have come first; only the sender knows the size.
+            sized = flow.activity(message.label, message.bytes, False)
+            self.activities.activities[number].label = sized.label
+            self.activities.activities[number].work = sized.work
+            self.activities.activities[number].latency = sized.latency
+        return self._note(number)
+
+    def exchange(self, tied: list[Message]) -> None:
+        """Send gradients of weights that other stages have too, and wait for theirs."""
+        ready = [*self._now(), *self.gradient_messages]
+        arrived = []
+        for message in tied:
+            assert message.key is not None
+            name, direction, layout, own, other = message.key
+            self._send(message, _AT_THE_END, ready)
+            theirs: Key = (name, direction, layout, other, own)
+            source = self.transfers.partner(self.number, other)
+            arrived.append(self._sent(theirs, _AT_THE_END, source))
+        self.gradient_messages += arrived
+
+    def send_bucket(self, bucket: Bucket, key: tuple[int, int, int]) -> None:
+        """Reduce a bucket over all axes along which it is a partial sum; the update waits for it.
+
+        Args:
+            bucket: the gradients.
+            key: their stage, the bucket's place in it, and the micro-batch.
+        """
+        after, size = self._now(), bucket.bytes
+        stream = "weights" if bucket.zero >= 2 else "gradient"
+        for axis in bucket.axes:
+            kind = reduction(bucket.zero, axis)
+            message = Message(kind, axis, size, f"gradients {key[1]}", -1)
+            shared = ("gradients", *key, axis)
+            after = [self.collective(shared, message, after, stream, gradient=True)]
+            if kind == "reduce_scatter":
+                size /= self.compiler.fleet.mesh[axis]
+        self.gradient_messages += after
+
+    def run(
+        self,
+        piece: Piece,
+        stage: int,
+        phase: Phase,
+        segments: list[Segment],
+        buckets: Sequence[tuple[int, Bucket]] = (),
+    ) -> None:
+        """Add the activities of a piece of work: one micro-batch's forward or backward of a stage.
+
+        Args:
+            piece: what is done.
+            stage: of the network.
+            phase: its program.
+            segments: the program cut into pieces that run through, with their costs.
+            buckets: gradients that are sent as soon as they are ready, each with its place among all.
+        """
+        sent: dict[int, int] = {}
+        direction, micro_batch = piece.phase, piece.micro_batch
+
+        def start(number: int) -> None:
+            message = phase.messages[number]
+            after = [sent[earlier] for earlier in message.behind] + self._now()
+            if message.key is not None:
+                sent[number] = self._send(message, micro_batch, after)
+            else:
+                key = (stage, direction, micro_batch, number)
+                sent[number] = self.collective(key, message, after)
+
+        for number, message in enumerate(phase.messages):
+            if message.after == -1:
+                start(number)
+        for segment in segments:
+            after = [sent[number] for number in segment.needs]
+            for received in segment.receives:
+                source = self.transfers.partner(self.number, received[3])
+                after.append(self._sent(received, micro_batch, source))
+            label = f"{direction} {micro_batch}"
+            seconds = segment.seconds * self.pace
+            self.compute(Activity(label, (self.number,), seconds, parts=segment.parts), after)
+            for number in segment.starts:
+                start(number)
+            for place, bucket in buckets:
+                if bucket.after in segment.steps:
+                    self.send_bucket(bucket, (stage, place, micro_batch))
