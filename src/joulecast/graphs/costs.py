@@ -108,7 +108,7 @@ class Cost:
     """Seconds of an op's part, and how they are known."""
 
     seconds: float
-    source: Literal["measured", "interpolated", "kernels", "roofline", "given"]
+    source: Literal["measured", "interpolated", "kernels", "calibrated", "roofline", "given"]
 
 
 class Costs(Protocol):
@@ -138,6 +138,24 @@ class Roofline:
 
     def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
         return Cost(training.update_bytes(parameter_bytes) / self.bytes_per_s, "roofline")
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Costs that a measured step has corrected: ``factor`` times as long."""
+
+    costs: Costs
+    factor: float
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        known = self.costs.cost(graph, op, parts, direction)
+        return known if known.source == "given" else self._scaled(known)
+
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        return self._scaled(self.costs.optimizer(parameter_bytes, training))
+
+    def _scaled(self, known: Cost) -> Cost:
+        return Cost(self.factor * known.seconds, "calibrated")
 
 
 def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:

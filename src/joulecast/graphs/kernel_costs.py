@@ -8,7 +8,7 @@ measured, or follows from the GPU's description: its peak, and the power that it
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -17,9 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Cost, Direction, Parts
-from joulecast.graphs.kernels import Attention, Kernel, Product, kernels_of
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_of
+from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Architecture, Device, Platform
 
 Engine = Literal["vector", "matrix"]
@@ -120,8 +121,8 @@ class KernelCosts:
 
     device: Device
     precision: str
-    factor: float = 1.0
-    """Times as long as the kernels say: from a measured step (:mod:`joulecast.planning.calibration`)."""
+    gradient_passes: float = 0.0
+    """Reads and writes of each weight's gradient in a backward: to add it up, to copy it into a bucket."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_plateau", plateau(self.device, self.precision))
@@ -162,7 +163,17 @@ class KernelCosts:
         if op.kind == "timed":
             return Cost(float(op.attributes[f"{direction}_s"]), "given")
         kernels = kernels_of(graph, op, parts, direction)
-        return Cost(self.factor * sum(self._remembered(k) for k in kernels), "kernels")
+        if direction == "backward" and self.gradient_passes:
+            kernels += [
+                Pass(
+                    "elementwise",
+                    self.gradient_passes * graph.tensors[a.tensor].bytes * part_of(a, parts),
+                )
+                for a in op.reads
+                # Of a weight that several ops share the gradient is complete with the first of them.
+                if graph.tensors[a.tensor].role == "parameter" and graph.readers[a.tensor][0] is op
+            ]
+        return Cost(sum(self._remembered(kernel) for kernel in kernels), "kernels")
 
     def _remembered(self, kernel: Kernel) -> float:
         known: dict[Kernel, float] = self._known  # type: ignore[attr-defined]
@@ -170,12 +181,17 @@ class KernelCosts:
             known[kernel] = self.seconds(kernel)
         return known[kernel]
 
-    def optimizer(self, parameter_bytes: float) -> Cost:
-        """Seconds of the optimizer, whose passes over memory ``parameter_bytes`` counts."""
-        from joulecast.graphs.costs import OPTIMIZER_PASSES
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        """Seconds of the optimizer on parameters of so many bytes."""
+        moved = training.update_bytes(parameter_bytes)
+        return Cost(moved / self.bytes_per_s, "kernels")
 
-        moved = OPTIMIZER_PASSES * parameter_bytes
-        return Cost(self.factor * moved / self.bytes_per_s, "kernels")
+
+def with_gradient_passes(costs: Costs, passes: float) -> Costs:
+    """The costs, where they are those of kernels, with the passes over gradients that a framework makes."""
+    if isinstance(costs, Scaled):
+        return replace(costs, costs=with_gradient_passes(costs.costs, passes))
+    return replace(costs, gradient_passes=passes) if isinstance(costs, KernelCosts) else costs
 
 
 def kernel_costs_of(platform: Platform, precision: str) -> KernelCosts | None:

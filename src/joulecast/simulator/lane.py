@@ -74,7 +74,9 @@ class Lane:
         shared = self.compiler.shared
         number = shared.get((key, flow.number))
         if number is None:
-            activity = flow.activity(message.label, message.bytes, gradient)
+            # Gathers of weights run while others compute, as gradients do.
+            overlaps = gradient or message.weights
+            activity = flow.activity(message.label, message.bytes, overlaps)
             number = shared[key, flow.number] = self.activities.add(activity)
         for earlier in after:
             self.activities.wait(number, earlier)

@@ -14,6 +14,7 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.graphs.attention import attention_of
 from joulecast.graphs.costs import Costs, roofline_of
+from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
@@ -27,7 +28,7 @@ from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdic
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
 from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram, reduction
-from joulecast.simulator.strategy import Strategy, text_of
+from joulecast.simulator.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
 
@@ -216,7 +217,8 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = remembered(costs or roofline_of(platform))
+    costs = with_gradient_passes(costs or roofline_of(platform), gradient_passes(strategy))
+    costs = remembered(costs)
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram

@@ -166,6 +166,20 @@ class Strategy(BaseModel):
                 )
 
 
+def gradient_passes(strategy: Strategy) -> float:
+    """Reads and writes of a weight's gradient in a micro-batch's backward, beside its product's own.
+
+    From the second micro-batch on it is added to what is there: two reads and a write. DDP copies it into a
+    bucket before it is sent and out of it afterwards (its default, ``gradient_as_bucket_view=False``).
+    """
+    zero, count = strategy.tree.zero or 0, strategy.micro_batches
+    added = 3 * (count - 1) / count if zero < 2 else 0.0
+    copied = (
+        4 / count if zero == 0 and strategy.overlap and strategy.mesh.get("data", 1) > 1 else 0.0
+    )
+    return added + copied
+
+
 def phases(strategy: Strategy, device: int) -> list[Piece]:
     """Order of the work of a pipeline's device in a step."""
     if strategy.schedule == "interleaved":

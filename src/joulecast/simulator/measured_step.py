@@ -1,0 +1,129 @@
+"""A training step that was measured on a GPU: simulating the same, and what it says of the GPU's costs.
+
+    network: gpt2-large
+    strategy: dp=4
+    batch: 4
+    precision: fp32
+    attention: eager
+    optimizer: none
+    step_s: 0.712
+
+One such step corrects what no description tells: clocks, drivers, libraries. Its factor scales what ops cost;
+communication stays as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from scipy.optimize import root_scalar
+
+from joulecast.errors import JoulecastError
+from joulecast.files.reading import read_yaml, validated
+from joulecast.graphs.costs import Costs, Scaled
+from joulecast.graphs.precision import Training, training_of
+from joulecast.graphs.shipped_graphs import network_for
+from joulecast.platforms import Platform
+from joulecast.quantities import MOST_SAMPLES
+from joulecast.simulator.simulate import Assumptions, Simulation, simulate
+from joulecast.simulator.strategy import parse_strategy
+
+_LEAST_FACTOR, _MOST_FACTOR = 0.1, 20.0
+_NEAR = 1e-3
+_TRIES = 20
+
+
+class MeasuredStep(BaseModel):
+    """What ran, and how long a step took."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    network: str = Field(max_length=500, description="By name or numbers, as of `simulate`.")
+    strategy: str = Field("dp=1", max_length=500)
+    batch: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of one replica's step.")
+    precision: str = "fp32"
+    attention: Literal["eager", "fused"] | None = None
+    optimizer: str = "adam"
+    inference: bool = False
+    step_s: float = Field(gt=0, le=1e9, description="Seconds of a step.")
+    source: str = Field("", max_length=1000, description="Who measured it, and where.")
+
+    @property
+    def training(self) -> Training:
+        """What the step does with the weights."""
+        return training_of(self.precision, self.optimizer, self.inference)
+
+
+class _Steps(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    steps: list[MeasuredStep] = Field(min_length=1)
+
+
+def read_steps(path: Path) -> list[MeasuredStep]:
+    """Measured steps from YAML: one step, or several under ``steps``.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys; names them.
+    """
+    content = read_yaml(path, "measured step")
+    if isinstance(content, dict) and "steps" in content:
+        return validated(TypeAdapter(_Steps), content, str(path)).steps
+    return [validated(TypeAdapter(MeasuredStep), content, str(path))]
+
+
+def simulated_step(step: MeasuredStep, platform: Platform, costs: Costs) -> Simulation:
+    """The simulation of a measured step.
+
+    Raises:
+        JoulecastError: as :func:`joulecast.simulator.simulate.simulate`.
+    """
+    graph = network_for(step.network, step.training, step.attention)
+    assumed = Assumptions(training=step.training)
+    return simulate(graph, platform, parse_strategy(step.strategy), step.batch, costs, assumed)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How many times as long ops take as their costs say, and the steps that said so."""
+
+    factor: float
+    steps: tuple[MeasuredStep, ...]
+
+    def of(self, costs: Costs) -> Scaled:
+        """The corrected costs."""
+        return Scaled(costs, self.factor)
+
+
+def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
+    """The factor of ops' seconds with which the simulated step lasts as long as the measured one.
+
+    Raises:
+        JoulecastError: none between 0.1 and 20 does.
+    """
+
+    def missing(factor: float) -> float:
+        return step.step_s - simulated_step(step, platform, Scaled(costs, factor)).step_s
+
+    first = simulated_step(step, platform, costs)
+    exposed = first.breakdown.exposed_communication_s
+    # All but exposed communication grows with the factor.
+    guess = (step.step_s - exposed) / (first.step_s - exposed)
+    if _LEAST_FACTOR <= guess <= _MOST_FACTOR:
+        found = root_scalar(missing, x0=1.0, x1=guess * 1.001, rtol=_NEAR, maxiter=_TRIES)
+        if found.converged and _LEAST_FACTOR <= found.root <= _MOST_FACTOR:
+            return float(found.root)
+    raise JoulecastError(
+        f"measured step of {step.network} ({step.strategy}, batch {step.batch}): {step.step_s:g} s, where "
+        f"{first.step_s:g} s are simulated on {platform.name}: too far apart to calibrate on; check "
+        "platform, batch (of one replica), precision and unit"
+    )
+
+
+def correction(steps: Sequence[MeasuredStep], platform: Platform, costs: Costs) -> Correction:
+    """The correction that measured steps of a platform give: the median of their factors."""
+    factors = [factor_of(step, platform, costs) for step in steps]
+    return Correction(median(factors), tuple(steps))
