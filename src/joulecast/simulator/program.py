@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from joulecast.graphs.costs import Direction, part_of
+from joulecast.graphs.kept import kept_beside, kept_for_backward
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph, Tensor
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.placement import PlacedOp
@@ -191,6 +192,21 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, float]]) ->
             phase.steps[first].needs.append(phase.send(message))
 
 
+def run_again(graph: OpGraph, unit: list[PlacedOp]) -> list[PlacedOp]:
+    """The ops of a block that recomputation runs: those up to the last tensor that a backward needs.
+
+    What follows it gives nothing that is kept, and torch's checkpoints stop there ("early stop").
+    """
+    made = {a.tensor: place for place, item in enumerate(unit) for a in item.op.writes}
+    last = -1
+    for place, item in enumerate(unit):
+        if kept_beside(graph, item.op) is not None:
+            last = place
+        needed = (made[a.tensor] for a in kept_for_backward(graph, item.op) if a.tensor in made)
+        last = max(last, *needed, -1)
+    return unit[: last + 1]
+
+
 class ProgramBuilder:
     """Builds the programs of all stages of a placed graph."""
 
@@ -297,6 +313,7 @@ class ProgramBuilder:
 
     def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
         """Run a block's forward again, with the collectives inside it; its inputs were kept."""
+        unit = run_again(self.graph, unit)
         inside = {access.tensor for item in unit for access in item.op.writes}
         converted: dict[tuple[str, Layout], list[int]] = {}
         for item in unit:
