@@ -108,7 +108,7 @@ class Cost:
     """Seconds of an op's part, and how they are known."""
 
     seconds: float
-    source: Literal["measured", "interpolated", "roofline", "given"]
+    source: Literal["measured", "interpolated", "kernels", "roofline", "given"]
 
 
 class Costs(Protocol):

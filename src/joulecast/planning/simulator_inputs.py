@@ -5,6 +5,7 @@ from pathlib import Path
 
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
+from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.platforms import Platform, find_platform
 from joulecast.quantities import check_amounts
 from joulecast.simulator.network_calibration import calibrated, read_calibration
@@ -41,7 +42,10 @@ def platform_and_costs(
     found = with_links(found, dict(links or {}))
     if mode == "proteus":
         return found, proteus_costs(found, precision)
+    kernels = kernel_costs_of(found, precision)
     if database is None:
-        return found, roofline_of(found, precision)
+        return found, kernels or roofline_of(found, precision)
     measured = read_database(database)
-    return found, MeasuredCosts(measured, roofline_or_refusal(found, precision), precision)
+    return found, MeasuredCosts(
+        measured, kernels or roofline_or_refusal(found, precision), precision
+    )

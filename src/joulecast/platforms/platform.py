@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
 from joulecast.files.shipped import PLATFORMS, find, is_path, known
+from joulecast.platforms.gpus import near_gpus, platform_content
 
 # What no machine has more of, so that what is computed of it is finite.
 _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
@@ -54,6 +55,21 @@ class Ring(BaseModel):
     nvlink: bool = Field(False, description="Whether the hops within a node are NVLink.")
 
 
+class Architecture(BaseModel):
+    """What the kernel model takes of a GPU's generation (see ``gpus.yaml``)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    vendor: Literal["nvidia", "amd"] = "nvidia"
+    nm: float = Field(gt=0, le=1000, description="Process, in nm.")
+    vector: float = Field(0.97, gt=0, le=1, description="Share of the fp32 peak that is reached.")
+    matrix: float = Field(0.85, gt=0, le=1, description="The same of the matrix units' peaks.")
+    memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
+    attention: float = Field(
+        0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
+    )
+
+
 class Device(BaseModel):
     """What computes: a GPU, or the cores of a rank."""
 
@@ -68,6 +84,21 @@ class Device(BaseModel):
     )
     memory_bytes_per_s: float | None = Field(None, ge=1, le=_RATE, description="Memory bandwidth.")
     launch_s: float = Field(0.0, ge=0, le=_LONG_S, description="Of every op, beside its work.")
+    units: int | None = Field(
+        None,
+        ge=1,
+        le=_MANY,
+        description="Multiprocessors; with them and `architecture` ops are priced as kernels, and not by "
+        "the roofline.",
+    )
+    power_limit_w: float | None = Field(None, gt=0, le=_WATTS, description="Watts, of the device.")
+    architecture: Architecture | None = None
+    measured_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
+        {}, description="FLOP/s of large matrix products that were measured, by precision."
+    )
+    measured_bytes_per_s: float | None = Field(
+        None, ge=1, le=_RATE, description="Bytes/s of large copies that were measured."
+    )
 
 
 class Cluster(BaseModel):
@@ -188,6 +219,16 @@ def read_platform(path: Path) -> Platform:
     return validated(TypeAdapter(Platform), read_yaml(path, what), str(path))
 
 
+def _unknown(platform: str, own: Path) -> JoulecastError:
+    near = near_gpus(platform.partition(":")[0])
+    hint = f"; GPUs of a similar name: {', '.join(near)}" if near else ""
+    return JoulecastError(
+        f"{own / platform}.yaml: no such platform file (known: "
+        f"{', '.join(known(PLATFORMS, '.yaml', own))}){hint}; name one of them, or a FILE.yaml, where "
+        "`platform` says it; the simulator also knows GPUs by name, as h100-sxm (docs/simulator.md)"
+    )
+
+
 def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
     """The file of a platform.
 
@@ -202,20 +243,25 @@ def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
         return Path(platform)
     file = find(PLATFORMS, f"{platform}.yaml", own)
     if file is None:
-        raise JoulecastError(
-            f"{own / platform}.yaml: no such platform file (known: "
-            f"{', '.join(known(PLATFORMS, '.yaml', own))}); name one of them, or a FILE.yaml, where "
-            "`platform` says it"
-        )
+        raise _unknown(platform, own)
     return file
 
 
 def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
-    """A platform by its name or the path of its file, as :func:`platform_file` finds it.
+    """A platform by its name or the path of its file, as :func:`platform_file` finds it, or by its GPU.
+
+    A platform file goes before the GPU of that name.
 
     Raises:
         JoulecastError: no such platform, or its file is not sound.
     """
+    if (
+        not is_path(platform, (".yaml", ".yml"))
+        and find(PLATFORMS, f"{platform}.yaml", own) is None
+    ):
+        content = platform_content(platform)
+        if content is not None:
+            return validated(TypeAdapter(Platform), content, f"platform {platform}")
     return read_platform(platform_file(platform, own))
 
 

@@ -1,0 +1,187 @@
+"""Seconds of ops on a GPU, from the kernels that they run and what such kernels reach.
+
+A matrix product is cut into tiles, a wave of which the GPU's multiprocessors compute at once: it takes its
+waves, each as long as the tile's share of the rate that large products reach (the plateau), and a depth that
+fills and empties the pipeline. Every other kernel takes its bytes over a share of the memory's bandwidth. The
+shares are fitted to single kernels that were measured on other GPUs (``kernel_rates.yaml``); the plateau is
+measured, or follows from the GPU's description: its peak, and the power that it may take.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Cost, Direction, Parts
+from joulecast.graphs.kernels import Attention, Kernel, Product, kernels_of
+from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.platforms import Architecture, Device, Platform
+
+Engine = Literal["vector", "matrix"]
+
+JOULES_PER_FLOP_NM = 1.45e-12
+"""Joules of an fp32 operation and nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. From the rates that the
+power-limited P4, T4 and L4 hold in ``neusight.csv``; each left out, the other two give 1.41 to 1.47."""
+MATRIX_POWER = 0.7
+"""Power of the matrix units at their peak over that of the vector units at theirs. An assumption between an L20
+(below 0.86: it holds 0.92 of its peak) and a T4."""
+
+
+class ProductRates(BaseModel):
+    """How matrix products of one engine use the multiprocessors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tiles: tuple[tuple[int, int, float], ...]
+    """Rows, columns, and the share of the plateau that such tiles reach."""
+    depth: float
+    """Elements of k that filling and emptying a tile's pipeline takes."""
+    round: float
+    """How much of the last wave's idle room counts: 1 where a wave has to end before the next."""
+
+
+class KernelRates(BaseModel):
+    """``kernel_rates.yaml``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    products: dict[Engine, ProductRates]
+    attention_backward: float
+    """Rate of fused attention backward over its rate forward (Dao 2023)."""
+    passes: dict[str, dict[str, float]]
+    """Bandwidth of the kinds of passes over that of element-wise kernels, by vendor."""
+    launch_s: float
+    """Of every kernel on the GPU."""
+    dispatch_s: float
+    """The least seconds between two kernels: the host's work for an op in eager mode."""
+
+
+@cache
+def kernel_rates() -> KernelRates:
+    """The shipped rates."""
+    text = (resources.files("joulecast.graphs") / "kernel_rates.yaml").read_text()
+    return KernelRates.model_validate(yaml.safe_load(text))
+
+
+def engine_of(precision: str) -> Engine:
+    """The units that compute at a precision."""
+    return "vector" if precision in ("fp32", "fp64") else "matrix"
+
+
+def plateau(device: Device, precision: str) -> float:
+    """FLOP/s that large matrix products hold: measured, else from peak and power limit.
+
+    Raises:
+        JoulecastError: the device has no such precision; names those that it has.
+    """
+    if precision in device.measured_flops:
+        return device.measured_flops[precision]
+    if precision not in device.peak_flops or device.architecture is None:
+        known = ", ".join(device.peak_flops) or "none"
+        raise JoulecastError(f"{device.name}: no rate at {precision} (known: {known})")
+    architecture, peak = device.architecture, device.peak_flops[precision]
+    engine = engine_of(precision)
+    reached = (architecture.vector if engine == "vector" else architecture.matrix) * peak
+    fp32 = device.peak_flops.get("fp32")
+    if device.power_limit_w is None or fp32 is None or precision == "fp64":
+        return reached
+    held = device.power_limit_w / (JOULES_PER_FLOP_NM * architecture.nm) / fp32
+    # AMD's fp32 products run on the matrix units too.
+    vector = engine == "vector" and architecture.vendor == "nvidia"
+    return min(reached, peak * held / (1.0 if vector else MATRIX_POWER))
+
+
+def product_flops(product: Product, rates: ProductRates, units: int) -> float:
+    """Operations at the plateau that a product takes the time of."""
+    best = math.inf
+    for rows, columns, share in rates.tiles:
+        tiles = product.count * math.ceil(product.m / rows) * math.ceil(product.n / columns)
+        depth = product.k
+        if tiles < units:
+            # Few tiles: k is split over the units that would stand still.
+            split = min(units // tiles, max(1, product.k // 1024))
+            tiles, depth = tiles * split, product.k / split
+        waves = tiles / units
+        waves = 1.0 if waves < 1 else waves + rates.round * (math.ceil(waves) - waves)
+        work = waves * units * 2 * rows * columns * (depth + rates.depth) / share
+        best = min(best, work)
+    return best
+
+
+@dataclass(frozen=True)
+class KernelCosts:
+    """Costs of ops on a GPU at a precision; one of the sources of :class:`joulecast.graphs.costs.Costs`."""
+
+    device: Device
+    precision: str
+    factor: float = 1.0
+    """Times as long as the kernels say: from a measured step (:mod:`joulecast.planning.calibration`)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_plateau", plateau(self.device, self.precision))
+        object.__setattr__(self, "_known", {})
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bandwidth that large element-wise kernels reach."""
+        if self.device.measured_bytes_per_s is not None:
+            return self.device.measured_bytes_per_s
+        assert self.device.memory_bytes_per_s is not None
+        return self._architecture.memory * self.device.memory_bytes_per_s
+
+    @property
+    def _architecture(self) -> Architecture:
+        assert self.device.architecture is not None
+        return self.device.architecture
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Seconds of one kernel, alone on the GPU."""
+        rates = kernel_rates()
+        held: float = self._plateau  # type: ignore[attr-defined]
+        moved = kernel.bytes / self.bytes_per_s
+        if isinstance(kernel, Product):
+            engine = rates.products[engine_of(self.precision)]
+            assert self.device.units is not None
+            busy = max(product_flops(kernel, engine, self.device.units) / held, moved)
+        elif isinstance(kernel, Attention):
+            share = self._architecture.attention
+            share *= rates.attention_backward if kernel.direction == "backward" else 1.0
+            busy = max(kernel.flops / share / held, moved)
+        else:
+            busy = moved / rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
+        return max(busy + rates.launch_s, rates.dispatch_s)
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        """Seconds of a part of an op."""
+        if op.kind == "timed":
+            return Cost(float(op.attributes[f"{direction}_s"]), "given")
+        kernels = kernels_of(graph, op, parts, direction)
+        return Cost(self.factor * sum(self._remembered(k) for k in kernels), "kernels")
+
+    def _remembered(self, kernel: Kernel) -> float:
+        known: dict[Kernel, float] = self._known  # type: ignore[attr-defined]
+        if kernel not in known:
+            known[kernel] = self.seconds(kernel)
+        return known[kernel]
+
+    def optimizer(self, parameter_bytes: float) -> Cost:
+        """Seconds of the optimizer, whose passes over memory ``parameter_bytes`` counts."""
+        from joulecast.graphs.costs import OPTIMIZER_PASSES
+
+        moved = OPTIMIZER_PASSES * parameter_bytes
+        return Cost(self.factor * moved / self.bytes_per_s, "kernels")
+
+
+def kernel_costs_of(platform: Platform, precision: str) -> KernelCosts | None:
+    """Costs from kernels on a platform; ``None`` if its device is not described well enough for them."""
+    device = platform.require_cluster().device
+    described = device.units is not None and device.architecture is not None
+    if not described or device.memory_bytes_per_s is None:
+        return None
+    return KernelCosts(device, precision)

@@ -1,0 +1,223 @@
+"""The kernels that a GPU runs for an op: matrix products by their sizes, and passes over memory by their bytes.
+
+What PyTorch's eager mode runs, forward and backward: one product for each operand that has a gradient, one pass
+for each element-wise operation, and a pass that adds where a tensor's gradient comes from several readers.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from joulecast.graphs.costs import Direction, Parts, part_of
+from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
+
+
+@dataclass(frozen=True)
+class Product:
+    """``count`` matrix products (m, k) x (k, n)."""
+
+    count: float
+    m: float
+    n: float
+    k: float
+    itemsize: int
+
+    @property
+    def flops(self) -> float:
+        """Operations of all of them."""
+        return 2 * self.count * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> float:
+        """Memory traffic if each element moves once."""
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.count * elements * self.itemsize
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A fused attention: the scores stay on the chip."""
+
+    flops: float
+    bytes: float
+    direction: Direction
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over memory."""
+
+    kind: str
+    """``elementwise``, ``softmax``, ``norm``, ``dropout``, ``power``, ``copy``, ``reduce`` or ``lookup``."""
+    bytes: float
+
+
+Kernel = Product | Attention | Pass
+
+_PASS_OF = {
+    "dropout": "dropout",
+    "pow": "power",
+    "softmax": "softmax",
+    "cross_entropy": "softmax",
+    "layer_norm": "norm",
+    "rms_norm": "norm",
+    "batch_norm": "norm",
+    "embedding": "lookup",
+    "copy": "copy",
+    "concat": "copy",
+}
+_BACKWARD_PASSES: dict[str, float] = {
+    # Reads and writes of a tensor of the written size.
+    "scale": 2,
+    "mask": 2,
+    "copy": 2,
+    "concat": 2,
+    "rotary": 2,
+    "dropout": 2,
+    # Its two operands, each the gradient times the other.
+    "multiply": 6,
+    # The power of one less, its factor, and the product with the gradient.
+    "pow": 7,
+    "add": 0,
+    # Its input, and then its weights.
+    "layer_norm": 5,
+    "rms_norm": 5,
+    "batch_norm": 5,
+}
+_OTHER_BACKWARD_PASSES = 3
+"""The gradient and what was kept are read, the gradient of the input is written."""
+_MASK_BYTES = 1
+
+
+def _sizes(op: Op, parts: Parts) -> dict[str, float]:
+    return {dim.name: max(dim.size / parts.get(dim.name, 1), 1.0) for dim in op.dims}
+
+
+def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
+    """The matrix product of a linear layer, convolution or product of two activations.
+
+    A dim that is not written is summed over; one that both operands have and that is written counts products.
+    """
+    first, second = op.reads[0], op.reads[1]
+    written = {axis for access in op.writes for axis in access.axes}
+    has_first = {axis for axis in first.axes if axis is not None}
+    has_second = {axis for axis in second.axes if axis is not None}
+    found = {"count": 1.0, "m": 1.0, "n": 1.0, "k": 1.0}
+    for name, size in _sizes(op, parts).items():
+        if name not in written:
+            role = "k"
+        elif name in has_second:
+            role = "count" if name in has_first else "n"
+        else:
+            role = "m"
+        found[role] *= size
+    groups = op.attributes.get("groups", 1)
+    if groups > 1:
+        # Each group has its own channels.
+        found |= {
+            "count": found["count"] * groups,
+            "n": max(found["n"] / groups, 1.0),
+            "k": max(found["k"] / groups, 1.0),
+        }
+    itemsize = graph.tensors[op.writes[0].tensor].itemsize
+    return Product(found["count"], found["m"], found["n"], found["k"], itemsize)
+
+
+def _bytes(graph: OpGraph, accesses: tuple[Access, ...], parts: Parts) -> float:
+    return sum(graph.tensors[a.tensor].bytes * part_of(a, parts) for a in accesses)
+
+
+def _has_gradient(graph: OpGraph, access: Access) -> bool:
+    return graph.tensors[access.tensor].role in ("activation", "parameter")
+
+
+def _added_gradients(graph: OpGraph, op: Op, parts: Parts) -> list[Kernel]:
+    """Additions of the gradients of what other ops read too; the last reader's comes first."""
+    found: list[Kernel] = []
+    for access in op.reads:
+        tensor = graph.tensors[access.tensor]
+        if tensor.role == "activation" and graph.readers[access.tensor][-1] is not op:
+            found.append(Pass("elementwise", 3 * tensor.bytes * part_of(access, parts)))
+    return found
+
+
+def _products(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    product = product_of(graph, op, parts)
+    if direction == "forward":
+        return [product]
+    count, m, n, k, itemsize = product.count, product.m, product.n, product.k, product.itemsize
+    found: list[Kernel] = []
+    if _has_gradient(graph, op.reads[0]):
+        found.append(Product(count, m, k, n, itemsize))
+    if _has_gradient(graph, op.reads[1]):
+        found.append(Product(count, k, n, m, itemsize))
+    if len(op.reads) > 2:
+        # A bias's gradient sums that of the output.
+        found.append(Pass("reduce", _bytes(graph, op.writes, parts)))
+    return found
+
+
+def _attention(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    points = math.prod(_sizes(op, parts).values())
+    flops = 4 * points * (0.5 if op.attributes.get("causal") else 1.0)
+    moved = _bytes(graph, (*op.reads, *op.writes), parts)
+    if direction == "forward":
+        return [Attention(flops, moved, direction)]
+    # Scores are computed again, then four products (Dao et al. 2022).
+    return [Attention(2.5 * flops, 2 * moved, direction)]
+
+
+def _lookup(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    written = _bytes(graph, op.writes, parts)
+    if direction == "forward":
+        return [Pass("lookup", 2 * written)]
+    # A dense gradient is set to zero, then rows are added to it.
+    table = tuple(a for a in op.reads if graph.tensors[a.tensor].role == "parameter")
+    return [Pass("elementwise", _bytes(graph, table, parts)), Pass("lookup", 3 * written)]
+
+
+def _passes(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    kind = _PASS_OF.get(op.kind, "elementwise")
+    if KINDS[op.kind] == "pool":
+        kind = "copy"
+    reads, writes = _bytes(graph, op.reads, parts), _bytes(graph, op.writes, parts)
+    if KINDS[op.kind] == "copy":
+        # Where an axis is taken in part, only that is read.
+        reads = min(reads, writes)
+    elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
+    mask = _MASK_BYTES * elements if op.kind == "dropout" else 0.0
+    if direction == "forward":
+        return [Pass(kind, reads + writes + mask)]
+    if not any(_has_gradient(graph, access) for access in op.reads):
+        return []
+    passes = _BACKWARD_PASSES.get(op.kind, _OTHER_BACKWARD_PASSES)
+    # A loss writes one number for each row: what counts is what it reads.
+    size = reads if op.kind == "cross_entropy" else writes
+    found: list[Kernel] = [Pass(kind, passes * size + mask)] if passes else []
+    return found
+
+
+_FAMILIES: dict[str, Callable[[OpGraph, Op, Parts, Direction], list[Kernel]]] = {
+    "lookup": _lookup,
+    "timed": lambda graph, op, parts, direction: [],
+}
+
+
+def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[Kernel]:
+    """The kernels of a part of an op.
+
+    Args:
+        graph: that the op is of, at the batch and precision that is asked for.
+        op: the operator.
+        parts: into how many parts its dims are split.
+        direction: forward, or backward for the gradients of all that it reads but network inputs.
+    """
+    if op.kind == "attention":
+        found = _attention(graph, op, parts, direction)
+    elif KINDS[op.kind] == "matmul":
+        found = _products(graph, op, parts, direction)
+    else:
+        found = _FAMILIES.get(KINDS[op.kind], _passes)(graph, op, parts, direction)
+    if direction == "backward":
+        found += _added_gradients(graph, op, parts)
+    return found

@@ -1,0 +1,29 @@
+"""Platforms: the facts of a node type, by file or by the name of its GPU."""
+
+from joulecast.platforms.gpus import gpu_names
+from joulecast.platforms.platform import (
+    Architecture,
+    Cluster,
+    Device,
+    Link,
+    Platform,
+    Ring,
+    find_platform,
+    platform_file,
+    read_platform,
+    recorded_for,
+)
+
+__all__ = [
+    "Architecture",
+    "Cluster",
+    "Device",
+    "Link",
+    "Platform",
+    "Ring",
+    "find_platform",
+    "gpu_names",
+    "platform_file",
+    "read_platform",
+    "recorded_for",
+]

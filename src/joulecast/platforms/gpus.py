@@ -1,0 +1,206 @@
+"""Platforms by the name of their GPU: ``h100-sxm``, ``a100-80gb-pcie:gpus=4,nics=2x200``.
+
+The facts of a GPU are in ``gpus.yaml``, each with its source. A name is that of a node type: how many GPUs it
+has, how these are linked and which network cards it has can be said behind a colon:
+
+    gpus=4          GPUs of a node, 1 to 16
+    link=nvlink     nvlink, fabric (AMD) or pcie: what joins the GPUs of a node
+    nics=4x200      network cards of a node, each of so many Gbit/s
+"""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from joulecast.errors import JoulecastError
+
+_PCIE_GB_PER_S = {3: 15.75, 4: 31.5, 5: 63.0}
+"""Nominal, of 16 lanes in one direction, by generation."""
+LINK_SHARE = {"nvlink": 0.73, "fabric": 0.6, "pcie": 0.65}
+"""Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv`` (vTrain,
+eight A100: 221 of 300 GB/s). The others are assumptions."""
+_NIC_SHARE = 0.9
+"""The same of network cards, an assumption."""
+_LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
+"""Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
+_PER_NODE = 8
+_NICS = {"nvlink": "8x400", "fabric": "8x200", "pcie": "1x100"}
+_OVERLAP = {"nvidia": 0.2, "amd": 0.2}
+"""Gamma: NCCL runs on 16 to 24 of about 110 multiprocessors (its default channels), so that they are missing."""
+_GIB = 1 << 30
+
+
+class Gpu(BaseModel):
+    """The facts of a GPU; rates as in ``gpus.yaml``: TFLOP/s, GB/s and GiB."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    aliases: tuple[str, ...] = ()
+    generation: str
+    units: int = Field(gt=0, description="Streaming multiprocessors, or compute units.")
+    watts: float = Field(gt=0, description="The power limit that it is sold with.")
+    memory: float = Field(gt=0)
+    bandwidth: float = Field(gt=0)
+    peak: dict[str, float]
+    measured: dict[str, float] = {}
+    source: str | None = None
+    pcie: int | None = None
+    nvlink: float | None = None
+    fabric: float | None = None
+    per_node: int = _PER_NODE
+
+    @property
+    def vendor(self) -> str:
+        """``nvidia`` or ``amd``."""
+        return self.title.partition(" ")[0].lower()
+
+    @property
+    def link(self) -> str:
+        """What joins the GPUs of a node, if nothing else is said."""
+        return "nvlink" if self.nvlink else "fabric" if self.fabric else "pcie"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All GPUs by name, and what their architectures share."""
+
+    gpus: dict[str, Gpu]
+    generations: dict[str, dict[str, float]]
+    sources: dict[str, str]
+    by_alias: dict[str, str]
+    """Name by every way to say it."""
+
+
+@cache
+def catalogue() -> Catalogue:
+    """The shipped catalogue."""
+    text = (resources.files("joulecast.platforms") / "gpus.yaml").read_text()
+    content = yaml.safe_load(text)
+    gpus = {name: Gpu.model_validate(facts) for name, facts in content["gpus"].items()}
+    aliases = {
+        plain_name(alias): name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)
+    }
+    return Catalogue(
+        gpus,
+        content["generations"],
+        content["sources"],
+        aliases,
+    )
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs whose facts are shipped."""
+    return sorted(catalogue().gpus)
+
+
+def plain_name(text: str) -> str:
+    """A name as it is looked up: ``NVIDIA_A100-PCIE-40GB`` -> ``a100-pcie-40gb``."""
+    name = re.sub(r"[\s_]+", "-", text.strip().lower())
+    return re.sub(r"^(nvidia-|tesla-|amd-instinct-|instinct-|geforce-)+", "", name)
+
+
+def gpu_named(text: str) -> str | None:
+    """The catalogue's name of a GPU, by any of the ways to say it; ``None`` if it is not known."""
+    return catalogue().by_alias.get(plain_name(text))
+
+
+def near_gpus(text: str) -> list[str]:
+    """Names that are like a text, the nearest first."""
+    return get_close_matches(plain_name(text), catalogue().by_alias, n=3, cutoff=0.5)
+
+
+def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
+    """GPUs of a node, their link, and number and Gbit/s of its network cards."""
+    _, _, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for word in filter(None, (part.strip() for part in rest.split(","))):
+        key, _, value = word.partition("=")
+        if key not in ("gpus", "link", "nics") or not value:
+            raise JoulecastError(
+                f"platform `{text}`: `{word}` is not known (known: gpus=4, link=nvlink|fabric|pcie, nics=4x200)"
+            )
+        given[key] = value
+    count = given.get("gpus", str(gpu.per_node))
+    if not count.isdigit() or not 1 <= int(count) <= 16:
+        raise JoulecastError(f"platform `{text}`: gpus={count}: a node has 1 to 16")
+    link = given.get("link", gpu.link)
+    if link not in LINK_SHARE:
+        raise JoulecastError(f"platform `{text}`: link={link}: nvlink, fabric or pcie")
+    nics = re.fullmatch(r"(\d{1,2})x(\d{1,4})", given.get("nics", _NICS[link]))
+    if nics is None or not int(nics[1]) or not int(nics[2]):
+        raise JoulecastError(
+            f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, as 4x200"
+        )
+    return int(count), link, int(nics[1]), float(nics[2])
+
+
+def _link_gb_per_s(text: str, gpu: Gpu, link: str) -> float:
+    rate = {"nvlink": gpu.nvlink, "fabric": gpu.fabric, "pcie": _PCIE_GB_PER_S[gpu.pcie or 4]}[link]
+    if rate is None:
+        raise JoulecastError(
+            f"platform `{text}`: {gpu.title} has no {link} here (it has {gpu.link})"
+        )
+    return rate
+
+
+def _device(gpu: Gpu) -> dict[str, Any]:
+    found = catalogue()
+    return {
+        "name": gpu.title,
+        "peak_flops": {precision: rate * 1e12 for precision, rate in gpu.peak.items()},
+        "memory_bytes": gpu.memory * _GIB,
+        "memory_bytes_per_s": gpu.bandwidth * 1e9,
+        "units": gpu.units,
+        "power_limit_w": gpu.watts,
+        "architecture": {"vendor": gpu.vendor, **found.generations[gpu.generation]},
+        "measured_flops": {precision: rate * 1e12 for precision, rate in gpu.measured.items()},
+    }
+
+
+def platform_content(text: str) -> dict[str, Any] | None:
+    """The content of a platform file for the name of a GPU; ``None`` if no GPU is called so.
+
+    Raises:
+        JoulecastError: what stands behind the colon is not known; names it.
+    """
+    name = gpu_named(text.partition(":")[0])
+    if name is None:
+        return None
+    found = catalogue()
+    gpu = found.gpus[name]
+    count, link, nics, gbit = _options(text, gpu)
+    inner = {
+        "name": link,
+        "joins": count,
+        "bytes_per_s": _link_gb_per_s(text, gpu, link) * LINK_SHARE[link] * 1e9,
+        "latency_s": _STEP_S,
+    }
+    outer = {
+        "name": "nic",
+        "bytes_per_s": nics * gbit / 8 * _NIC_SHARE * 1e9,
+        "latency_s": _NIC_STEP_S,
+    }
+    measured = f"; measured rates: {found.sources[gpu.source]}" if gpu.source else ""
+    return {
+        "name": name,
+        "cluster": {
+            "devices_per_node": count,
+            "device": _device(gpu),
+            "links": [inner, outer] if count > 1 else [outer],
+            "collective_launch_s": _LAUNCH_S,
+            "overlap_slowdown": _OVERLAP[gpu.vendor],
+            "sources": {
+                "device": f"{found.sources['data_sheets']}{measured}",
+                "links": f"{LINK_SHARE[link]:g} of {link}'s nominal rate; {nics} network cards of "
+                f"{gbit:g} Gbit/s at {_NIC_SHARE:g} of theirs",
+                "overlap_slowdown": "an assumption: the multiprocessors that NCCL takes",
+            },
+        },
+    }
