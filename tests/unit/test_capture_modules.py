@@ -1,4 +1,4 @@
-"""Capturing modules written as Hugging Face's are: positions, masks, layers left out, products of all forms."""
+"""Capturing modules written as Hugging Face's are: positions, masks, LayerDrop, all forms of products."""
 
 import math
 import sys
