@@ -161,3 +161,26 @@ def test_a_first_layer_has_one_backward_product() -> None:
     graph = load("vgg16")
     first = graph.ops[0]
     assert work_of(graph, first, {}, "backward").flops == work_of(graph, first, {}, "forward").flops
+
+
+@pytest.mark.parametrize(
+    ("network", "strategy", "batch", "precision", "attention", "limit"),
+    [
+        ("mpt-3b:sequence=8192", "dp=8,zero=3,micro=6", 18, "bf16", "fused", 80),
+        ("mpt-760m", "dp=16,zero=3", 24, "bf16", "fused", 80),
+        ("mpt-350m", "dp=16,zero=3", 18, "bf16", "fused", 40),
+        ("mpt-125m", "dp=16,zero=3", 26, "bf16", "fused", 40),
+        (
+            "gpt:layers=48,hidden=8192,heads=64,sequence=2048,vocabulary=51200",
+            "dp=8,tp=8,pp=8,micro=8,recompute",
+            192,
+            "fp16",
+            "eager",
+            80,
+        ),
+    ],
+)
+def test_what_ran_fits(network, strategy, batch, precision, attention, limit) -> None:
+    """Of the measured steps of llm-foundry and vTrain, those that fill their GPUs most."""
+    stages = memory(network, strategy, batch, precision, attention=attention)
+    assert 0.5 * limit * GB < max(stage.peak_bytes for stage in stages) <= limit * GB

@@ -16,7 +16,7 @@ from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
 from joulecast.cli.planning import advise
 from joulecast.cli.progress import remeasure, status
-from joulecast.cli.simulator import search, simulate
+from joulecast.cli.simulator import capture, search, simulate
 from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, recorded_folder
@@ -44,6 +44,7 @@ import_app = typer.Typer(
 app.add_typer(import_app, name="import")
 app.command()(simulate)
 app.command()(search)
+app.command()(capture)
 app.command()(partition)
 app.command()(profile)
 app.command()(tune)

@@ -1,6 +1,7 @@
-"""The commands of the simulator: simulate a strategy, search for the best one."""
+"""The commands of the simulator: simulate a strategy, search for the best one, capture a network."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -181,3 +182,32 @@ def search(
         f"{len(rows)} fit, {len(result['out_of_memory'])} are out of memory, "
         f"{len(result['impossible'])} cannot be run"
     )
+
+
+def capture(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="A function that gives (torch module, list of example inputs with the batch in front).",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file to write; by default FUNCTION.json.")
+    ] = None,
+) -> None:
+    """Capture the op graph of a network of your own, for simulate --network FILE.json."""
+    from joulecast.graphs.capture_function import captured_function
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        graph = captured_function(function)
+    file = out or Path(f"{graph.name}.json")
+    graph.write(file)
+    for warning in told:
+        if issubclass(warning.category, UserWarning) and str(warning.message).startswith(
+            graph.name
+        ):
+            typer.echo(f"warning: {warning.message}", err=True)
+    parameters = sum(tensor.elements for tensor in graph.parameters)
+    typer.echo(f"{file}: {len(graph.ops)} ops, {parameters:,} parameters")

@@ -14,6 +14,7 @@ from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import views
+from joulecast.graphs.any_operator import any_operator
 from joulecast.graphs.builder import (
     BATCH,
     OPAQUE,
@@ -24,9 +25,9 @@ from joulecast.graphs.builder import (
     bindings,
     map_groups,
     rows,
-    unit_dim,
 )
 from joulecast.graphs.opgraph import Dim
+from joulecast.graphs.products import baddbmm, einsum, linear, matmul
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]
@@ -80,48 +81,6 @@ def conv2d(call: Call) -> Result:
         **({} if _pair(call["dilation"]) == [1, 1] else {"dilation": _pair(call["dilation"])}),
         groups=groups,
     )
-
-
-def linear(call: Call) -> Result:
-    """Dims batch, sequence, out OTHER, in REDUCE."""
-    x, weight, bias = call["input"], call["weight"], call["bias"]
-    leading = rows(x.axes[:-1])
-    out, inner = weight.shape
-    reads = [
-        (x, [*bindings(View(x.tensor, x.axes[:-1]), leading), (x.axes[-1], "in")]),
-        (weight, [(weight.axes[0], "out"), (weight.axes[1], "in")]),
-    ]
-    if bias:
-        reads.append((bias, [(bias.axes[0], "out")]))
-    return call.emit(
-        "linear", reads, [*leading, [Dim("out", out, OTHER)]], (Dim("in", inner, REDUCE),)
-    )
-
-
-def matmul(call: Call) -> Result:
-    """Dims batch, others in front, rows, columns, and inner REDUCE; both factors have the same in front."""
-    one, other = call["mat1"] or call["self"], call["mat2"] or call["other"]
-    bias = call["self"] if call["mat1"] else None
-    if len(one.axes) != len(other.axes) or len(one.axes) < 2:
-        raise JoulecastError("a product of matrices with different axes in front is not known")
-    front = rows(one.axes[:-2])
-    first = units(one.axes[-2])[0]
-    row = [unit_dim(first, "rows", OTHER)]
-    column, inner = Dim("columns", other.shape[-1], OTHER), Dim("inner", one.shape[-1], REDUCE)
-    reads = [
-        (one, [*bindings(View(one.tensor, one.axes[:-1]), [*front, row]), (one.axes[-1], "inner")]),
-        (
-            other,
-            [
-                *bindings(View(other.tensor, other.axes[:-2]), front),
-                (other.axes[-2], "inner"),
-                (other.axes[-1], "columns"),
-            ],
-        ),
-    ]
-    if bias:
-        reads.append((bias, [(bias.axes[-1], "columns")]))
-    return call.emit("matmul", reads, [*front, row, [column]], (inner,))
 
 
 def attention(call: Call) -> Result:
@@ -185,6 +144,11 @@ def softmax(call: Call) -> Result:
     return call.emit("softmax", [(x, bindings(x, written))], written)
 
 
+def group_wise(kind: str) -> Callable[[Call], Result]:
+    """As :func:`any_operator.any_operator`, for operators that are known to be bound by memory."""
+    return lambda call: any_operator(call, kind)[0]
+
+
 def _pool(call: Call, kind: str, kernel: list[int], stride: list[int]) -> View:
     x = call["self"]
     written = _channels_of(call, x, "channels")
@@ -218,7 +182,10 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
     """
 
     def build(call: Call) -> Result:
-        operands = [v for v in call.arguments.values() if isinstance(v, View)]
+        # A tensor without axes is a number.
+        operands = [v for v in call.arguments.values() if isinstance(v, View) and v.axes]
+        if not operands:
+            raise JoulecastError("a function of numbers alone is not known")
         if operands[0].tensor in call.builder.tensors:
             role = call.builder.tensors[operands[0].tensor].role
             if role == "buffer" and call.inplace:  # batch norm counts its batches
@@ -229,9 +196,19 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
         like = max(whole, key=lambda v: any(u.batch for axis in v.axes for u in units(axis)))
         written = map_groups(like.axes)
         reads = [(v, bindings(v, written)) for v in operands]
-        return call.emit(kind, reads, written, **{name: call[a] for name, a in fixed.items()})
+        attributes = {name: call[a] for name, a in fixed.items()}
+        alone = kind in ("add", "multiply") and len(operands) == 1
+        return call.emit("scale" if alone else kind, reads, written, **attributes)
 
     return build
+
+
+def converted(call: Call) -> Result:
+    """A copy with numbers of another size; nothing where the size stays."""
+    source = call["self"]
+    if call.builder.tensors[source.tensor].itemsize == call.itemsize:
+        return source  # type: ignore[no-any-return]
+    return copy(call)
 
 
 def dropout(call: Call) -> Result:
@@ -319,6 +296,8 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "bmm.default": matmul,
     "mm.default": matmul,
     "addmm.default": matmul,
+    "baddbmm.default": baddbmm,
+    "einsum.default": einsum,
     "scaled_dot_product_attention.default": attention,
     "batch_norm.default": batch_norm,
     "layer_norm.default": layer_norm,
@@ -328,6 +307,30 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "adaptive_avg_pool2d.default": adaptive_avg_pool,
     "relu.default": elementwise("relu"),
     "relu_.default": elementwise("relu"),
+    "silu.default": elementwise("silu"),
+    "silu_.default": elementwise("silu"),
+    "tanh.default": elementwise("tanh"),
+    "pow.Tensor_Scalar": elementwise("pow"),
+    "neg.default": elementwise("scale"),
+    "rsub.Scalar": elementwise("scale"),
+    "where.self": elementwise("mask"),
+    "where.ScalarOther": elementwise("mask"),
+    "masked_fill.Scalar": elementwise("mask"),
+    "masked_fill.Tensor": elementwise("mask"),
+    "masked_fill_.Scalar": elementwise("mask"),
+    **{
+        f"{name}.default": elementwise("other")
+        for name in ("exp", "sigmoid", "erf", "sqrt", "rsqrt", "sin", "cos", "abs", "log", "relu6")
+    },
+    "maximum.default": elementwise("other"),
+    "minimum.default": elementwise("other"),
+    "max.other": elementwise("other"),
+    "clamp.default": elementwise("other"),
+    "clamp_min.default": elementwise("other"),
+    "mean.dim": group_wise("other"),
+    "sum.dim_IntList": group_wise("other"),
+    "mean.default": group_wise("other"),
+    "sum.default": group_wise("other"),
     "gelu.default": elementwise("gelu", approximate="approximate"),
     "dropout.default": dropout,
     "dropout_.default": dropout,
@@ -339,11 +342,18 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "div.Tensor": elementwise("multiply"),
     "cat.default": concat,
     "clone.default": copy,
+    "to.dtype": converted,
+    "to.dtype_layout": converted,
+    "to.device": converted,
+    "_to_copy.default": converted,
+    "type_as.default": converted,
+    "log_softmax.int": softmax,
     "embedding.default": embedding,
     "view.default": _reshaped,
     "reshape.default": _reshaped,
     "flatten.using_ints": _reshaped,
     "unflatten.int": _reshaped,
+    "_unsafe_view.default": _reshaped,
     "unsqueeze.default": _reshaped,
     "squeeze.dim": _reshaped,
     "squeeze.default": _reshaped,
@@ -358,6 +368,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "chunk.default": _split,
     "contiguous.default": _unchanged,
     "alias.default": _unchanged,
+    "lift_fresh_copy.default": _unchanged,
     "detach.default": _unchanged,
 }
 """By aten name without its namespace."""

@@ -2,24 +2,30 @@
 
 The graph is that of the forward pass in training mode (batch norm with the batch's statistics, dropout where
 its probability is not 0, Inception's auxiliary classifier), with one ``cross_entropy`` op for every output at
-its end. It is traced with two samples, so that every axis that follows the batch is known to, and scaled to
-one. A weight that two layers share (tied) is one tensor that both read, under the first of its names.
+its end. It is traced with several samples, so that every axis that follows the batch is known to, and scaled
+to one. A weight that two layers share (tied) is one tensor that both read, under the first of its names.
 
 Needs torch, which takes seconds to import; :mod:`joulecast.graphs.shipped_graphs` reads captured graphs
 without it.
 """
 
 import operator
+import random
 import re
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.any_operator import TRACED_BATCH, any_operator, constants, is_constant
 from joulecast.graphs.aten import OPERATORS, cross_entropy
 from joulecast.graphs.builder import Builder, Call
 from joulecast.graphs.opgraph import OpGraph, checked
@@ -27,8 +33,6 @@ from joulecast.graphs.views import View, units
 from joulecast.workloads.gpt import GPTSize, build_gpt
 from joulecast.workloads.networks import build_empty
 
-TRACED_BATCH = 2
-"""Samples that a network is exported with; not 1, as axes of size 1 cannot be followed."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 SHIPPED_IMAGES: dict[str, int] = {
@@ -44,6 +48,23 @@ SHIPPED_LENGTH = 1024
 """Tokens a sample in the shipped ``gpt2``."""
 
 
+@contextmanager
+def _nothing_left_out() -> Iterator[None]:
+    """Let random numbers that a forward branches on be 1, so that no layer is dropped (LayerDrop)."""
+    drawn = torch.rand
+
+    def rand(*size: Any, **options: Any) -> Any:
+        shape = options.get("size", size)
+        return 1.0 if shape in ((), ([],), ((),), [], (1,)) else drawn(*size, **options)
+
+    with (
+        patch.object(torch, "rand", rand),
+        patch.object(random, "random", lambda: 1.0),
+        patch.object(random, "uniform", lambda low, high: high),
+    ):
+        yield
+
+
 def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgram:
     """The module's training-mode forward as operators of torch; the module's own mode stays as it was.
 
@@ -53,7 +74,8 @@ def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgr
     training = module.training
     module.train()
     try:
-        return export(module, tuple(inputs), strict=False)
+        with _nothing_left_out():
+            return export(module, tuple(inputs), strict=False)
     except Exception as error:
         first = str(error).strip().splitlines()[:1]
         raise JoulecastError(
@@ -109,15 +131,16 @@ def _place_tensors(
             continue
         value = node.meta["val"]
         found = signature.inputs_to_parameters.get(node.name)
-        buffer = signature.inputs_to_buffers.get(node.name)
+        constant = signature.inputs_to_lifted_tensor_constants.get(node.name)
+        buffer = signature.inputs_to_buffers.get(node.name) or constant
         if found or buffer:
-            name = names[found or buffer]
+            name = names.get(found or buffer, found or buffer)
             if name not in declared:
                 declared[name] = builder.add_tensor(
                     name, value.shape, value.dtype.itemsize, "parameter" if found else "buffer"
                 )
             views[node] = declared[name]
-        else:
+        elif isinstance(value, torch.Tensor):
             name = "input" if len(inputs) == 1 else f"input{inputs.index(node.name) + 1}"
             views[node] = builder.add_tensor(
                 name,
@@ -132,14 +155,18 @@ def _place_tensors(
 
 def _arguments(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> dict[str, Any]:
     """The node's arguments by name, defaults filled in, tensors as views."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    given: dict[str, Any] = {a.name: a.default_value for a in schema.arguments}
-    given |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        # A block of code with settings of its own, as under no_grad.
+        given: dict[str, Any] = {str(place): value for place, value in enumerate(node.args)}
+    else:
+        given = {a.name: a.default_value for a in schema.arguments}
+        given |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
     given |= node.kwargs
 
     def viewed(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
-            return values[value]
+            return values.get(value)
         return [viewed(v) for v in value] if isinstance(value, list | tuple) else value
 
     return {name: viewed(value) for name, value in given.items()}
@@ -156,28 +183,46 @@ class Capture:
         self.name, self.builder = name, Builder()
         self.graph_ops: dict[str, str | None] = {}
         self._namer = NodeNamer(module)
+        self.unknown: Counter[str] = Counter()
+        """Operators that only their memory traffic is known of, and how often they occur."""
         self._values: dict[torch.fx.Node, Any] = dict(_place_tensors(program, module, self.builder))
         for node in program.graph.nodes:
             if node.op == "call_function":
                 self._add(node)
         outputs = program.graph.find_nodes(op="output")[0].args[0]
         mutated = len(program.graph_signature.buffers_to_mutate)
-        self._add_losses([self._values[node] for node in outputs[mutated:]])
+        views = [self._values.get(node) for node in outputs[mutated:] if node is not None]
+        self._add_losses(self._logits([view for view in views if isinstance(view, View)]))
+
+    def _logits(self, outputs: list[View]) -> list[View]:
+        """Outputs that a loss is taken of: the first, and others of as many classes (Inception's second)."""
+        tensors = self.builder.tensors
+        found = [v for v in outputs if tensors[v.tensor].role == "activation" and len(v.axes) > 1]
+        return [
+            v
+            for v in found
+            if (len(v.axes), v.shape[-1]) == (len(found[0].axes), found[0].shape[-1])
+        ]
 
     def _add(self, node: torch.fx.Node) -> None:
         if node.target is operator.getitem:
             source, index = node.args
-            assert isinstance(source, torch.fx.Node)
-            self._values[node] = self._values[source][index]
-            self.graph_ops[node.name] = self.graph_ops[source.name]
+            assert isinstance(source, torch.fx.Node) and isinstance(index, int)
+            held = self._values.get(source)
+            self._values[node] = held[index] if isinstance(held, list) else held
+            self.graph_ops[node.name] = self.graph_ops.get(source.name)
+            return
+        results = node.meta.get("val")
+        results = list(results) if isinstance(results, list | tuple) else [results]
+        several = len(results) > 1 or isinstance(node.meta.get("val"), list | tuple)
+        if not all(isinstance(result, torch.Tensor) for result in results):
+            # A check, or a number.
+            self._values[node] = None
             return
         arguments = _arguments(node, self._values)
-        tensors = self.builder.tensors
         weight = arguments.get("weight")
         module, leaf = self._namer.place(node, weight.tensor if isinstance(weight, View) else "")
         target = str(node.target).removeprefix("aten.")
-        results = node.meta["val"]
-        results = list(results) if isinstance(results, list | tuple) else [results]
         call = Call(
             self.builder,
             arguments,
@@ -189,21 +234,27 @@ class Capture:
             inplace=target.split(".")[0].endswith("_"),
         )
         known = len(self.builder.ops)
-        try:
-            if target not in OPERATORS:
-                raise JoulecastError("this operator is not known to joulecast.graphs.aten")
-            value = OPERATORS[target](call)
-        except JoulecastError as error:
-            raise JoulecastError(
-                f"graph {self.name}: `{node.target}` in module `{module}`: {error}"
-            ) from None
-        self._values[node] = value
+        value = self._result(call, target, node.name)
+        self._values[node] = value if several or not isinstance(value, list) else value[0]
         view = value[0] if isinstance(value, list) else value
         if len(self.builder.ops) > known:
             self.graph_ops[node.name] = self.builder.ops[-1].name
         else:
-            activation = tensors[view.tensor].role == "activation"
+            activation = self.builder.tensors[view.tensor].role == "activation"
             self.graph_ops[node.name] = view.tensor if activation else None
+
+    def _result(self, call: Call, target: str, name: str) -> View | list[View]:
+        """What a call gives: by its operator, as an operator of which nothing is known, or a constant."""
+        if is_constant(call):
+            return constants(call, name)
+        if target in OPERATORS:
+            try:
+                return OPERATORS[target](call)
+            except (JoulecastError, ValueError, IndexError, AttributeError, TypeError):
+                # It is used in a way that is not known.
+                pass
+        self.unknown[target] += 1
+        return any_operator(call)
 
     def _add_losses(self, outputs: list[View]) -> None:
         target: View | None = None
@@ -238,13 +289,20 @@ def capture(module: nn.Module, example_inputs: Sequence[torch.Tensor], name: str
     """The op graph of a module, for one sample.
 
     ``module`` takes tensors whose first axis is the batch (of any size here) and gives logits ``(batch, ...,
-    classes)``, or several of them. It may be on the ``meta`` device; nothing is computed.
+    classes)``, or several of them. It may be on the ``meta`` device; nothing is computed. An operator that is
+    not known becomes an op that only reads and writes memory, with a warning.
 
     Raises:
-        JoulecastError: torch cannot export the module, or it uses an operator that is not known.
+        JoulecastError: torch cannot export the module.
     """
     inputs = [x.new_zeros((TRACED_BATCH, *x.shape[1:])) for x in example_inputs]
-    return Capture(module, exported(module, inputs), name).graph()
+    captured = Capture(module, exported(module, inputs), name)
+    if captured.unknown:
+        found = ", ".join(f"{target} ({count})" for target, count in captured.unknown.items())
+        warnings.warn(
+            f"{name}: only the memory traffic of these operators is counted: {found}", stacklevel=2
+        )
+    return captured.graph()
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:

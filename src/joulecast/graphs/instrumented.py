@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.capture import TRACED_BATCH, Capture, exported
+from joulecast.graphs.any_operator import TRACED_BATCH
+from joulecast.graphs.capture import Capture, exported
 from joulecast.graphs.opgraph import OpGraph
 
 Times = dict[str, float]

@@ -224,9 +224,10 @@ class Compiler:
         """The optimizer, on the shard of the weights whose state a device keeps."""
         data = self.fleet.mesh.get("data", 1)
         kept = sum(g.bytes / (data if g.zero else 1) for g in gradients)
-        cost = self.costs.optimizer(kept, self.training)
-        if self.training.updates and cost.seconds > 0:
-            seconds = cost.seconds * lane.pace
+        updated = self.training.updates and kept > 0
+        cost = self.costs.optimizer(kept, self.training).seconds if updated else 0.0
+        if cost > 0:
+            seconds = cost * lane.pace
             lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
         gathered = sum(g.bytes for g in gradients if g.gathered_after_update)
         if gathered and data > 1:

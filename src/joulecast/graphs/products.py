@@ -1,0 +1,98 @@
+"""Products of torch as ops: linear layers, products of matrices in all their forms, sums over named axes."""
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.builder import BATCH, OPAQUE, OTHER, REDUCE, Call, bindings, map_groups, rows
+from joulecast.graphs.opgraph import Dim
+from joulecast.graphs.views import View, units
+
+
+def _layer(call: Call, x: View, weight: View, bias: View | None, names: tuple[str, str]) -> View:
+    """A linear layer whose weight's axes are ``names``, of ``in`` and ``out``."""
+    leading = rows(x.axes[:-1])
+    sizes = dict(zip(names, weight.shape, strict=True))
+    reads = [
+        (x, [*bindings(View(x.tensor, x.axes[:-1]), leading), (x.axes[-1], "in")]),
+        (weight, list(zip(weight.axes, names, strict=True))),
+    ]
+    if bias:
+        reads.append((bias, [(bias.axes[-1], "out")]))
+    return call.emit(
+        "linear",
+        reads,
+        [*leading, [Dim("out", sizes["out"], OTHER)]],
+        (Dim("in", sizes["in"], REDUCE),),
+    )
+
+
+def linear(call: Call) -> View:
+    """Dims batch, sequence, out OTHER, in REDUCE."""
+    return _layer(call, call["input"], call["weight"], call["bias"], ("out", "in"))
+
+
+def matmul(call: Call) -> View:
+    """A linear layer where the second factor is a weight; else as :func:`batched`."""
+    one, other = call["mat1"] or call["self"], call["mat2"] or call["other"]
+    bias = call["self"] if call["mat1"] else None
+    if len(other.axes) == 2 and call.builder.tensors[other.tensor].role == "parameter":
+        return _layer(call, one, other, bias, ("in", "out"))
+    return batched(call, one, other, bias)
+
+
+def batched(call: Call, one: View, other: View, bias: View | None = None) -> View:
+    """Dims batch, others in front, rows, columns, and inner REDUCE; both factors have the same in front."""
+    if len(one.axes) != len(other.axes) or len(one.axes) < 2:
+        raise JoulecastError("a product of matrices with different axes in front is not known")
+    front = rows(one.axes[:-2])
+    row = rows([one.axes[-2]])[0]
+    if len(row) > 1 and front:
+        raise JoulecastError("a product of matrices whose rows merge axes is not known")
+    row = [dim if dim.kind is BATCH else Dim("rows", dim.size, OTHER) for dim in row]
+    column, inner = Dim("columns", other.shape[-1], OTHER), Dim("inner", one.shape[-1], REDUCE)
+    reads = [
+        (one, [*bindings(View(one.tensor, one.axes[:-1]), [*front, row]), (one.axes[-1], "inner")]),
+        (
+            other,
+            [
+                *bindings(View(other.tensor, other.axes[:-2]), front),
+                (other.axes[-2], "inner"),
+                (other.axes[-1], "columns"),
+            ],
+        ),
+    ]
+    if bias:
+        reads.append((bias, [(bias.axes[-1], "columns")]))
+    return call.emit("matmul", reads, [*front, row, [column]], (inner,))
+
+
+def baddbmm(call: Call) -> View:
+    """A batched product, and what is added to it."""
+    product = batched(call, call["batch1"], call["batch2"])
+    written = map_groups(product.axes)
+    reads = [(view, bindings(view, written)) for view in (product, call["self"])]
+    return call.emit("add", reads, written)
+
+
+def einsum(call: Call) -> View:
+    """A dim for each letter, REDUCE where the result lacks it; of one or two tensors."""
+    equation, operands = call["equation"].replace(" ", ""), call["tensors"]
+    given, _, result = equation.partition("->")
+    terms = given.split(",")
+    if "..." in equation or not result or len(operands) > 2:
+        raise JoulecastError(f"a sum over `{equation}` is not known")
+    dims: dict[str, Dim] = {}
+    for term, view in zip(terms, operands, strict=True):
+        for letter, axis, size in zip(term, view.axes, view.shape, strict=True):
+            found = units(axis)
+            if len(found) > 1:
+                raise JoulecastError("a sum over axes that are merged with the batch is not known")
+            kind = OPAQUE if letter in result else REDUCE
+            if found[0].batch:
+                dims[letter] = Dim("batch", size, BATCH)
+            elif dims.get(letter, Dim("", 1, kind)).size == 1:
+                dims[letter] = Dim(letter, size, kind)
+    reads = [
+        (view, [(axis, dims[letter].name) for letter, axis in zip(term, view.axes, strict=True)])
+        for term, view in zip(terms, operands, strict=True)
+    ]
+    inner = tuple(dim for letter, dim in dims.items() if letter not in result)
+    return call.emit("matmul", reads, [[dims[letter]] for letter in result], inner)

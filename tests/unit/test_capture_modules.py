@@ -1,0 +1,231 @@
+"""Capturing modules written as Hugging Face's are: positions, masks, LayerDrop, all forms of products."""
+
+import math
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from typer.testing import CliRunner
+
+from joulecast.cli.main import app
+from joulecast.errors import JoulecastError
+from joulecast.graphs.capture import capture
+from joulecast.graphs.costs import work_of
+from joulecast.graphs.opgraph import read_graph
+from joulecast.graphs.shipped_graphs import op_graph
+
+HIDDEN, HEADS, LENGTH, WORDS = 64, 4, 32, 100
+
+
+def heads(x):
+    batch, length, _ = x.shape
+    return x.view(batch, length, HEADS, HIDDEN // HEADS).transpose(1, 2)
+
+
+def joined(x):
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], HIDDEN)
+
+
+class Gpt(nn.Module):
+    """As GPT-2's code: positions by arange, a mask by where, GELU an operation at a time, LayerDrop."""
+
+    def __init__(self, layerdrop=0.0):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(WORDS, HIDDEN), nn.Embedding(LENGTH, HIDDEN)
+        self.ln_1, self.ln_2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.up, self.down = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+        self.register_buffer("seen", torch.tril(torch.ones(LENGTH, LENGTH, dtype=torch.bool)))
+        self.ln, self.layerdrop = nn.LayerNorm(HIDDEN), layerdrop
+        self.head = nn.Linear(HIDDEN, WORDS, bias=False)
+        self.head.weight = self.wte.weight
+
+    def attention(self, x):
+        q, k, v = (heads(part) for part in self.qkv(x).split(HIDDEN, dim=2))
+        scores = torch.matmul(q, k.transpose(-1, -2))
+        scores = scores / torch.full([], v.size(-1) ** 0.5, device=x.device)
+        least = torch.full([], torch.finfo(x.dtype).min, device=x.device)
+        scores = torch.where(self.seen[None, None], scores, least)
+        shares = functional.dropout(functional.softmax(scores, dim=-1), 0.1, self.training)
+        return self.out(joined(torch.matmul(shares, v)))
+
+    def forward(self, ids):
+        ids = ids.view(-1, ids.shape[-1])
+        places = torch.arange(0, ids.shape[-1], dtype=torch.long, device=ids.device)
+        x = self.wte(ids) + self.wpe(places.unsqueeze(0))
+        drawn = torch.rand([])
+        if self.training and drawn < self.layerdrop:
+            return self.head(x)
+        x = x + self.attention(self.ln_1(x))
+        y = self.up(self.ln_2(x))
+        y = 0.5 * y * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * torch.pow(y, 3))))
+        return self.head(self.ln(x + self.down(y)))
+
+
+class Llama(nn.Module):
+    """Rotary positions made in the forward, RMSNorm written out, grouped keys repeated, SwiGLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.weight = nn.Embedding(WORDS, HIDDEN), nn.Parameter(torch.ones(HIDDEN))
+        self.q, self.kv = nn.Linear(HIDDEN, HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN)
+        self.gate, self.up = nn.Linear(HIDDEN, 128), nn.Linear(HIDDEN, 128)
+        self.down, self.head = nn.Linear(128, HIDDEN), nn.Linear(HIDDEN, WORDS)
+        self.register_buffer("inverse", 1e-4 ** (torch.arange(0, 16, 2).float() / 16))
+
+    def norm(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+    def rotated(self, x, cos, sin):
+        one, other = x.chunk(2, dim=-1)
+        return x * cos + torch.cat((-other, one), dim=-1) * sin
+
+    def forward(self, ids):
+        x = self.token(ids)
+        batch, length, _ = x.shape
+        with torch.no_grad():
+            places = torch.arange(length, device=ids.device)[None, :].float()
+            angles = (self.inverse[None, :, None].expand(batch, -1, 1) @ places[:, None]).mT
+            angles = torch.cat((angles, angles), dim=-1)[:, None]
+        q = heads(self.q(self.norm(x)))
+        k, v = (
+            part.view(batch, length, 2, 16).transpose(1, 2) for part in self.kv(x).chunk(2, dim=-1)
+        )
+        q, k = (self.rotated(part, angles.cos(), angles.sin()) for part in (q, k))
+        k, v = (
+            part[:, :, None].expand(-1, -1, 2, -1, -1).reshape(batch, HEADS, length, 16)
+            for part in (k, v)
+        )
+        hidden = torch.triu(torch.full((length, length), -1e9, device=x.device), diagonal=1)
+        scores = q @ k.transpose(2, 3) / 4.0 + hidden[None, None]
+        x = x + joined(scores.softmax(-1, dtype=torch.float32) @ v)
+        y = self.norm(x)
+        return self.head(x + self.down(functional.silu(self.gate(y)) * self.up(y)))
+
+
+class Opt(nn.Module):
+    """Positions by a running sum of ones, heads merged with the batch for bmm, scores limited."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.place = nn.Embedding(WORDS, HIDDEN), nn.Embedding(LENGTH + 2, HIDDEN)
+        self.qkv, self.head = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, WORDS)
+
+    def forward(self, ids):
+        seen = torch.ones(ids.shape, device=ids.device)
+        x = self.token(ids) + self.place((torch.cumsum(seen, dim=1) * seen).long() + 1)
+        batch, length, _ = x.shape
+        q, k, v = (
+            heads(part).contiguous().view(batch * HEADS, length, -1)
+            for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        scores = torch.bmm(q, k.transpose(1, 2)).view(batch, HEADS, length, length)
+        mask = torch.full((length, length), -1e9, device=ids.device)
+        later = torch.arange(length, device=ids.device)
+        mask = mask.masked_fill(later < (later + 1).view(length, 1), 0)
+        scores = torch.max(scores + mask[None, None], torch.tensor(-1e9, device=ids.device))
+        shares = functional.softmax(scores.view(batch * HEADS, length, length), dim=-1)
+        return self.head(joined(torch.bmm(shares, v).view(batch, HEADS, length, -1)))
+
+
+class Odd(nn.Module):
+    """Operators that nobody has heard of, and shapes that cannot be followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.weight = nn.Linear(8, 8), nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x):
+        y = torch.sort(self.layer(x), dim=-1)[0].roll(1, 1)
+        y = torch.stack((y, y), 1).sum(1)[:, torch.tensor([1, 0, 2])]
+        y = torch.baddbmm(y, y @ y.transpose(1, 2), y)
+        y = torch.einsum("bij,jk->bik", y, self.weight)
+        y = y.masked_fill(y > 0, 0.0).cumsum(1)[:, ::2]
+        return functional.normalize(y.flatten().view(-1, 2, 8), dim=-1) + y.mean()
+
+
+def tokens():
+    return torch.zeros(1, LENGTH, dtype=torch.int64, device="meta")
+
+
+def on_meta(kind, *arguments):
+    with torch.device("meta"):
+        return kind(*arguments)
+
+
+def products(graph):
+    return sum(
+        work_of(graph, op, {}, "forward").flops
+        for op in graph.ops
+        if op.kind in ("linear", "matmul", "attention")
+    )
+
+
+@pytest.mark.parametrize("layerdrop", [0.0, 0.1])
+def test_gpt_is_as_it_is_by_numbers(layerdrop, recwarn) -> None:
+    graph = capture(on_meta(Gpt, layerdrop), [tokens()], "gpt")
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+    numbers = f"gpt:layers=1,hidden={HIDDEN},heads={HEADS},sequence={LENGTH},vocabulary={WORDS}"
+    expected = op_graph(numbers, "eager")
+    assert products(graph) == products(expected)
+    assert sum(t.elements for t in graph.parameters) == sum(t.elements for t in expected.parameters)
+    kinds, same = (Counter(op.kind for op in g.ops) for g in (graph, expected))
+    for kind in ("matmul", "softmax", "mask", "pow", "tanh", "layer_norm", "scale", "linear"):
+        assert kinds[kind] == same[kind], kind
+
+
+@pytest.mark.parametrize("module", [Llama, Opt])
+def test_other_decoders_have_all_their_products(module) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network = on_meta(module)
+    graph = capture(network, [tokens()], "network")
+    with FlopCounterMode(display=False) as counter:
+        network(tokens())
+    # Those that make positions depend on no data, and are none of the graph's.
+    assert products(graph) == pytest.approx(counter.get_total_flops(), rel=0.01)
+    eight = graph.with_batch(8)
+    for tensor in graph.tensors.values():
+        if tensor.role == "activation":
+            assert eight.tensors[tensor.name].elements == 8 * tensor.elements
+
+
+def test_no_operator_ends_a_capture() -> None:
+    with pytest.warns(UserWarning, match=r"odd: only the memory traffic.*sort.default \(1\)"):
+        graph = capture(Odd(), [torch.zeros(1, 3, 8)], "odd")
+    assert Counter(op.kind for op in graph.ops)["matmul"] >= 2
+    assert all(op.dims for op in graph.ops)
+
+
+NET = """
+import torch
+from torch import nn
+def build():
+    return nn.Sequential(nn.Linear(4, 8), nn.Softplus()), [torch.zeros(1, 4)]
+def wrong():
+    return 3
+"""
+
+
+def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
+    (tmp_path / "own_network.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["capture", "own_network:build", "--out", "net.json"])
+    assert done.exit_code == 0, done.output
+    assert "3 ops, 40 parameters" in done.output
+    assert "softplus" in done.output
+    assert read_graph(tmp_path / "net.json").name == "build"
+    for given, said in (
+        ("own_network:wrong", "must give (module, example inputs)"),
+        ("own_network:none", "has no function none"),
+        ("no_such_network:build", "No module named"),
+        ("own_network", "give it as MODULE:FUNCTION"),
+    ):
+        failed = CliRunner().invoke(app, ["capture", given])
+        assert failed.exit_code != 0
+        text = str(failed.exception) if isinstance(failed.exception, JoulecastError) else ""
+        assert said in " ".join((text + failed.output).split()), failed.output
+    sys.modules.pop("own_network", None)
