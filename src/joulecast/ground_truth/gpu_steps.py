@@ -1,11 +1,10 @@
 """Steps of large networks that others measured on GPUs, and the simulator judged on them.
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
-parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Each is predicted three times:
+parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Each is predicted twice:
 
 * ``description``: from the GPU's description and kernels of other GPUs;
-* ``one step``: with the factor of one other row of the same GPU and source, the mean over all other rows;
-* ``plateau``: with the plateau of the GPU's own large matrix products, where its kernels were measured.
+* ``one step``: also with the factor of one other row of the same GPU and source; the mean over the other rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,10 @@ from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, read_csv
 from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.platforms import Platform, find_platform
-from joulecast.simulator.measured_step import MeasuredStep, factor_of, simulated_step
+from joulecast.simulator.measured_step import MeasuredStep, first_factor, simulated_step
 
-TRAINING_STEPS = Path("recorded/training-steps")
+LEVEL = 0.9
+"""Of the prediction intervals."""
 _FAMILY = {
     "bert_large": "bert",
     "gpt2_large": "gpt",
@@ -154,34 +154,62 @@ def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
         rows.append(
             {
                 "data": each.source,
-                "platform": each.platform,
+                "gpu": platform.name,
                 "kind": each.kind,
                 "network": each.step.network,
                 "strategy": each.step.strategy,
                 "batch": each.step.batch,
                 "devices": found.strategy.devices,
                 "measured_s": each.step.step_s,
-                "description_s": found.step_s,
-                "factor": factor_of(each.step, platform, costs),
+                "predicted_s": found.step_s,
+                "factor": first_factor(found, each.step.step_s),
                 "peak_memory_bytes": found.peak_memory_bytes,
-                "out_of_memory": found.out_of_memory,
+                "out_of_memory": bool(found.out_of_memory),
             }
         )
-    return pd.DataFrame(rows)
+    return with_one_step(pd.DataFrame(rows))
 
 
 def with_one_step(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adds ``one_step_error``: the mean absolute error with the factor of one other row of the same group.
+    """Adds ``one_step_s`` and ``one_step_error``: predictions with the factor of one other row.
 
-    The factor scales computing; where communication is exposed, that is a little less than what a new
-    simulation would say, so that the figure is not flattered.
+    Of all other rows of the same data, GPU and kind: the median prediction, and the mean absolute error.
+    Exposed communication is taken as part of what a factor scales.
     """
-    errors = pd.Series(np.nan, index=frame.index, dtype=float)
-    for _, group in frame.groupby(["data", "platform", "kind"]):
-        ratio = (group["description_s"] / group["measured_s"]).to_numpy()
+    added = {
+        name: pd.Series(np.nan, index=frame.index, dtype=float)
+        for name in ("one_step_s", "one_step_error")
+    }
+    for _, group in frame.groupby(["data", "gpu", "kind"]):
         factors = group["factor"].to_numpy()
         for place, index in enumerate(group.index):
-            others = np.delete(factors, place)
+            others = np.delete(factors, place) * group.at[index, "predicted_s"]
             if len(others):
-                errors[index] = float(np.mean(np.abs(ratio[place] * others - 1)))
-    return frame.assign(one_step_error=errors)
+                added["one_step_s"][index] = float(np.median(others))
+                measured = group.at[index, "measured_s"]
+                added["one_step_error"][index] = float(np.mean(np.abs(others / measured - 1)))
+    return frame.assign(**added)
+
+
+def judged_widths(frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """What an interval of 90 % has to reach on both sides, as a ratio, by what a prediction rests on.
+
+    Each group of data, GPU and kind counts the same, however many rows it has.
+
+    Args:
+        frame: as of :func:`predicted`.
+    """
+    groups = frame.groupby(["data", "gpu", "kind"])["measured_s"].transform("size")
+    found: dict[str, dict[str, float]] = {}
+    for name, error in (
+        ("description", (frame["predicted_s"] / frame["measured_s"] - 1).abs()),
+        ("calibrated", frame["one_step_error"]),
+    ):
+        found[name] = {}
+        for devices, chosen in (("one", frame["devices"] == 1), ("several", frame["devices"] > 1)):
+            rows = error[chosen].dropna()
+            order = rows.sort_values()
+            share = (1 / groups[order.index]).cumsum()
+            reached = order[share >= LEVEL * share.iloc[-1]].iloc[0]
+            found[name][devices] = round(float(reached), 3)
+    return found

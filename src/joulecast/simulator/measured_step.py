@@ -98,6 +98,12 @@ class Correction:
         return Scaled(costs, self.factor)
 
 
+def first_factor(simulation: Simulation, measured_s: float) -> float:
+    """A first guess of the factor: all but exposed communication grows with it."""
+    exposed = simulation.breakdown.exposed_communication_s
+    return (measured_s - exposed) / (simulation.step_s - exposed)
+
+
 def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
     """The factor of ops' seconds with which the simulated step lasts as long as the measured one.
 
@@ -109,9 +115,7 @@ def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
         return step.step_s - simulated_step(step, platform, Scaled(costs, factor)).step_s
 
     first = simulated_step(step, platform, costs)
-    exposed = first.breakdown.exposed_communication_s
-    # All but exposed communication grows with the factor.
-    guess = (step.step_s - exposed) / (first.step_s - exposed)
+    guess = first_factor(first, step.step_s)
     if _LEAST_FACTOR <= guess <= _MOST_FACTOR:
         found = root_scalar(missing, x0=1.0, x1=guess * 1.001, rtol=_NEAR, maxiter=_TRIES)
         if found.converged and _LEAST_FACTOR <= found.root <= _MOST_FACTOR:

@@ -24,6 +24,7 @@ from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
 from joulecast.simulator.executor import ActivityGraph, Slowdown, Timeline, execute
 from joulecast.simulator.fleet import Fleet, build_fleet
+from joulecast.simulator.interval import rests_on, step_interval
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
@@ -108,6 +109,7 @@ class Simulation:
     def as_json(self) -> dict[str, Any]:
         """Plain data of the simulation, without the timeline."""
         parts = self.breakdown
+        interval = step_interval(self.step_s, self.strategy.devices, self.cost_sources)
         return {
             "network": self.graph.name,
             "platform": self.platform.name,
@@ -120,6 +122,9 @@ class Simulation:
             "attention": attention_of(self.graph),
             "parameters": sum(tensor.elements for tensor in self.graph.parameters),
             "step_s": self.step_s,
+            "step_low_s": interval[0] if interval else None,
+            "step_high_s": interval[1] if interval else None,
+            "rests_on": rests_on(self.cost_sources),
             "samples_per_s": self.samples_per_s,
             "computing_s": parts.computing_s,
             "exposed_communication_s": parts.exposed_communication_s,
