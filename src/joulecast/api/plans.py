@@ -37,6 +37,7 @@ def simulate(
     links: Mapping[str, float] | None = None,
     calibration: AnyPath | None = None,
     database: AnyPath | None = None,
+    calibrate: AnyPath | None = None,
     fits: AnyPath | None = None,
     trace: AnyPath | None = None,
     explain: bool = False,
@@ -59,6 +60,8 @@ def simulate(
         gamma: overlap slowdown in place of the platform's.
         links: bytes/s of the platform's links in place of its file's, as ``{"nic": 12.5e9}``.
         calibration, database: files that were measured on the platform: its network, its op costs.
+        calibrate: YAML file of a step that was measured on the platform (``network``, ``strategy``,
+            ``batch``, ``precision``, ``step_s``, ...); it corrects what ops cost there.
         fits: folder of a campaign's fits on this platform, for the joules.
         trace: file to write a Chrome trace to.
         explain: also return ``explanation``, a text that says where the time goes.
@@ -85,13 +88,14 @@ def simulate(
     check_amounts("gamma", [gamma])
     check_amounts("stragglers", (stragglers or {}).values())
     training = training_of(precision, optimizer, inference)
-    with naming(network, platform, strategy, calibration, database):
+    with naming(network, platform, strategy, calibration, database, calibrate):
         on, costs = platform_and_costs(
             str(platform),
             precision,
             links=links,
             calibration=path(calibration),
             database=path(database),
+            measured_steps=path(calibrate),
             mode=mode,
         )
         simulation = simulate(
@@ -126,14 +130,15 @@ def search(
     links: Mapping[str, float] | None = None,
     calibration: AnyPath | None = None,
     database: AnyPath | None = None,
+    calibrate: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Rank all parallel strategies of some devices that fit in memory, by the time of a step.
 
     Args:
         devices: to use.
         global_batch: samples of a step over all devices; 32 of each by default.
-        network, platform, precision, optimizer, attention, inference, links, calibration, database: as of
-            :func:`simulate`.
+        network, platform, precision, optimizer, attention, inference, links, calibration, database,
+            calibrate: as of :func:`simulate`.
 
     Returns:
         ``feasible``: steps as of :func:`simulate`, the fastest first; ``out_of_memory`` and ``impossible``:
@@ -151,13 +156,14 @@ def search(
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
     training = training_of(precision, optimizer, inference)
-    with naming(network, platform, calibration, database):
+    with naming(network, platform, calibration, database, calibrate):
         on, costs = platform_and_costs(
             str(platform),
             precision,
             links=links,
             calibration=path(calibration),
             database=path(database),
+            measured_steps=path(calibrate),
         )
         batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
         graph = network_for(str(network), training, attention)

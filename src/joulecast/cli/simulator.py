@@ -36,6 +36,11 @@ DatabaseFile = Annotated[
     Path | None, typer.Option("--database", help="Op database measured on this platform.")
 ]
 
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(help="A step measured on this platform (YAML), to correct the ops' costs by."),
+]
+
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
     found = {}
@@ -85,6 +90,7 @@ def simulate(
     link: Links = None,
     calibration: Calibration = None,
     database: DatabaseFile = None,
+    calibrate: Calibrate = None,
     fits: Annotated[
         Path | None, typer.Option(help="Fits of a campaign on this platform, for the joules.")
     ] = None,
@@ -111,6 +117,7 @@ def simulate(
         links=_pairs(link, "--link"),
         calibration=calibration,
         database=database,
+        calibrate=calibrate,
         fits=fits,
         trace=trace,
         explain=explain and not as_json,
@@ -147,6 +154,7 @@ def search(
     link: Links = None,
     calibration: Calibration = None,
     database: DatabaseFile = None,
+    calibrate: Calibrate = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -165,6 +173,7 @@ def search(
         links=_pairs(link, "--link"),
         calibration=calibration,
         database=database,
+        calibrate=calibrate,
     )
     if as_json:
         echo_json(result)

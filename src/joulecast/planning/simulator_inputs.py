@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.platforms import Platform, find_platform
 from joulecast.quantities import check_amounts
+from joulecast.simulator.measured_step import corrected, read_steps
 from joulecast.simulator.network_calibration import calibrated, read_calibration
 from joulecast.simulator.proteus import proteus_costs
 from joulecast.simulator.topology import with_links
@@ -21,6 +23,7 @@ def platform_and_costs(
     links: Mapping[str, float] | None = None,
     calibration: Path | None = None,
     database: Path | None = None,
+    measured_steps: Path | None = None,
     mode: Mode = "default",
 ) -> tuple[Platform, Costs]:
     """A platform with the rates that are given in place of its file's, and what ops cost on it.
@@ -30,6 +33,7 @@ def platform_and_costs(
         links: bytes per second of links by name.
         calibration: network calibration, for the outermost link.
         database: of ops that were measured on the platform; its file's rates by default.
+        measured_steps: steps that were measured on the platform, to correct the costs by.
         mode: ``proteus``: costs as that paper takes them.
 
     Raises:
@@ -42,10 +46,20 @@ def platform_and_costs(
     found = with_links(found, dict(links or {}))
     if mode == "proteus":
         return found, proteus_costs(found, precision)
+    costs: Costs
     kernels = kernel_costs_of(found, precision)
     if database is None:
-        return found, kernels or roofline_of(found, precision)
-    measured = read_database(database)
-    return found, MeasuredCosts(
-        measured, kernels or roofline_or_refusal(found, precision), precision
-    )
+        costs = kernels or roofline_of(found, precision)
+    else:
+        fallback = kernels or roofline_or_refusal(found, precision)
+        costs = MeasuredCosts(read_database(database), fallback, precision)
+    if measured_steps is None:
+        return found, costs
+    steps = read_steps(measured_steps)
+    for step in steps:
+        if step.precision != precision:
+            raise JoulecastError(
+                f"{measured_steps}: a step at {step.precision} cannot correct costs at {precision}; "
+                "measure one at that precision"
+            )
+    return corrected(found, costs, steps)

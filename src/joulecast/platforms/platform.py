@@ -96,6 +96,12 @@ class Device(BaseModel):
     measured_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
         {}, description="FLOP/s of large matrix products that were measured, by precision."
     )
+    reserved_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=_RATE,
+        description="Memory beside a training's tensors: context, communication buffers, fragments.",
+    )
     measured_bytes_per_s: float | None = Field(
         None, ge=1, le=_RATE, description="Bytes/s of large copies that were measured."
     )

@@ -7,13 +7,13 @@
     attention: eager
     optimizer: none
     step_s: 0.712
+    memory_bytes: 41.2e+9
 
 One such step corrects what no description tells: clocks, drivers, libraries. Its factor scales what ops cost;
-communication stays as it is.
+communication stays as it is. A measured peak of memory tells what the process keeps beside its tensors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -49,6 +49,12 @@ class MeasuredStep(BaseModel):
     optimizer: str = "adam"
     inference: bool = False
     step_s: float = Field(gt=0, le=1e9, description="Seconds of a step.")
+    memory_bytes: float | None = Field(
+        None,
+        gt=0,
+        le=1e15,
+        description="Peak memory of the device that needs most, if it was measured.",
+    )
     source: str = Field("", max_length=1000, description="Who measured it, and where.")
 
     @property
@@ -86,18 +92,6 @@ def simulated_step(step: MeasuredStep, platform: Platform, costs: Costs) -> Simu
     return simulate(graph, platform, parse_strategy(step.strategy), step.batch, costs, assumed)
 
 
-@dataclass(frozen=True)
-class Correction:
-    """How many times as long ops take as their costs say, and the steps that said so."""
-
-    factor: float
-    steps: tuple[MeasuredStep, ...]
-
-    def of(self, costs: Costs) -> Scaled:
-        """The corrected costs."""
-        return Scaled(costs, self.factor)
-
-
 def first_factor(simulation: Simulation, measured_s: float) -> float:
     """A first guess of the factor: all but exposed communication grows with it."""
     exposed = simulation.breakdown.exposed_communication_s
@@ -127,7 +121,22 @@ def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
     )
 
 
-def correction(steps: Sequence[MeasuredStep], platform: Platform, costs: Costs) -> Correction:
-    """The correction that measured steps of a platform give: the median of their factors."""
-    factors = [factor_of(step, platform, costs) for step in steps]
-    return Correction(median(factors), tuple(steps))
+def corrected(
+    platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
+) -> tuple[Platform, Scaled]:
+    """A platform and its costs as measured steps correct them: by the median of what each says.
+
+    Raises:
+        JoulecastError: as :func:`factor_of`.
+    """
+    factor = median(factor_of(step, platform, costs) for step in steps)
+    beside = [
+        step.memory_bytes - simulated_step(step, platform, costs).peak_memory_bytes
+        for step in steps
+        if step.memory_bytes is not None
+    ]
+    cluster = platform.require_cluster()
+    known = {"reserved_bytes": max(0.0, median(beside))} if beside else {}
+    device = cluster.device.model_copy(update=known)
+    described = cluster.model_copy(update={"device": device})
+    return platform.model_copy(update={"cluster": described}), Scaled(costs, factor)

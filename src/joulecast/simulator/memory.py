@@ -270,19 +270,22 @@ def memory_of(
 
 def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
     """Whether some stage's devices have too little; ``None`` if their memory is not known."""
-    limit = platform.require_cluster().device.memory_bytes
-    return None if limit is None else max(m.peak_bytes for m in memory) > limit
+    device = platform.require_cluster().device
+    if device.memory_bytes is None:
+        return None
+    return max(m.peak_bytes for m in memory) + device.reserved_bytes > device.memory_bytes
 
 
 def memory_verdict(memory: list[Memory], platform: Platform) -> str:
     """One line: whether the step fits in memory, and if not, what does not."""
-    limit = platform.require_cluster().device.memory_bytes
-    worst = max(memory, key=lambda m: m.peak_bytes)
+    device = platform.require_cluster().device
+    limit, worst = device.memory_bytes, max(memory, key=lambda m: m.peak_bytes)
+    needed = worst.peak_bytes + device.reserved_bytes
     if limit is None:
         return f"memory of {platform.name}'s devices is not known"
     if not exceeds(memory, platform):
-        return f"fits: {worst.peak_bytes / 1e9:.1f} of {limit / 1e9:.1f} GB"
+        return f"fits: {needed / 1e9:.1f} of {limit / 1e9:.1f} GB"
     return (
-        f"out of memory: stage {worst.stage} needs {worst.peak_bytes / 1e9:.1f} GB, a device of "
+        f"out of memory: stage {worst.stage} needs {needed / 1e9:.1f} GB, a device of "
         f"{platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
     )

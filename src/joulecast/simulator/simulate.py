@@ -95,7 +95,8 @@ class Simulation:
     @property
     def peak_memory_bytes(self) -> float:
         """Peak memory of the device that needs most."""
-        return max(memory.peak_bytes for memory in self.memory)
+        reserved = self.platform.require_cluster().device.reserved_bytes
+        return max(memory.peak_bytes for memory in self.memory) + reserved
 
     @property
     def out_of_memory(self) -> bool | None:
