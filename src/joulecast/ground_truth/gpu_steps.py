@@ -128,7 +128,7 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
     found = []
     for name, reader in _READERS.items():
         path = folder / f"{name}.csv"
-        frame = read_csv(path, "measured steps", _COLUMNS).fillna("")
+        frame = read_csv(path, "measured steps", _COLUMNS).astype(object).fillna("")
         try:
             for row in frame.to_dict("records"):
                 step = reader(row)

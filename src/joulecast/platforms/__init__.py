@@ -1,6 +1,6 @@
 """Platforms: the facts of a node type, by file or by the name of its GPU."""
 
-from joulecast.platforms.gpus import gpu_names
+from joulecast.platforms.gpus import gpu_named, gpu_names, platform_content
 from joulecast.platforms.platform import (
     Architecture,
     Cluster,
@@ -22,7 +22,9 @@ __all__ = [
     "Platform",
     "Ring",
     "find_platform",
+    "gpu_named",
     "gpu_names",
+    "platform_content",
     "platform_file",
     "read_platform",
     "recorded_for",

@@ -1,9 +1,12 @@
 """Table of the simulator's error on steps that others measured on GPUs."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from joulecast.report.tables.output import write_table
 
 WHAT = {
     "neusight": "one GPU, fp32, eager attention",
@@ -42,3 +45,24 @@ def gpu_error_table(frame: pd.DataFrame, peers: Mapping[str, float] | None = Non
         parts = list(of_data.groupby(["gpu", "kind"]))
         rows += [_row(str(data), part, {}) for _, part in parts if len(parts) > 1]
     return pd.DataFrame(rows)
+
+
+def write_gpu_steps_table(folder: Path, frame: pd.DataFrame, peers: Mapping[str, float]) -> None:
+    """Write the table ``simulator_real_gpus``; arguments as of :func:`gpu_error_table`."""
+    settings = "; ".join(f"{name}: {what}" for name, what in WHAT.items())
+    write_table(
+        folder / "simulator_real_gpus",
+        "The simulator on real GPUs",
+        [
+            "Steps that others measured, against the prediction from the GPU's description and kernels of "
+            "other GPUs. The first row of each data is its mean.",
+            f"{settings}.",
+            "`one_step_error_percent`: with the factor of one other row of the same data, GPU and kind; the "
+            "mean over all rows that it could be. `peer_error_percent`: what the data's own simulator is "
+            "published to reach on all of its data, of which this is a part.",
+            "Constants of power and attention were chosen with these rows in sight (docs/simulator.md says "
+            "which); rates of kernels and the rest were not.",
+        ],
+        gpu_error_table(frame, peers),
+        sections="data",
+    )
