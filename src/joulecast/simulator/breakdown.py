@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.simulator.executor import ActivityGraph, Timeline
+from joulecast.simulator.steady import NONE_LEFT_OUT, Repeats
 
 Intervals = NDArray[np.float64]
 
@@ -28,6 +29,20 @@ class Breakdown:
     def step_s(self) -> float:
         """The step."""
         return self.computing_s + self.exposed_communication_s + self.bubble_s
+
+    def longer_by(self, period: "Breakdown", times: int) -> "Breakdown":
+        """A step in which that part of it passes so many times more."""
+        return Breakdown(
+            self.computing_s + times * period.computing_s,
+            self.exposed_communication_s + times * period.exposed_communication_s,
+            self.bubble_s + times * period.bubble_s,
+            self.communication_s + times * period.communication_s,
+        )
+
+
+def _clipped(intervals: Intervals, start: float, stop: float) -> Intervals:
+    inside = intervals[(intervals[:, 1] > start) & (intervals[:, 0] < stop)]
+    return np.clip(inside, start, stop)
 
 
 def _merged(intervals: list[tuple[float, float]]) -> Intervals:
@@ -52,8 +67,18 @@ def _common(first: Intervals, second: Intervals) -> float:
     return total
 
 
-def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
-    """The breakdown of each class of devices."""
+def _breakdown(compute: Intervals, communication: Intervals, step: float) -> Breakdown:
+    computing_s = float((compute[:, 1] - compute[:, 0]).sum())
+    communication_s = float((communication[:, 1] - communication[:, 0]).sum())
+    exposed = communication_s - _common(compute, communication)
+    bubble = max(0.0, step - computing_s - exposed)
+    return Breakdown(computing_s, exposed, bubble, communication_s)
+
+
+def breakdowns(
+    graph: ActivityGraph, timeline: Timeline, classes: int, repeats: Repeats = NONE_LEFT_OUT
+) -> list[Breakdown]:
+    """The breakdown of each class of devices, over the whole step."""
     computing: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
     talking: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
     for activity, start, end in zip(
@@ -61,15 +86,17 @@ def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[B
     ):
         for device in activity.devices:
             (computing if activity.usage is None else talking)[device].append((start, end))
-    step = timeline.duration_s
     found = []
     for busy, travels in zip(computing, talking, strict=True):
         compute, communication = _merged(busy), _merged(travels)
-        computing_s = float((compute[:, 1] - compute[:, 0]).sum())
-        communication_s = float((communication[:, 1] - communication[:, 0]).sum())
-        exposed = communication_s - _common(compute, communication)
-        bubble = max(0.0, step - computing_s - exposed)
-        found.append(Breakdown(computing_s, exposed, bubble, communication_s))
+        whole = _breakdown(compute, communication, timeline.duration_s)
+        if repeats.times:
+            window = repeats.start_s, repeats.stop_s
+            period = _breakdown(
+                _clipped(compute, *window), _clipped(communication, *window), repeats.period_s
+            )
+            whole = whole.longer_by(period, repeats.times)
+        found.append(whole)
     return found
 
 

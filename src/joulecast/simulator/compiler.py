@@ -68,6 +68,7 @@ class Compiler:
     ) -> None:
         self.graph = graph
         self.strategy = strategy
+        self.micro_batches = strategy.micro_batches
         self.programs = programs
         self.fleet = fleet
         self.transfers = transfers
@@ -84,8 +85,10 @@ class Compiler:
         """Activities that several classes take part in."""
         self._plans: dict[tuple[int, tuple[int, ...]], _Plan] = {}
 
-    def compile(self) -> ActivityGraph:
-        """Build the activities of every class."""
+    def compile(self, micro_batches: int | None = None) -> ActivityGraph:
+        """Build the activities of every class, for another number of micro-batches if one is given."""
+        self.micro_batches = micro_batches or self.strategy.micro_batches
+        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
         for number in range(self.fleet.classes.count):
             self._compile_class(number)
         return self.activities
@@ -93,6 +96,12 @@ class Compiler:
     def _place(self, number: int, axis: str) -> int:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
+
+    def work(self, device: int, micro_batches: int) -> list[Piece]:
+        """Order of the work of a device of the pipeline."""
+        if micro_batches == self.strategy.micro_batches:
+            return phases(self.strategy, device)
+        return phases(self.strategy.model_copy(update={"micro_batches": micro_batches}), device)
 
     def _plan_of(self, number: int, stage: int) -> _Plan:
         program = self.programs[stage]
@@ -109,7 +118,7 @@ class Compiler:
         plans = [self._plan_of(number, stage) for stage in stages]
         lane = Lane(self, number, device)
         self.lanes.append(lane)
-        work = phases(self.strategy, device)
+        work = self.work(device, self.micro_batches)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
         last = {piece.chunk: piece for piece in work if piece.phase == gradients_in}

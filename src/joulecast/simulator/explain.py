@@ -14,10 +14,13 @@ def _compute_by_kind(simulation: Simulation) -> dict[str, float]:
     """Seconds of compute by kind of op and direction, the mean over devices."""
     sizes = simulation.fleet.classes.size
     found: dict[str, float] = defaultdict(float)
-    for activity in simulation.activities.activities:
+    for activity, start in zip(
+        simulation.activities.activities, simulation.timeline.start_s, strict=True
+    ):
         if activity.usage is not None:
             continue
-        weight = sizes[activity.devices[0]] / sizes.sum()
+        times = simulation.repeats.count(start)
+        weight = times * sizes[activity.devices[0]] / sizes.sum()
         pace = simulation.fleet.pace[simulation.fleet.classes.first[activity.devices[0]]]
         for step, seconds in activity.parts:
             again = " again" if step.again else ""
@@ -38,7 +41,8 @@ def _messages(simulation: Simulation) -> dict[str, tuple[int, float]]:
             continue
         what = "gradients" if activity.gradient else activity.label.split()[0]
         count, seconds = found.get(what, (0, 0.0))
-        found[what] = (count + 1, seconds + end - start)
+        times = simulation.repeats.count(start)
+        found[what] = (count + times, seconds + times * (end - start))
     return found
 
 

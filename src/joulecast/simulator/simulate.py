@@ -5,8 +5,8 @@
 gives the step's time, where it goes, and the memory that each device needs.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdic
 from joulecast.simulator.network import SharedNetwork
 from joulecast.simulator.placement import PlacedOp, place
 from joulecast.simulator.program import ProgramBuilder, StageProgram, reduction
+from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
 from joulecast.simulator.strategy import Strategy, text_of
 from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
@@ -41,6 +42,7 @@ class Assumptions:
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that compute so many times as long."""
     folded: bool = True
+    """Whether what is alike is simulated once: devices, and micro-batches that repeat each other."""
     sharing: bool = True
     """Whether flows divide the ports that they meet on."""
     single_queue: bool = False
@@ -64,21 +66,23 @@ class Simulation:
     """Ops by how their cost is known: measured, interpolated, roofline, given."""
     fleet: Fleet
     activities: ActivityGraph
+    """With fewer micro-batches than the step has, where they repeat each other."""
     timeline: Timeline
+    repeats: Repeats
+    """The period of the timeline that passes more often in the step."""
     by_class: list[Breakdown]
+    optimizer_s: float
+    """Seconds of the optimizer, the mean over devices; part of computing."""
     capacity: list[float]
     """Bytes/s of the ports that the activities name."""
 
-    @property
-    def optimizer_s(self) -> float:
-        """Seconds of the optimizer, the mean over devices; part of computing."""
-        sizes = self.fleet.classes.size
-        activities = [
-            activity for activity in self.activities.activities if activity.label == OPTIMIZER
-        ]
-        return float(
-            sum(activity.work * sizes[activity.devices[0]] for activity in activities) / sizes.sum()
-        )
+    def happenings(self) -> Iterator[Happening]:
+        """All activities of the step at their times."""
+        return happenings(self.activities, self.timeline, self.repeats)
+
+    def without_timeline(self) -> "Simulation":
+        """The same without its activities: a ranking of many needs their times alone."""
+        return replace(self, activities=ActivityGraph(), timeline=Timeline([], []))
 
     @property
     def samples_per_s(self) -> float:
@@ -142,6 +146,12 @@ def _kinds(
             if gradient.gathered_after_update:
                 kinds.add(("all_gather", "data"))
     return kinds, cuts
+
+
+def _optimizer_s(graph: ActivityGraph, fleet: Fleet) -> float:
+    sizes = fleet.classes.size
+    updates = [activity for activity in graph.activities if activity.label == OPTIMIZER]
+    return float(sum(each.work * sizes[each.devices[0]] for each in updates) / sizes.sum())
 
 
 def _check_batch(strategy: Strategy, batch: int) -> int:
@@ -259,24 +269,31 @@ def run_prepared(
         fuse=not proteus,
         blocking=assumed.single_queue,
     )
-    activities = compiler.compile()
     gamma = assumed.overlap_slowdown
     gamma = cluster.overlap_slowdown or 0.0 if gamma is None else gamma
-    network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
-    timeline = execute(activities, network, Slowdown(gamma, gamma, whole_activity=proteus))
-    by_class = breakdowns(activities, timeline, fleet.classes.count)
+    slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
+
+    def timed(micro_batches: int) -> Timeline:
+        network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
+        return execute(compiler.compile(micro_batches), network, slowdown)
+
+    timeline, repeats = timed_step(compiler, timed, assumed.folded)
+    activities = compiler.activities
+    by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
     return Simulation(
         graph=graph,
         strategy=strategy,
         platform=platform,
         batch=at_batch.batch * strategy.micro_batches,
-        step_s=timeline.duration_s,
+        step_s=timeline.duration_s + repeats.left_out_s,
         breakdown=mean_breakdown(by_class, fleet.classes.size),
         memory=ready.memory(strategy),
         cost_sources=compiler.sources,
         fleet=fleet,
         activities=activities,
         timeline=timeline,
+        repeats=repeats,
         by_class=by_class,
+        optimizer_s=_optimizer_s(activities, fleet),
         capacity=transfers.capacity,
     )
