@@ -14,7 +14,7 @@ from joulecast.graphs.schedules import Piece
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.executor import Activity, ActivityGraph
 from joulecast.simulator.fleet import Fleet, uneven
-from joulecast.simulator.lane import Lane
+from joulecast.simulator.lane import Lane, Run
 from joulecast.simulator.program import Message, Phase, StageProgram, Step, WeightGradient
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
@@ -76,6 +76,9 @@ class Compiler:
         self.fuse = fuse
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
+        self.chains = fuse and not blocking
+        """Whether compute and collectives that strictly follow each other are one activity."""
+        self.chains_of_class: dict[tuple[int, int, bool], list[Run]] = {}
         self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
         self.lanes: list[Lane] = []

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joulecast.graphs.schedules import Piece
+from joulecast.simulator.chains import link_times
 from joulecast.simulator.compiler import Compiler
 from joulecast.simulator.executor import Activity, ActivityGraph, Timeline
 from joulecast.simulator.lane import Lane
@@ -41,10 +42,6 @@ class Repeats:
         """Seconds of one."""
         return self.stop_s - self.start_s
 
-    def count(self, start_s: float) -> int:
-        """How often an activity happens that starts then."""
-        return 1 + self.times if self.start_s <= start_s < self.stop_s else 1
-
     @property
     def left_out_s(self) -> float:
         """Seconds of all that were left out."""
@@ -56,27 +53,41 @@ NONE_LEFT_OUT = Repeats(0.0, 0.0, 0)
 
 @dataclass(frozen=True)
 class Happening:
-    """An activity at its times in the step."""
+    """An activity at its times in the step, or a link of a chain as an activity of its own."""
 
     activity: Activity
     start_s: float
     end_s: float
 
 
+def _links(graph: ActivityGraph, timeline: Timeline) -> Iterator[Happening]:
+    for number, activity in enumerate(graph.activities):
+        chain = activity.chain
+        if chain is None:
+            yield Happening(activity, timeline.start_s[number], timeline.end_s[number])
+            continue
+        computes = iter(activity.link_parts)
+        for link, start, end in link_times(chain, timeline.passed[number]):
+            parts = next(computes) if link.usage is None else ()
+            label = activity.label if link.usage is None else link.label
+            own = Activity(
+                label, activity.devices, link.work, link.usage, link.latency, parts=parts
+            )
+            yield Happening(own, start, end)
+
+
 def happenings(graph: ActivityGraph, timeline: Timeline, repeats: Repeats) -> Iterator[Happening]:
     """Every activity of the whole step: those of the period as often as it passes."""
-    for activity, start, end in zip(
-        graph.activities, timeline.start_s, timeline.end_s, strict=True
-    ):
+    for happening in _links(graph, timeline):
+        start, end = happening.start_s, happening.end_s
         if start < repeats.start_s:
-            yield Happening(activity, start, end)
+            yield happening
             continue
+        passes = [repeats.left_out_s]
         if start < repeats.stop_s:
-            for time in range(repeats.times):
-                later = time * repeats.period_s
-                yield Happening(activity, start + later, end + later)
-        shift = repeats.left_out_s
-        yield Happening(activity, start + shift, end + shift)
+            passes = [time * repeats.period_s for time in range(repeats.times + 1)]
+        for later in passes:
+            yield Happening(happening.activity, start + later, end + later)
 
 
 class _Tried:
