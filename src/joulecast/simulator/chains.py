@@ -1,9 +1,9 @@
 """Chains: compute and collectives that strictly follow each other on one class of devices.
 
 A tensor-parallel layer computes, sums, computes, sums: nothing else of the device's own comes between, so
-that a whole pass through such layers is one activity of many links. It runs through in one go while nobody else
-uses its ports and no gradients travel beside it. When somebody comes, it stops where it is and goes on link
-by link, as if its links were activities, until it is alone again.
+that a whole pass through such layers is one activity of many links. It runs through in one go while nobody
+else uses its ports and no gradients travel beside it. When somebody comes, it stops where it is and goes on
+link by link, as if its links were activities, until it is alone again.
 """
 
 from bisect import bisect_right

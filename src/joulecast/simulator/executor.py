@@ -128,6 +128,10 @@ class _Run:
         self.queued: dict[int, set[int]] = {}
         """Gradient transfers of each device whose gradients are there, under way or not."""
         self.now = 0.0
+        self.ready: list[int] = []
+        self.changed_flows: set[int] = set()
+        self.changed_compute: set[int] = set()
+        self.met: set[int] = set()
 
     def _set_rate(self, activity: int, rate: float) -> None:
         if rate == self.rate[activity]:
@@ -348,28 +352,25 @@ class _Run:
             for activity, rate in self.network.rates_around(self.changed_flows).items():
                 self.fair[activity] = rate
                 self.met.add(activity)
-        for activity in self.changed_compute:
-            if self.flowing[activity]:
-                self._set_compute_rate(activity)
-        for activity in self.met:
-            if self.flowing[activity]:
-                self._set_flow_rate(activity)
-
-    def _forget_changes(self) -> None:
-        self.ready: list[int] = []
-        self.changed_flows: set[int] = set()
-        self.changed_compute: set[int] = set()
-        self.met: set[int] = set()
+            self.changed_flows.clear()
+        if self.changed_compute:
+            for activity in self.changed_compute:
+                if self.flowing[activity]:
+                    self._set_compute_rate(activity)
+            self.changed_compute.clear()
+        if self.met:
+            for activity in self.met:
+                if self.flowing[activity]:
+                    self._set_flow_rate(activity)
+            self.met.clear()
 
     def run(self) -> Timeline:
-        self._forget_changes()
         self.ready = [activity for activity, waits in enumerate(self.waits) if waits == 0]
         self._settle()
         events = self.events
         while events:
             self.now = events[0][0]
             until = self.now * (1 + _SAME_TIME) + _SAME_TIME
-            self._forget_changes()
             while events and events[0][0] <= until:
                 _, version, activity = heapq.heappop(events)
                 if version == 0:

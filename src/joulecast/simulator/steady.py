@@ -5,8 +5,8 @@ micro-batch on. Whether it does is looked up in the simulation of fewer micro-ba
 must be that of the whole step but for periods that were left out; and all activities of two periods, one
 after the other, must start and end alike while every lane still does what it would do in the whole step.
 Then the state at both their beginnings is one and the same (what is under way, and how much of it is left),
-so that the periods that were left out pass as these did, and what follows them follows as it is. Where no such periods are
-found, all micro-batches are simulated.
+so that the periods that were left out pass as these did, and what follows them follows as it is. Where no
+such periods are found, all micro-batches are simulated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,8 @@ _ALIKE = 1e-10
 _EARLY = 1e-6
 _WORTH_WHILE = 0.5
 """Share of the micro-batches above which all of them are simulated at once."""
+_LESS_LIKELY = 0.2
+"""The same where messages in line meet those between stages: that settles late, or never."""
 _TRIES = 2
 _LONGEST = 4
 """Micro-batches (or groups of them, where the schedule is interleaved) of the longest period looked for."""
@@ -232,10 +234,11 @@ def _fewer(strategy: Strategy) -> Iterator[int]:
     unit = strategy.pipeline if strategy.schedule == "interleaved" else 1
     full = max(strategy.schedule) if isinstance(strategy.schedule, tuple) else strategy.pipeline
     wanted = (3 if strategy.schedule == "interleaved" else 1) * full + full // 4 + 6 * unit
+    in_line = strategy.mesh.get("tensor", 1) > 1 and full > 1
     for _ in range(_TRIES):
         # What is left out is a whole number of periods of one or of two.
         count = wanted + (strategy.micro_batches - wanted) % (2 * unit)
-        if count > _WORTH_WHILE * strategy.micro_batches:
+        if count > (_LESS_LIKELY if in_line else _WORTH_WHILE) * strategy.micro_batches:
             return
         yield count
         wanted *= 2
