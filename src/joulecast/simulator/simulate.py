@@ -5,7 +5,9 @@
 gives the step's time, where it goes, and the memory that each device needs.
 """
 
+import gc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -148,6 +150,18 @@ def _kinds(
     return kinds, cuts
 
 
+@contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Look for no cycles among objects: those of a step have none, and the looking takes long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _optimizer_s(graph: ActivityGraph, fleet: Fleet) -> float:
     sizes = fleet.classes.size
     updates = [activity for activity in graph.activities if activity.label == OPTIMIZER]
@@ -277,9 +291,10 @@ def run_prepared(
         network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
         return execute(compiler.compile(micro_batches), network, slowdown)
 
-    timeline, repeats = timed_step(compiler, timed, assumed.folded)
-    activities = compiler.activities
-    by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
+    with _no_cycles():
+        timeline, repeats = timed_step(compiler, timed, assumed.folded)
+        activities = compiler.activities
+        by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
     return Simulation(
         graph=graph,
         strategy=strategy,
