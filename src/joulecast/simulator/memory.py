@@ -59,12 +59,19 @@ def _largest_part(op: Op, name: str, parts: float) -> float:
     return size / math.ceil(size / parts)
 
 
-def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[str, float]:
-    """Bytes that a device holds of each activation that its stage reads or writes."""
+def _sizes(
+    graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int], as_written: bool
+) -> dict[str, float]:
+    """Bytes that a device holds of each activation that its stage reads or writes.
+
+    What is gathered for a product is held whole, or ``as_written``: gathered again for backward.
+    """
     sizes: dict[str, float] = {}
+    written = {access.tensor for item in items for access in item.op.writes}
     for item in items:
         parts = {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
-        for access in (*item.op.reads, *item.op.writes):
+        reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
+        for access in (*reads, *item.op.writes):
             tensor = graph.tensors[access.tensor]
             if tensor.role in ("input", "activation"):
                 size = tensor.bytes * part_of(access, parts)
@@ -75,9 +82,11 @@ def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[
 class _Stage:
     """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
 
-    def __init__(self, graph: OpGraph, program: StageProgram, mesh: dict[str, int]) -> None:
+    def __init__(
+        self, graph: OpGraph, program: StageProgram, mesh: dict[str, int], as_written: bool = False
+    ) -> None:
         self.items = program.items
-        self.sizes = _sizes(graph, program.items, mesh)
+        self.sizes = _sizes(graph, program.items, mesh, as_written)
         self.last_read: dict[str, int] = {}
         self.kept: dict[str, int] = {}
         self.made: dict[str, int] = {}
@@ -172,7 +181,8 @@ def _activations(
 ) -> tuple[float, str]:
     """Most bytes of activations on a device, and the op where."""
     mesh = dict(strategy.mesh)
-    stages = [_Stage(graph, program, mesh) for program in programs]
+    kept = strategy.sequence_parallel
+    stages = [_Stage(graph, program, mesh, kept) for program in programs]
     forward = [stage.forward_peak() for stage in stages]
     backward = [stage.backward_peak() for stage in stages]
     # What is saved for a backward that is split in two is needed until its second half.

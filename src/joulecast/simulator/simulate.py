@@ -25,7 +25,7 @@ from joulecast.simulator.executor import ActivityGraph, Slowdown, Timeline, exec
 from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
-from joulecast.simulator.placement import PlacedOp, place
+from joulecast.simulator.placement import PlacedOp, check_heads, place
 from joulecast.simulator.program import ProgramBuilder, StageProgram, reduction
 from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
 from joulecast.simulator.strategy import Strategy, text_of
@@ -172,7 +172,8 @@ def _check_batch(strategy: Strategy, batch: int) -> int:
     """Samples of one micro-batch over all replicas, from those of a replica's step."""
     if batch < 1 or batch % strategy.micro_batches:
         raise JoulecastError(
-            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches"
+            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
+            f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
         )
     return batch * strategy.replicas // strategy.micro_batches
 
@@ -182,7 +183,7 @@ def placed_programs(
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    builder = ProgramBuilder(graph, placed, strategy.mesh)
+    builder = ProgramBuilder(graph, placed, strategy.mesh, strategy.sequence_parallel)
     return placed, [builder.stage(stage) for stage in range(strategy.stages)]
 
 
@@ -211,6 +212,7 @@ def prepare(
     strategy: Strategy,
     batch: int,
     costs: Costs | None = None,
+    uneven_heads: bool = False,
 ) -> Prepared:
     """Place a strategy and write its programs: all that memory depends on.
 
@@ -223,6 +225,8 @@ def prepare(
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     placed, programs = placed_programs(at_batch, strategy, costs, slowest)
+    if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
+        check_heads(placed, strategy.mesh["tensor"])
     return Prepared(at_batch, placed, programs, topology, costs)
 
 
@@ -249,7 +253,8 @@ def simulate(
             does not fit in memory is no error: see :meth:`Simulation.verdict`.
     """
     assumed = assumptions or Assumptions()
-    ready = prepare(graph, platform, strategy, batch, costs)
+    # The paper's own model splits GPT's 12 heads over 8 devices.
+    ready = prepare(graph, platform, strategy, batch, costs, assumed.mode == "proteus")
     return run_prepared(ready, graph, platform, strategy, assumed)
 
 
