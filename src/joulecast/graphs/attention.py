@@ -9,7 +9,7 @@ code copies q, k and v, whose heads lie side by side, and copies the output back
 from typing import Literal
 
 from joulecast.graphs.network_names import TransformerSize
-from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
+from joulecast.graphs.opgraph import Dim, DimKind, OpGraph
 from joulecast.graphs.sheet import FLOAT_BYTES, MASK_BYTES, Axes, Sheet
 
 Attention = Literal["eager", "fused"]
@@ -22,11 +22,6 @@ def attention_of(graph: OpGraph) -> Attention | None:
     """How a graph computes attention; ``None``: it has none."""
     kinds = {op.kind for op in graph.ops}
     return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
-
-
-def is_core(op: Op) -> bool:
-    """Whether an op is of the core of attention, between the products with weights."""
-    return op.kind == "attention" or op.module.rpartition(".")[2] == CORE
 
 
 def _products(sheet: Sheet, module: str, x: str, size: TransformerSize) -> list[str]:
