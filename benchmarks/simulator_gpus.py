@@ -21,7 +21,7 @@ from joulecast.graphs import kernel_costs
 from joulecast.ground_truth import gpu_steps
 from joulecast.ground_truth.gpu_steps import GpuStep, judged_widths, predicted, read_gpu_steps
 from joulecast.platforms import Platform, find_platform
-from joulecast.report.tables.gpu_steps import gpu_error_table
+from joulecast.report.tables.gpu_steps import choice_table, gpu_error_table
 from joulecast.simulator import interval
 
 JOULES = "joules of an operation"
@@ -97,6 +97,7 @@ def main() -> None:
     if given.rows:
         print(frame.to_string())
     print(gpu_error_table(frame).round(1).to_string())
+    print(choice_table(frame).round(2).drop(columns=["data", "network"]).to_string())
     single = frame[(frame["devices"] == 1) & ~frame["gpu"].str.startswith("mi")]
     errors = 100 * (single["predicted_s"] / single["measured_s"] - 1).abs()
     print("NVIDIA, one GPU:", errors.groupby(single["kind"]).mean().round(1).to_dict())

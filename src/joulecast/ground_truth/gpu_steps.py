@@ -160,6 +160,7 @@ def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "strategy": each.step.strategy,
                 "batch": each.step.batch,
                 "devices": found.strategy.devices,
+                "global_batch": found.batch,
                 "measured_s": each.step.step_s,
                 "predicted_s": found.step_s,
                 "factor": first_factor(found, each.step.step_s),
