@@ -110,10 +110,12 @@ def _masked(sheet: Sheet, core: str, scores: str, size: TransformerSize) -> str:
     axes: Axes = ("query", "key") if _causal(size) else ("key",)
     if "mask" not in sheet.tensors:
         sheet.tensor("mask", [size.sequence] * len(axes), "buffer", MASK_BYTES)
-    scores = sheet.pointwise("mask", f"{core}/mask", scores, ("mask", axes), module=core)
+    scores = sheet.pointwise(
+        "mask", f"{core}/mask", scores, ("mask", axes), module=core, in_next=True
+    )
     if size.family == "opt":
         # Its code also limits them from below.
-        scores = sheet.pointwise("mask", f"{core}/mask#2", scores, module=core)
+        scores = sheet.pointwise("mask", f"{core}/mask#2", scores, module=core, in_next=True)
     return scores
 
 
@@ -137,7 +139,7 @@ def _eager(sheet: Sheet, module: str, qkv: tuple[str, ...], size: TransformerSiz
         module=core,
     )
     if size.family != "opt":
-        scores = sheet.pointwise("scale", f"{core}/scale", scores, module=core)
+        scores = sheet.pointwise("scale", f"{core}/scale", scores, module=core, in_next=True)
     scores = _masked(sheet, core, scores, size)
     shares = sheet.normalised("softmax", f"{core}/softmax", scores, ())
     if size.dropout:
