@@ -1,6 +1,7 @@
 """What strategies of large networks do: repeated micro-batches, chains, sequence parallelism, sharding."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -84,7 +85,7 @@ def test_a_step_of_a_thousand_micro_batches_is_simulated_with_few() -> None:
     assert max(h.end_s for h in happened) == pytest.approx(simulated.step_s)
     # No two pieces of work of a device overlap, also where the period was put in.
     times = sorted((h.start_s, h.end_s) for h in computed)
-    assert all(end <= start + 1e-9 for (_, end), (start, _) in zip(times, times[1:], strict=False))
+    assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(times))
 
 
 def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
@@ -102,8 +103,8 @@ def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
     # Weights of the norms are whole on every device, and their gradients partial sums.
     assert sent["gradients"] == 1
     assert split.memory[0].activations_bytes < plain.memory[0].activations_bytes
-    # Two halves of a sum, but for the gathers of what is kept in shards, which compute hides.
-    assert split.step_s == pytest.approx(plain.step_s, rel=0.05)
+    # What every device did is divided: norms, dropout and the residual sums.
+    assert split.breakdown.computing_s < plain.breakdown.computing_s
 
 
 def test_selective_recomputation_repeats_the_cores_of_attention() -> None:
@@ -131,13 +132,10 @@ def test_full_sharding_gathers_the_next_block_before_it_scatters_gradients() -> 
     simulated = run(chain(4, gradient_bytes=MB), cluster_of(), "dp=4,zero=3")
     sent = [h for h in simulated.happenings() if h.activity.usage is not None]
     backward = [h.activity.label.split()[0] for h in sorted(sent, key=lambda h: h.start_s)][4:]
-    # The first two blocks' weights, then by turns: one communicator, so that they queue.
-    assert (
-        backward
-        == ["gather", "gather", "gradients", "gather", "gradients", "gather"] + ["gradients"] * 2
-    )
+    # Each block's gradients follow the weights of the next, asked for when the block began: they queue.
+    assert backward == [*["gather"] * 3, "gradients", "gather", *["gradients"] * 3]
     ends = sorted((h.start_s, h.end_s) for h in sent)
-    assert all(end <= start + 1e-12 for (_, end), (start, _) in zip(ends, ends[1:], strict=False))
+    assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(ends))
 
 
 @pytest.mark.parametrize(

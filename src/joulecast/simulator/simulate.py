@@ -17,16 +17,18 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
+from joulecast.simulator.activities import ActivityGraph, Slowdown, Timeline
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
-from joulecast.simulator.executor import ActivityGraph, Slowdown, Timeline, execute
+from joulecast.simulator.executor import execute
 from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
+from joulecast.simulator.phase import reduction
 from joulecast.simulator.placement import PlacedOp, check_heads, place
-from joulecast.simulator.program import ProgramBuilder, StageProgram, reduction
+from joulecast.simulator.program import ProgramBuilder, StageProgram
 from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
 from joulecast.simulator.strategy import Strategy, text_of
 from joulecast.simulator.topology import Topology, topology_of

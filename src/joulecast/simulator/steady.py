@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joulecast.graphs.schedules import Piece
+from joulecast.simulator.activities import Activity, ActivityGraph, Timeline
 from joulecast.simulator.chains import link_times
 from joulecast.simulator.compiler import Compiler
-from joulecast.simulator.executor import Activity, ActivityGraph, Timeline
 from joulecast.simulator.lane import Lane
 from joulecast.simulator.strategy import Strategy
 
