@@ -77,7 +77,8 @@ def test_folded_equals_unfolded_with_many_micro_batches(
 def test_a_step_of_a_thousand_micro_batches_is_simulated_with_few() -> None:
     graph = chain(4, gradient_bytes=MB, activation_bytes=1000)
     simulated = run(graph, cluster_of(), "pp=4,dp=2,micro=1000")
-    assert simulated.repeats.times > 900
+    # What is sent through all stages and back returns every fourth micro-batch.
+    assert simulated.repeats.left_out_s > 0.95 * simulated.step_s
     assert len(simulated.activities.activities) < 2000
     happened = list(simulated.happenings())
     computed = [h for h in happened if h.activity.usage is None and 0 in h.activity.devices]
