@@ -2,9 +2,9 @@
 
 ``original_s`` is what the paper's public code took for the same on another machine with 2 cores
 (config/published/proteus.yaml); ``times_faster`` compares with it. A 175B GPT on 512 GPUs, as GPT-3 was
-trained with a batch of 1536, is simulated with 96 and 768 micro-batches and searched; ``times_as_long`` is the
-second over the first, of 8 times as many micro-batches. Every row has a process of its own, so that the memory
-shown is its own; ``seconds`` is the best of three (of one, for searches) and leaves out the imports.
+trained with a batch of 1536, is simulated with 96 and 768 micro-batches and searched; ``times_as_long`` is
+the second over the first, of 8 times as many micro-batches. Every row has a process of its own, so that the
+memory shown is its own; ``seconds`` is the best of three (of one for searches) and leaves out the imports.
 """
 
 import json

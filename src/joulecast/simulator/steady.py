@@ -23,10 +23,10 @@ from joulecast.simulator.strategy import Strategy
 _ALIKE = 1e-10
 """Differences of times, relative to a period, that are rounding."""
 _EARLY = 1e-6
-_WORTH_WHILE = 0.5
+_WORTH_WHILE = 0.6
 """Share of the micro-batches above which all of them are simulated at once."""
-_LESS_LIKELY = 0.25
-"""The same where messages in line meet those between stages: that settles late, or never."""
+_CHEAP = 0.25
+"""Share of them that is tried although it may well be too few, or in vain."""
 
 
 @dataclass(frozen=True)
@@ -237,13 +237,16 @@ def _fewer(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
     interleaved = strategy.schedule == "interleaved"
     unit = strategy.pipeline if interleaved else 1
     full = max(strategy.schedule) if isinstance(strategy.schedule, tuple) else strategy.pipeline
-    short = (3 if interleaved else 1) * full + full // 4 + 6 * unit
-    long = short + 3 * full
-    in_line = strategy.mesh.get("tensor", 1) > 1 and full > 1
-    for wanted, periods in ((short, (unit, 2 * unit)), (long, (unit, 2 * unit, full))):
+    filled = (3 if interleaved else 1) * full
+    tries = [
+        (filled + full // 4 + 6 * unit, (unit, 2 * unit), _CHEAP),
+        (filled + full // 2 + 8 * unit, (unit, 2 * unit), _WORTH_WHILE),
+        (filled + 3 * full + 6 * unit, (unit, 2 * unit, full), _CHEAP),
+    ]
+    for wanted, periods, most in tries:
         # What is left out is a whole number of periods.
         count = wanted + (strategy.micro_batches - wanted) % math.lcm(*periods)
-        if count <= (_LESS_LIKELY if in_line else _WORTH_WHILE) * strategy.micro_batches:
+        if count <= most * strategy.micro_batches:
             yield count, periods
 
 
