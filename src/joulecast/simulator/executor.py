@@ -116,9 +116,8 @@ class _Run:
     def _is_alone(self, activity: int, chain: Chain) -> bool:
         if self.overlaps and self.sending.get(self.activities[activity].devices[0]):
             return False
-        return all(
-            len(self.chains_on[port]) == 1 and not self.network.is_used(port)
-            for port in chain.ports
+        return not any(
+            len(self.chains_on[port]) > 1 or self.network.is_used(port) for port in chain.ports
         )
 
     def _disturb(self, activity: int) -> None:

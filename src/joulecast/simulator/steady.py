@@ -25,6 +25,8 @@ _ALIKE = 1e-10
 _EARLY = 1e-6
 _WORTH_WHILE = 0.6
 """Share of the micro-batches above which all of them are simulated at once."""
+_IN_LINE = 0.45
+"""The same with tensor parallelism."""
 _CHEAP = 0.25
 """Share of them that is tried although it may well be too few, or in vain."""
 
@@ -238,9 +240,11 @@ def _fewer(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
     unit = strategy.pipeline if interleaved else 1
     full = max(strategy.schedule) if isinstance(strategy.schedule, tuple) else strategy.pipeline
     filled = (3 if interleaved else 1) * full
+    # Messages in line meet those between stages, and settle late.
+    likely = _WORTH_WHILE if strategy.mesh.get("tensor", 1) == 1 else _IN_LINE
     tries = [
         (filled + full // 4 + 6 * unit, (unit, 2 * unit), _CHEAP),
-        (filled + full // 2 + 8 * unit, (unit, 2 * unit), _WORTH_WHILE),
+        (filled + full // 2 + 8 * unit, (unit, 2 * unit), likely),
         (filled + 3 * full + 6 * unit, (unit, 2 * unit, full), _CHEAP),
     ]
     for wanted, periods, most in tries:
