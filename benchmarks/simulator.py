@@ -1,8 +1,10 @@
 """What simulating costs: ResNet-50 data parallel by device count, folded and not, and a strategy search.
 
 ``original_s`` is what the paper's public code took for the same on another machine with 2 cores
-(config/published/proteus.yaml); ``times_faster`` compares with it. Every row has a process of its own, so
-that the memory shown is its own; ``seconds`` is the best of three and leaves out the imports.
+(config/published/proteus.yaml); ``times_faster`` compares with it. A 175B GPT on 512 GPUs, as GPT-3 was
+trained with a batch of 1536, is simulated with 96 and 768 micro-batches and searched; ``times_as_long`` is
+the second over the first, of 8 times as many micro-batches. Every row has a process of its own, so that the
+memory shown is its own; ``seconds`` is the best of three (of one for searches) and leaves out the imports.
 """
 
 import json
@@ -14,16 +16,20 @@ from pathlib import Path
 
 from _output import parser, show
 
+from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.shipped_graphs import load
 from joulecast.platforms import read_platform
 from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.simulator.simulate import Assumptions, simulate
-from joulecast.simulator.strategy import Strategy
+from joulecast.simulator.strategy import Strategy, parse_strategy
 from joulecast.simulator.strategy_search import search
+from joulecast.workloads.gpt import GPTSize
 
 _CONFIG = Path(__file__).resolve().parents[1] / "config"
 _FOLDED = (8, 32, 64, 128, 1024, 10000)
 _UNFOLDED = (8, 32, 64, 128, 1024)
+_LARGE = GPTSize(layers=96, hidden=12288, heads=96, vocabulary=51200, positions=2048)
+_LARGE_BATCH = 1536
 
 
 def _simulate(network: str, devices: int, folded: bool) -> dict[str, float]:
@@ -50,6 +56,36 @@ def _search(network: str, devices: int) -> dict[str, float]:
     return {"seconds": seconds, "peak_mib": peak / 1024, "strategies": count}
 
 
+def _large(what: str) -> dict[str, float]:
+    """A 175B GPT on 512 GPUs: one simulation with so many micro-batches, or a search."""
+    from joulecast.graphs.capture import capture_gpt
+
+    platform = read_platform(_CONFIG / "platforms" / "dgx-h100.yaml")
+    graph = capture_gpt(_LARGE, _LARGE.positions, "gpt3-175b")
+    costs = roofline_of(platform, "bf16")
+    strategy = parse_strategy(f"tp=8,dp=2,pp=32,micro={what}") if what != "search" else None
+    told: dict[str, float] = {}
+    seconds = []
+    for _ in range(3 if strategy else 1):
+        start = time.perf_counter()
+        if strategy is None:
+            ranking = search(graph, platform, 512, _LARGE_BATCH, costs)
+            told["strategies"] = len(ranking.feasible) + len(ranking.out_of_memory)
+        else:
+            simulate(graph, platform, strategy, strategy.micro_batches, costs)
+        seconds.append(time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return told | {"seconds": min(seconds), "peak_mib": peak / 1024}
+
+
+def _measured(kind: str, network: str, size: str) -> dict[str, float]:
+    if kind == "large":
+        return _large(size)
+    if kind == "search":
+        return _search(network, int(size))
+    return _simulate(network, int(size), kind == "folded")
+
+
 def _in_a_process(*arguments: str) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", *arguments]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -60,13 +96,7 @@ def main() -> None:
     made.add_argument("--one", nargs=3, help="measure one row here and print it")
     asked = made.parse_args()
     if asked.one:
-        kind, network, size = asked.one
-        told = (
-            _search(network, int(size))
-            if kind == "search"
-            else _simulate(network, int(size), kind == "folded")
-        )
-        print(json.dumps(told))
+        print(json.dumps(_measured(*asked.one)))
         return
     original = read_published_simulators(_CONFIG / "published" / "proteus.yaml").speed_s
     rows = []
@@ -81,6 +111,16 @@ def main() -> None:
     for network in ("resnet50", "vgg19", "gpt2"):
         row = {"what": f"search {network}", "devices": 64, "folded": True}
         rows.append(row | _in_a_process("search", network, "64"))
+    few, many, all_of_them = (
+        _in_a_process("large", "gpt", what) for what in ("96", "768", "search")
+    )
+    many["times_as_long"] = many["seconds"] / few["seconds"]
+    for what, told in (
+        ("96 micro-batches", few),
+        ("768 micro-batches", many),
+        ("search", all_of_them),
+    ):
+        rows.append({"what": f"gpt3-175b {what}", "devices": 512, "folded": True} | told)
     show(rows, asked.json)
 
 

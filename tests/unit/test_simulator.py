@@ -11,8 +11,9 @@ from joulecast.graphs.opgraph import DimKind, OpGraph
 from joulecast.graphs.shipped_graphs import load
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
 from joulecast.platforms import Cluster, Device, Link, Platform
+from joulecast.simulator.activities import Activity, ActivityGraph, Slowdown
 from joulecast.simulator.cutting import even_cut
-from joulecast.simulator.executor import Activity, ActivityGraph, Slowdown, execute
+from joulecast.simulator.executor import execute
 from joulecast.simulator.network import SharedNetwork, fair_rates
 from joulecast.simulator.simulate import Assumptions, Simulation, simulate
 from joulecast.simulator.strategy import Strategy, parse_strategy

@@ -85,7 +85,7 @@ def interleaved_order(devices: int, device: int, micro_batches: int, chunks: int
 def zero_bubble_order(devices: int, device: int, micro_batches: int) -> list[Piece]:
     """Order of a device's work when its backward is split in two (ZB-H1).
 
-    Gradients of weights wait until nothing else is to be done: device ``i`` keeps those of ``i`` micro-batches
+    Gradients of weights wait until nothing else is to do: device ``i`` keeps those of ``i`` micro-batches
     back, and fills with them what is the bubble of 1F1B at the end. With equal times of forward and both
     parts of backward the bubble is a third of that of 1F1B, and no device keeps more than the first does.
     """

@@ -5,19 +5,25 @@ signature. A search asks for the cost of the same few signatures thousands of ti
 """
 
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts
+from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 
 Signature = tuple[object, ...]
 
 
-def _accesses(graph: OpGraph, accesses: tuple[Access, ...], places: dict[str, int]) -> Signature:
+def _accesses(
+    graph: OpGraph, op: Op, accesses: tuple[Access, ...], places: dict[str, int]
+) -> Signature:
     found = []
     for access in accesses:
         tensor = graph.tensors[access.tensor]
         # A tensor that an op reads twice is not two tensors of one shape.
         place = places.setdefault(access.tensor, len(places))
-        found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role))
+        # Gradients of a tensor that several ops read are added up.
+        readers = graph.readers[access.tensor]
+        ends = bool(readers) and (readers[0] is op, readers[-1] is op)
+        found.append((place, access.axes, tensor.shape, tensor.itemsize, tensor.role, ends))
     return tuple(found)
 
 
@@ -27,8 +33,8 @@ def signature_of(graph: OpGraph, op: Op) -> Signature:
     return (
         op.kind,
         op.dims,
-        _accesses(graph, op.reads, places),
-        _accesses(graph, op.writes, places),
+        _accesses(graph, op, op.reads, places),
+        _accesses(graph, op, op.writes, places),
         repr(op.attributes),
     )
 
@@ -42,6 +48,13 @@ class RememberedCosts:
         # A graph holds a dict and has no hash of its own; what is numbered is its tuple of ops.
         self._of_graph: dict[int, tuple[OpGraph, dict[str, int]]] = {}
         self._known: dict[tuple[object, ...], Cost] = {}
+        self._passing: dict[float, RememberedCosts] = {0.0: self}
+
+    def passing(self, passes: float) -> "RememberedCosts":
+        """The costs with so many passes over the gradients of weights, remembered too."""
+        if passes not in self._passing:
+            self._passing[passes] = RememberedCosts(with_gradient_passes(self.costs, passes))
+        return self._passing[passes]
 
     def number(self, graph: OpGraph, op: Op) -> int:
         """A number that ops of the same signature share."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.simulator.activities import ActivityGraph, Timeline
 from joulecast.simulator.chains import Chain, Passed
-from joulecast.simulator.executor import ActivityGraph, Timeline
 from joulecast.simulator.steady import NONE_LEFT_OUT, Repeats
 
 Intervals = NDArray[np.float64]

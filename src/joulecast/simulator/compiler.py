@@ -12,11 +12,12 @@ from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.schedules import Piece
+from joulecast.simulator.activities import Activity, ActivityGraph
 from joulecast.simulator.alike import remembered
-from joulecast.simulator.executor import Activity, ActivityGraph
 from joulecast.simulator.fleet import Fleet, uneven
 from joulecast.simulator.lane import Lane, Run
-from joulecast.simulator.program import Message, Phase, StageProgram, Step, WeightGradient
+from joulecast.simulator.phase import Message, Phase, Step, WeightGradient
+from joulecast.simulator.program import StageProgram
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
 from joulecast.simulator.split_backward import weights_share

@@ -67,6 +67,12 @@ def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
     return [float(size) for size in accumulate(change[:-1])]
 
 
+def _stages(strategy: Strategy) -> str:
+    if strategy.virtual == 1:
+        return f"{strategy.stages} pipeline stages"
+    return f"{strategy.pipeline} x {strategy.virtual} (pp x virtual) = {strategy.stages} stages"
+
+
 def cut_stages(
     graph: OpGraph,
     placed: list[dict[str, str]],
@@ -92,7 +98,7 @@ def cut_stages(
         blocks = [[i] for i in range(len(graph.ops))]
     if len(blocks) < strategy.stages:
         raise JoulecastError(
-            f"strategy: {strategy.stages} pipeline stages, but {graph.name} has {len(blocks)} ops"
+            f"strategy: {_stages(strategy)}, but {graph.name} has {len(blocks)} ops"
         )
     # What crosses a cut is sent forward, and its gradient back.
     replicas = strategy.replicas

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Piece
+from joulecast.simulator.activities import Activity
 from joulecast.simulator.chains import Chain, Link
-from joulecast.simulator.executor import Activity
-from joulecast.simulator.program import Key, Message, Phase, Step, reduction
+from joulecast.simulator.phase import Key, Message, Phase, Step, reduction
 from joulecast.simulator.segments import Bucket, Segment, chained
 
 if TYPE_CHECKING:

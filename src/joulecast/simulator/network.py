@@ -71,6 +71,8 @@ class SharedNetwork:
         """False: every flow has the network for itself (an ablation)."""
         self._flows: dict[int, Usage] = {}
         self._on_port: dict[int, set[int]] = {}
+        self._alone: dict[int, float] = {}
+        """Rates of usages that meet no other; they live as long as their activities."""
         self._known: dict[tuple[int, ...], dict[int, float]] = {}
         """Rates that were worked out before, by which usages meet; a step repeats itself."""
 
@@ -79,6 +81,12 @@ class SharedNetwork:
         self._flows[flow] = usage
         for port in usage:
             self._on_port.setdefault(port, set()).add(flow)
+
+    def _rate_alone(self, usage: Usage) -> float:
+        rate = self._alone.get(id(usage))
+        if rate is None:
+            rate = self._alone[id(usage)] = alone(usage, self.capacity)
+        return rate
 
     def is_used(self, port: int) -> bool:
         """Whether any flow crosses a port."""
@@ -109,7 +117,8 @@ class SharedNetwork:
                 if len(others) > 1:
                     waiting += [other for other in others if other not in reached]
         if len(reached) == 1:
-            return fair_rates(reached, self.capacity)
+            ((flow, usage),) = reached.items()
+            return {flow: self._rate_alone(usage)}
         # Flows that use the same ports alike have the same rate; usages live as long as their activities.
         met = tuple(sorted(id(usage) for usage in reached.values()))
         if met not in self._known:

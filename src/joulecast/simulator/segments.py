@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from joulecast.simulator.program import Key, Message, Phase, Step, WeightGradient
+from joulecast.simulator.phase import Key, Message, Phase, Step, WeightGradient
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET
 
 

@@ -16,21 +16,22 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.graphs.attention import attention_of
 from joulecast.graphs.costs import Costs, roofline_of
-from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
+from joulecast.simulator.activities import ActivityGraph, Slowdown, Timeline
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
-from joulecast.simulator.executor import ActivityGraph, Slowdown, Timeline, execute
+from joulecast.simulator.executor import execute
 from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.interval import rests_on, step_interval
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
+from joulecast.simulator.phase import reduction
 from joulecast.simulator.placement import PlacedOp, check_heads, place
-from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram, reduction
+from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram
 from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
 from joulecast.simulator.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulator.topology import Topology, topology_of
@@ -249,8 +250,7 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = with_gradient_passes(costs or roofline_of(platform), gradient_passes(strategy))
-    costs = remembered(costs)
+    costs = remembered(costs or roofline_of(platform)).passing(gradient_passes(strategy))
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram

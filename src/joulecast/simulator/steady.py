@@ -9,26 +9,26 @@ so that the periods that were left out pass as these did, and what follows them 
 such periods are found, all micro-batches are simulated.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from joulecast.graphs.schedules import Piece
+from joulecast.simulator.activities import Activity, ActivityGraph, Timeline
 from joulecast.simulator.chains import link_times
 from joulecast.simulator.compiler import Compiler
-from joulecast.simulator.executor import Activity, ActivityGraph, Timeline
 from joulecast.simulator.lane import Lane
 from joulecast.simulator.strategy import Strategy
 
 _ALIKE = 1e-10
 """Differences of times, relative to a period, that are rounding."""
 _EARLY = 1e-6
-_WORTH_WHILE = 0.5
+_WORTH_WHILE = 0.6
 """Share of the micro-batches above which all of them are simulated at once."""
-_LESS_LIKELY = 0.2
-"""The same where messages in line meet those between stages: that settles late, or never."""
-_TRIES = 2
-_LONGEST = 4
-"""Micro-batches (or groups of them, where the schedule is interleaved) of the longest period looked for."""
+_IN_LINE = 0.45
+"""The same with tensor parallelism."""
+_CHEAP = 0.25
+"""Share of them that is tried although it may well be too few, or in vain."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def find_repeats(
     whole: Sequence[Sequence[Piece]],
     timeline: Timeline,
     left_out: int,
-    unit: int,
+    periods: Sequence[int],
 ) -> Repeats | None:
     """The period of a step that was simulated with fewer micro-batches; ``None`` if none is proved.
 
@@ -194,7 +194,7 @@ def find_repeats(
         whole: the work of each lane in the whole step.
         timeline: of the simulation.
         left_out: micro-batches that it lacks.
-        unit: micro-batches that a period has at least: a group, where the schedule is interleaved.
+        periods: micro-batches of the periods that are looked for.
     """
     tried = [_Tried(lane, work, timeline) for lane, work in zip(lanes, whole, strict=True)]
     limit = min(lane.agrees_until() for lane in tried)
@@ -204,7 +204,8 @@ def find_repeats(
         for piece, activities in zip(leader.pieces, leader.activities, strict=True)
         if piece.phase == "forward" and piece.chunk == 0
     }
-    for shift in range(unit, _LONGEST * unit + 1, unit):
+    latest = max(piece.micro_batch for piece in forwards)
+    for shift in periods:
         if left_out % shift:
             continue
         # The last period that ends while all is as in the whole step has had most time to settle.
@@ -222,26 +223,35 @@ def find_repeats(
                 for lane, step in zip(tried, steps, strict=True)
             ):
                 return Repeats(start, stop, times)
-            if piece.micro_batch + 4 * unit < max(p.micro_batch for p in forwards):
+            if piece.micro_batch + 3 * shift + periods[0] < latest:
                 break
     return None
 
 
-def _fewer(strategy: Strategy) -> Iterator[int]:
-    """Numbers of micro-batches to try in place of all of them, from few to about half."""
+def _fewer(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Numbers of micro-batches to try in place of all of them, and the periods to look for in each.
+
+    A full pipeline repeats itself from one micro-batch to the next, or, where messages hold it up on their
+    way through all stages and back, every so many micro-batches as there are stages.
+    """
     if strategy.schedule == "gpipe":
         return
-    unit = strategy.pipeline if strategy.schedule == "interleaved" else 1
+    interleaved = strategy.schedule == "interleaved"
+    unit = strategy.pipeline if interleaved else 1
     full = max(strategy.schedule) if isinstance(strategy.schedule, tuple) else strategy.pipeline
-    wanted = (3 if strategy.schedule == "interleaved" else 1) * full + full // 4 + 6 * unit
-    in_line = strategy.mesh.get("tensor", 1) > 1 and full > 1
-    for _ in range(_TRIES):
-        # What is left out is a whole number of periods of one or of two.
-        count = wanted + (strategy.micro_batches - wanted) % (2 * unit)
-        if count > (_LESS_LIKELY if in_line else _WORTH_WHILE) * strategy.micro_batches:
-            return
-        yield count
-        wanted *= 2
+    filled = (3 if interleaved else 1) * full
+    # Messages in line meet those between stages, and settle late.
+    likely = _WORTH_WHILE if strategy.mesh.get("tensor", 1) == 1 else _IN_LINE
+    tries = [
+        (filled + full // 4 + 6 * unit, (unit, 2 * unit), _CHEAP),
+        (filled + full // 2 + 8 * unit, (unit, 2 * unit), likely),
+        (filled + 3 * full + 6 * unit, (unit, 2 * unit, full), _CHEAP),
+    ]
+    for wanted, periods, most in tries:
+        # What is left out is a whole number of periods.
+        count = wanted + (strategy.micro_batches - wanted) % math.lcm(*periods)
+        if count <= most * strategy.micro_batches:
+            yield count, periods
 
 
 def timed_step(
@@ -255,12 +265,11 @@ def timed_step(
         folded: whether any may be left out.
     """
     strategy = compiler.strategy
-    unit = strategy.pipeline if strategy.schedule == "interleaved" else 1
-    for count in _fewer(strategy) if folded else ():
+    for count, periods in _fewer(strategy) if folded else ():
         timeline = timed(count)
         whole = [compiler.work(lane.device, strategy.micro_batches) for lane in compiler.lanes]
         left_out = strategy.micro_batches - count
-        repeats = find_repeats(compiler.lanes, whole, timeline, left_out, unit)
+        repeats = find_repeats(compiler.lanes, whole, timeline, left_out, periods)
         if repeats is not None:
             return timeline, repeats
     return timed(strategy.micro_batches), NONE_LEFT_OUT

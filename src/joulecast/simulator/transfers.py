@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from joulecast.platforms import Cluster, Ring
+from joulecast.simulator.activities import Activity
 from joulecast.simulator.collectives import (
     Algorithm,
     Kind,
@@ -19,7 +20,6 @@ from joulecast.simulator.collectives import (
     sent_share,
     steps_of,
 )
-from joulecast.simulator.executor import Activity
 from joulecast.simulator.fleet import Fleet
 from joulecast.simulator.folding import Ints, scrambled, signatures, summed_by
 from joulecast.simulator.network import Usage

@@ -1,0 +1,198 @@
+"""What strategies of large networks do: repeated micro-batches, chains, sequence parallelism, sharding."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_simulator import MB, chain, cluster_of, run
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.shipped_graphs import load
+from joulecast.simulator.attention import attention_cores
+from joulecast.simulator.simulate import Assumptions, Simulation, simulate
+from joulecast.simulator.strategy import parse_strategy, text_of
+from joulecast.simulator.strategy_search import search
+
+PARTS = ("computing_s", "exposed_communication_s", "bubble_s", "communication_s")
+
+
+def counted(simulation: Simulation, device: int = 0) -> Counter[str]:
+    """Transfers of a class by the first word of their label."""
+    tasks = [happening.activity for happening in simulation.happenings()]
+    return Counter(
+        task.label.split()[0] for task in tasks if task.usage is not None and device in task.devices
+    )
+
+
+@settings(max_examples=30)
+@given(
+    network=st.sampled_from(["gpt2", "vit_b", "vgg16"]),
+    mesh=st.sampled_from(["dp=2", "tp=4", "dp=2,tp=2", "pp=2,tp=2", "pp=2,dp=2,tp=2", "pp=4"]),
+    micro=st.sampled_from([1, 4, 24, 40]),
+    rest=st.sampled_from(
+        ["", ",recompute", ",recompute=selective", ",zero=2", ",zero=3,scatter=once", ",no-overlap"]
+    ),
+    schedule=st.sampled_from(["1f1b", "gpipe", "zb-h1", "interleaved"]),
+    per_node=st.sampled_from([2, 4, 8]),
+    gamma=st.sampled_from([0.0, 0.3]),
+    slow=st.booleans(),
+)
+def test_folded_equals_unfolded_with_many_micro_batches(
+    network: str,
+    mesh: str,
+    micro: int,
+    rest: str,
+    schedule: str,
+    per_node: int,
+    gamma: float,
+    slow: bool,
+) -> None:
+    if schedule == "interleaved" and ("pp" not in mesh or micro == 1):
+        schedule = "1f1b"
+    strategy = parse_strategy(f"{mesh},micro={micro},schedule={schedule}{rest}")
+    stragglers = {strategy.devices - 1: 1.3} if slow else {}
+    platform = cluster_of(per_node, inside=2e10, nic=4e9, gamma=gamma)
+    folded, unfolded = (
+        simulate(
+            load(network),
+            platform,
+            strategy,
+            micro,
+            assumptions=Assumptions(stragglers=stragglers, folded=folded),
+        )
+        for folded in (True, False)
+    )
+    assert folded.step_s == pytest.approx(unfolded.step_s, rel=1e-9)
+    for name in PARTS:
+        ours, theirs = getattr(folded.breakdown, name), getattr(unfolded.breakdown, name)
+        assert ours == pytest.approx(theirs, rel=1e-7, abs=1e-9 * unfolded.step_s)
+    assert folded.optimizer_s == pytest.approx(unfolded.optimizer_s, rel=1e-9)
+    for number in range(folded.fleet.classes.count):
+        first = int(folded.fleet.classes.first[number])
+        assert counted(folded, number) == counted(unfolded, first)
+
+
+def test_a_step_of_a_thousand_micro_batches_is_simulated_with_few() -> None:
+    graph = chain(4, gradient_bytes=MB, activation_bytes=1000)
+    simulated = run(graph, cluster_of(), "pp=4,dp=2,micro=1000")
+    # What is sent through all stages and back returns every fourth micro-batch.
+    assert simulated.repeats.left_out_s > 0.95 * simulated.step_s
+    assert len(simulated.activities.activities) < 2000
+    happened = list(simulated.happenings())
+    computed = [h for h in happened if h.activity.usage is None and 0 in h.activity.devices]
+    assert len([h for h in computed if h.activity.label != "optimizer"]) == 2 * 1000
+    assert max(h.end_s for h in happened) == pytest.approx(simulated.step_s)
+    # No two pieces of work of a device overlap, also where the period was put in.
+    times = sorted((h.start_s, h.end_s) for h in computed)
+    assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(times))
+
+
+def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
+    plain, split = (
+        simulate(load("gpt2"), cluster_of(per_node=4), parse_strategy(text), 2)
+        for text in ("tp=4", "tp=4,sp")
+    )
+    sums = counted(plain)["all_reduce"]
+    assert sums == 12 * 4 + 2
+    # The sum over the output layer's classes has no sequence; every other one is a scatter and a gather.
+    sent = counted(split)
+    assert sent["reduce_scatter"] == sums
+    # What was gathered forward is gathered again backward, for the gradients of weights.
+    assert sent["all_gather"] == sums + sums // 2
+    # Weights of the norms are whole on every device, and their gradients partial sums.
+    assert sent["gradients"] == 1
+    assert split.memory[0].activations_bytes < plain.memory[0].activations_bytes
+    # What every device did is divided: norms, dropout and the residual sums.
+    assert split.breakdown.computing_s < plain.breakdown.computing_s
+
+
+def test_selective_recomputation_repeats_the_cores_of_attention() -> None:
+    graph = load("gpt2")
+    cores = attention_cores(graph)
+    assert {op.kind for op in graph.ops if op.name in cores} == {"attention"}
+    assert len(set(cores.values())) == len(cores) == 12
+    computing = [
+        simulate(graph, cluster_of(), parse_strategy(text), 2).breakdown.computing_s
+        for text in ("dp=1", "recompute=selective", "recompute=full", "recompute")
+    ]
+    assert computing[0] < computing[1] < computing[2] == computing[3]
+
+
+def test_a_tied_embedding_is_gathered_once_a_pass() -> None:
+    graph = load("gpt2")
+    simulated = simulate(graph, cluster_of(), parse_strategy("dp=4,zero=3"), 1)
+    tasks = [h.activity for h in simulated.happenings()]
+    gathered = sum(t.work for t in tasks if t.label.startswith("gather weights"))
+    whole = sum(tensor.bytes for tensor in graph.parameters)
+    assert gathered == pytest.approx(2 * whole * 3 / 4)
+
+
+def test_full_sharding_gathers_the_next_block_before_it_scatters_gradients() -> None:
+    simulated = run(chain(4, gradient_bytes=MB), cluster_of(), "dp=4,zero=3")
+    sent = [h for h in simulated.happenings() if h.activity.usage is not None]
+    backward = [h.activity.label.split()[0] for h in sorted(sent, key=lambda h: h.start_s)][4:]
+    # Each block's gradients follow the weights of the next, asked for when the block began: they queue.
+    assert backward == [*["gather"] * 3, "gradients", "gather", *["gradients"] * 3]
+    ends = sorted((h.start_s, h.end_s) for h in sent)
+    assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(ends))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dp=16,zero=3,shard=8",
+        "pp=4,micro=8,schedule=interleaved,virtual=2",
+        "pp=4,micro=8,schedule=zb-h1,zero=2,dp=2,scatter=once",
+        "tp=4,recompute=selective,sp",
+    ],
+)
+def test_a_strategy_is_its_text(text: str) -> None:
+    assert parse_strategy(text_of(parse_strategy(text))) == parse_strategy(text)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ("pp=4,micro=6,interleaved=2", "micro=6 is no multiple of the pp=4 stages"),
+        ("pp=2,micro=2,virtual=2", "`interleaved` takes two stages and virtual=2 at least"),
+        ("micro=2,interleaved=2", "on 1 pipeline stages: `interleaved` takes two stages"),
+        ("dp=6,zero=3,shard=4", "shard=4 does not divide the dp=6 replicas"),
+        ("dp=8,shard=4", "shard=4 is for sharded training state; add zero=1, 2 or 3"),
+        ("dp=2,recompute=some", "`recompute=some` is not known"),
+        ("dp=2,zero=2,scatter=twice", "scatter"),
+    ],
+)
+def test_lines_that_do_not_go_together(strategy: str, message: str) -> None:
+    with pytest.raises(JoulecastError, match=message):
+        parse_strategy(strategy)
+
+
+@pytest.mark.parametrize(
+    ("network", "strategy", "batch", "message"),
+    [
+        ("gpt2", "tp=8", 8, "tp=8 does not divide the 12 heads of `blocks.0.attention/attention`"),
+        ("vit_b", "tp=4,sp", 8, "sp: tp=4 does not divide the sequence of 197"),
+        ("vgg16", "tp=4,sp", 8, "sp: vgg16 has no op with a sequence to split"),
+        ("gpt2", "dp=2,micro=3", 8, r"micro=3\); take a number that divides the 8 samples"),
+        ("vgg16", "pp=8,micro=8,interleaved=9", 8, "8 x 9 .* = 72 stages, but vgg16 has"),
+    ],
+)
+def test_what_does_not_divide_is_named(
+    network: str, strategy: str, batch: int, message: str
+) -> None:
+    with pytest.raises(JoulecastError, match=message):
+        simulate(load(network), cluster_of(8), parse_strategy(strategy), batch)
+
+
+def test_a_search_adds_gradients_up_only_as_often_as_memory_needs() -> None:
+    graph = load("vgg16")
+    one = simulate(graph, cluster_of(), parse_strategy("dp=2"), 32).peak_memory_bytes
+    ranking = search(graph, cluster_of(memory=0.8 * one), 2, 64)
+    found = {text_of(simulation.strategy) for simulation in ranking.feasible}
+    assert "dp=2,micro=2" in found
+    assert not {"dp=2", "dp=2,micro=4"} & found
+    assert "dp=2" in {
+        text_of(s.strategy) for s in search(graph, cluster_of(memory=1.1 * one), 2, 64).feasible
+    }
