@@ -74,7 +74,7 @@ def simulate(
     Raises:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
-    from joulecast.energy.strategy_energy import priced
+    from joulecast.energy.strategy_energy import fit_in, priced
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
     from joulecast.planning.simulator_inputs import platform_and_costs
@@ -111,7 +111,7 @@ def simulate(
                 training=training,
             ),
         )
-        result = simulation.as_json() | priced(simulation, path(fits))
+        result = simulation.as_json() | priced(simulation, fit_in(path(fits)))
     if trace is not None:
         write_trace(simulation, Path(trace))
     return result | {"explanation": in_words(simulation)} if explain else result

@@ -1,6 +1,6 @@
 """Platforms: the facts of a node type, by file or by the name of its GPU."""
 
-from joulecast.platforms.gpus import gpu_names
+from joulecast.platforms.gpus import gpu_in, gpu_names, is_gpu_platform, same_hardware
 from joulecast.platforms.platform import (
     Architecture,
     Cluster,
@@ -22,8 +22,11 @@ __all__ = [
     "Platform",
     "Ring",
     "find_platform",
+    "gpu_in",
     "gpu_names",
+    "is_gpu_platform",
     "platform_file",
     "read_platform",
     "recorded_for",
+    "same_hardware",
 ]
