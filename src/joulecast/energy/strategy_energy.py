@@ -181,10 +181,16 @@ def _hardware(platform: Platform) -> str:
     return gpu_in(device) or gpu_in(platform.name) or platform.name
 
 
-def _used(devices: int, per_node: int) -> list[int]:
+def _used(simulation: Simulation) -> list[int]:
     """Devices in use of each node."""
-    full, rest = divmod(devices, per_node)
+    per_node = simulation.platform.require_cluster().devices_per_node
+    full, rest = divmod(simulation.strategy.devices, per_node)
     return [per_node] * full + [rest] * bool(rest)
+
+
+def nodes_of(simulation: Simulation) -> int:
+    """Nodes that a simulated step takes, each whole."""
+    return len(_used(simulation))
 
 
 def _widths(simulation: Simulation) -> tuple[float, float] | None:
@@ -219,7 +225,7 @@ def _with_interval(
 
 def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
     """Joules of a step on nodes of a metered type."""
-    platform, devices = simulation.platform, simulation.strategy.devices
+    platform = simulation.platform
     per_node = platform.require_cluster().devices_per_node
     if node.gpus is not None and per_node != node.gpus:
         why = (
@@ -229,7 +235,7 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
         return StepEnergy(None, None, why)
     step_s = simulation.step_s
     share = simulation.breakdown.computing_s / step_s
-    power = node.power(_used(devices, per_node), min(1.0, max(0.0, share)), per_node)
+    power = node.power(_used(simulation), min(1.0, max(0.0, share)), per_node)
     energy = StepEnergy(
         power.watts * step_s, node.energy_source, power_w=power.watts, rests_on=power.rests_on
     )
@@ -251,7 +257,6 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
         fit: of metered runs on the same hardware; by default the metered runs that are shipped.
     """
     platform = simulation.platform
-    per_node = platform.require_cluster().devices_per_node
     if fit is None:
         node = _of_hardware(shipped_nodes(), platform)
         if node is not None:
@@ -265,7 +270,7 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
     node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
     if node is not None:
         return _node_energy(simulation, node)
-    nodes = len(_used(simulation.strategy.devices, per_node))
+    nodes = nodes_of(simulation)
     by_name = platform.name in set(fit.observations["platform"])
     called = platform.name if by_name else _hardware(platform)
     energy = step_energy(fit, called, stage_times(simulation, fit), nodes, platform.hosts)
