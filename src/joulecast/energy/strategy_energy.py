@@ -23,8 +23,8 @@ from joulecast.simulator.interval import step_interval
 from joulecast.simulator.simulate import Simulation
 
 _OWN_RUNS = (
-    "import power logs (`joulecast import mlperf`), fit them (`joulecast.fit([...]).save('fits')`), "
-    "and give --fits fits"
+    "import power logs (`joulecast import mlperf`), `joulecast.fit(['records']).save('fits')`, "
+    "and --fits fits"
 )
 _OF_POWER_ALONE = (
     "the interval of the joules is of the power alone: none of the step's time is known"
@@ -244,10 +244,12 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
 
 
 def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNode | None:
-    """The metered node type of a platform: of its very name, else of the same hardware."""
+    """The metered node type of a platform: of its very name, else of the same hardware; of several one with
+    nodes of that size, then the one with most runs."""
     named = [node for node in nodes if node.platform == platform.name]
     alike = [node for node in nodes if same_hardware(node.platform, _hardware(platform))]
-    return next(iter(named or alike), None)
+    per_node = platform.require_cluster().devices_per_node
+    return max(named or alike, key=lambda n: (n.gpus in (None, per_node), n.runs), default=None)
 
 
 def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
@@ -263,7 +265,7 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
             return _node_energy(simulation, node)
         why = (
             f"no metered run of {platform.name} is known; there are some of "
-            f"{known_nodes(shipped_nodes())}; to price by your own: {_OWN_RUNS}"
+            f"{known_nodes(shipped_nodes())}; to use your own: {_OWN_RUNS}"
         )
         return StepEnergy(None, None, why)
     phases = fit.mc2.get("phases")
