@@ -119,7 +119,7 @@ def test_zero_bubble_leaves_a_third_of_the_bubble(stages: int, micro: int) -> No
 
 def _sent(simulation: Simulation, label: str) -> float:
     """Bytes that a device sends in messages of a label."""
-    tasks = simulation.activities.activities
+    tasks = [happening.activity for happening in simulation.happenings()]
     return sum(task.work for task in tasks if task.label.startswith(label))
 
 
@@ -464,7 +464,8 @@ def test_tied_weights_of_two_stages_are_exchanged() -> None:
 def test_megatron_on_gpt2_sums_twice_a_block_and_direction() -> None:
     graph = load("gpt2")
     simulated = simulate(graph, cluster_of(per_node=4), parse_strategy("tp=4"), 2)
-    sums = [t for t in simulated.activities.activities if t.label.startswith("all_reduce")]
+    tasks = [happening.activity for happening in simulated.happenings()]
+    sums = [t for t in tasks if t.label.startswith("all_reduce")]
     # 2 in forward and 2 in backward of each of 12 blocks, the embedding's, and the output layer's.
     assert len(sums) == 12 * 4 + 2
     assert not [t for t in simulated.activities.activities if "gather" in t.label]

@@ -20,6 +20,11 @@ TRAINING = (
     if CONFIG.simulator.real_training
     else Kept([], None)
 )
+GPU_STEPS = (
+    kept(PROJECT / CONFIG.simulator.gpu_steps)
+    if CONFIG.simulator.gpu_steps
+    else Kept([], None)
+)
 FORECAST_ON = kept(PLATFORM_FILES)
 HC2 = kept(platform_file("hc2", PLATFORMS))
 PROTEUS = PAPERS["proteus"]
@@ -117,6 +122,22 @@ rule judge_simulator:
         "../scripts/judge_simulator.py"
 
 
+rule judge_on_gpus:
+    input:
+        steps=GPU_STEPS.files,
+    output:
+        judged=f"{RESULTS}/simulator/judged_on_gpus.parquet",
+    log:
+        f"{RESULTS}/logs/judge-on-gpus.log",
+    threads: 1
+    resources:
+        machine=1,  # as capture_graph
+    params:
+        version=GPU_STEPS.version,
+    script:
+        "../scripts/judge_on_gpus.py"
+
+
 rule scaling_forecast:
     input:
         fits=rules.fit.output.fits,
@@ -143,6 +164,7 @@ rule scaling_forecast:
 rule simulator_report:
     input:
         judged=rules.judge_simulator.output.judged,
+        on_gpus=rules.judge_on_gpus.output.judged if CONFIG.simulator.gpu_steps else [],
         forecast=rules.scaling_forecast.output.forecast,
         published=PROTEUS.files,
         platform=HC2.files,
@@ -155,7 +177,8 @@ rule simulator_report:
                 "simulator_ablation",
                 "simulator_speed",
                 "scaling_forecast",
-            ],
+            ]
+            + ["simulator_real_gpus", "simulator_choice"] * bool(CONFIG.simulator.gpu_steps),
         ),
         figures=figures(
             "Simulator",

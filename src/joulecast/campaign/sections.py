@@ -67,6 +67,11 @@ class SimulatorSection(Section):
         description="Measured steps of real training on two ranks, to judge the simulator on too; "
         "the rule measure_real_training writes new ones to real-training below results. null: none.",
     )
+    gpu_steps: str | None = Field(
+        "recorded/training-steps",
+        description="Steps of large networks that others measured on GPUs, to judge the simulator on too. "
+        "null: none.",
+    )
     profile_ops: bool = Field(
         True, description="Measure what every op of the networks costs on this machine."
     )
@@ -98,7 +103,7 @@ class SimulatorSection(Section):
     def _names(cls, names: list[str]) -> list[str]:
         return [simple_name(name) for name in names]
 
-    @field_validator("emulated_network", "real_training")
+    @field_validator("emulated_network", "real_training", "gpu_steps")
     @classmethod
     def _plain(cls, path: str | None) -> str | None:
         return path if path is None else plain_path(path)

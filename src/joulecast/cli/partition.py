@@ -83,8 +83,17 @@ def partition(
 
 
 def profile(
-    network: Annotated[str, typer.Argument(help="Of the campaign's networks, as resnet50.")],
-    out: Annotated[Path, typer.Argument(help="JSON file to write.")],
+    network: Annotated[
+        str | None, typer.Argument(help="Of the campaign's networks, as resnet50.")
+    ] = None,
+    out: Annotated[Path | None, typer.Argument(help="File to write.")] = None,
+    device: Annotated[
+        bool,
+        typer.Option(
+            "--device",
+            help="Measure the GPU instead: a platform file for the simulator, in a minute.",
+        ),
+    ] = False,
     batch: Annotated[int, typer.Option(help="Samples of a step.")] = 4,
     image_size: Annotated[
         int | None, typer.Option(help="Pixels of a side; by default as trained.")
@@ -92,9 +101,29 @@ def profile(
     classes: Annotated[int, typer.Option(help="Of the data set.")] = 1000,
     passes: Annotated[int, typer.Option(help="Timed passes; one before them is dropped.")] = 5,
 ) -> None:
-    """Measure every task of a network on one core: a graph that can be partitioned."""
+    """Measure every task of a network on one core: a graph that can be partitioned. Or measure a GPU."""
+    if device:
+        if network is None or out is not None:
+            raise JoulecastError("profile --device: give the file to write, as my-gpu.yaml")
+        _profile_device(Path(network))
+        return
+    if network is None or out is None:
+        raise JoulecastError(
+            "profile: give a network and the file to write, as resnet50 resnet50.json; or --device and a file"
+        )
     from joulecast.graphs.measure_tasks import measure_tasks
 
     measured = measure_tasks(network, batch, image_size, classes, passes)
     measured.write(out)
     typer.echo(f"{out}: {len(measured.tasks)} tasks, {measured.work_us / 1e6:.3f} s a step")
+
+
+def _profile_device(out: Path) -> None:
+    from joulecast.graphs.measure_device import measure_device, write_device
+
+    measured = measure_device()
+    write_device(measured, out)
+    rates = ", ".join(f"{p} {rate / 1e12:.1f} TFLOP/s" for p, rate in measured.flops.items())
+    typer.echo(
+        f"{out}: {measured.name}: {rates}, memory {measured.bytes_per_s / 1e9:.0f} GB/s (measured)"
+    )

@@ -9,7 +9,7 @@ code copies q, k and v, whose heads lie side by side, and copies the output back
 from typing import Literal
 
 from joulecast.graphs.network_names import TransformerSize
-from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
+from joulecast.graphs.opgraph import Dim, DimKind, OpGraph
 from joulecast.graphs.sheet import FLOAT_BYTES, MASK_BYTES, Axes, Sheet
 
 Attention = Literal["eager", "fused"]
@@ -22,11 +22,6 @@ def attention_of(graph: OpGraph) -> Attention | None:
     """How a graph computes attention; ``None``: it has none."""
     kinds = {op.kind for op in graph.ops}
     return "fused" if "attention" in kinds else "eager" if "matmul" in kinds else None
-
-
-def is_core(op: Op) -> bool:
-    """Whether an op is of the core of attention, between the products with weights."""
-    return op.kind == "attention" or op.module.rpartition(".")[2] == CORE
 
 
 def _products(sheet: Sheet, module: str, x: str, size: TransformerSize) -> list[str]:
@@ -115,10 +110,12 @@ def _masked(sheet: Sheet, core: str, scores: str, size: TransformerSize) -> str:
     axes: Axes = ("query", "key") if _causal(size) else ("key",)
     if "mask" not in sheet.tensors:
         sheet.tensor("mask", [size.sequence] * len(axes), "buffer", MASK_BYTES)
-    scores = sheet.pointwise("mask", f"{core}/mask", scores, ("mask", axes), module=core)
+    scores = sheet.pointwise(
+        "mask", f"{core}/mask", scores, ("mask", axes), module=core, in_next=True
+    )
     if size.family == "opt":
         # Its code also limits them from below.
-        scores = sheet.pointwise("mask", f"{core}/mask#2", scores, module=core)
+        scores = sheet.pointwise("mask", f"{core}/mask#2", scores, module=core, in_next=True)
     return scores
 
 
@@ -142,7 +139,7 @@ def _eager(sheet: Sheet, module: str, qkv: tuple[str, ...], size: TransformerSiz
         module=core,
     )
     if size.family != "opt":
-        scores = sheet.pointwise("scale", f"{core}/scale", scores, module=core)
+        scores = sheet.pointwise("scale", f"{core}/scale", scores, module=core, in_next=True)
     scores = _masked(sheet, core, scores, size)
     shares = sheet.normalised("softmax", f"{core}/softmax", scores, ())
     if size.dropout:

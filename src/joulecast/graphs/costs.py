@@ -78,6 +78,9 @@ def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
         direction: forward, or backward for the gradients of all that it reads but network inputs.
     """
     family = KINDS[op.kind]
+    if op.attributes.get("in_next"):
+        # It runs inside the kernel behind it.
+        return Work(0.0, 0.0)
     if op.kind == "attention":
         return _attention_work(graph, op, parts, direction)
     if family == "matmul":

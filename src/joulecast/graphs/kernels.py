@@ -212,12 +212,14 @@ def kernels_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> li
         parts: into how many parts its dims are split.
         direction: forward, or backward for the gradients of all that it reads but network inputs.
     """
-    if op.kind == "attention":
+    if op.attributes.get("in_next"):
+        found = []
+    elif op.kind == "attention":
         found = _attention(graph, op, parts, direction)
     elif KINDS[op.kind] == "matmul":
         found = _products(graph, op, parts, direction)
     else:
         found = _FAMILIES.get(KINDS[op.kind], _passes)(graph, op, parts, direction)
-    if direction == "backward":
+    if direction == "backward" and not op.attributes.get("in_next"):
         found += _added_gradients(graph, op, parts)
     return found

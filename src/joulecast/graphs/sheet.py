@@ -35,6 +35,8 @@ Axes = tuple[str | None, ...]
 class Sheet:
     """Ops and tensors so far. Methods that add an op give the name of the tensor that it writes."""
 
+    fuses: bool = False
+    """Whether short ops run inside the kernel behind them, as in Megatron's code for half precision."""
     ops: list[Op] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -103,9 +105,15 @@ class Sheet:
         name: str,
         *operands: str | tuple[str, Axes],
         module: str | None = None,
+        in_next: bool = False,
         **attributes: Any,
     ) -> str:
-        """An op element by element: the first operand has all axes; others name the axes that they have."""
+        """An op element by element: the first operand has all axes; others name the axes that they have.
+
+        ``in_next``: where the sheet fuses, it has no kernel of its own.
+        """
+        if in_next and self.fuses:
+            attributes["in_next"] = True
         first = operands[0]
         assert isinstance(first, str)
         reads = [(o, self.axes[o]) if isinstance(o, str) else o for o in operands]

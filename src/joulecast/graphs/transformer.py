@@ -16,9 +16,11 @@ BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, Dim
 class _Network:
     """One network while it is written."""
 
-    def __init__(self, size: TransformerSize, how: Attention, written_gelu: bool) -> None:
+    def __init__(
+        self, size: TransformerSize, how: Attention, written_gelu: bool, fuses: bool
+    ) -> None:
         self.size, self.how, self.written_gelu = size, how, written_gelu
-        self.sheet = Sheet()
+        self.sheet = Sheet(fuses=fuses)
 
     def norm(self, name: str, x: str) -> str:
         """LayerNorm, or RMSNorm, with its weights."""
@@ -30,10 +32,10 @@ class _Network:
             vectors.append(sheet.tensor(f"{name}.bias", (hidden,)))
         return sheet.normalised("layer_norm", name, x, vectors)
 
-    def drop(self, name: str, x: str) -> str:
+    def drop(self, name: str, x: str, in_next: bool = False) -> str:
         """Dropout; nothing where its probability is 0."""
         p = self.size.dropout
-        return self.sheet.pointwise("dropout", name, x, p=p) if p else x
+        return self.sheet.pointwise("dropout", name, x, p=p, in_next=in_next) if p else x
 
     def activation(self, module: str, x: str) -> str:
         """The MLP's nonlinearity: ReLU, or GELU in one kernel or in Hugging Face's eight."""
@@ -133,7 +135,7 @@ class _Network:
                 done = attention(sheet, f"{module}.attention", inside, size, self.how)
             else:
                 done = self.mlp(f"{module}.mlp", inside)
-            done = self.drop(f"{module}.drop_{place}", done)
+            done = self.drop(f"{module}.drop_{place}", done, in_next=True)
             x = sheet.pointwise("add", f"{module}/add_{place}", x, done, module=module)
             if not size.prenorm:
                 x = self.norm(f"{module}.ln_{place}", x)
@@ -239,12 +241,13 @@ def transformer(
         name: of the graph.
         attention: ``fused``: one kernel, the scores are never in memory; ``eager``: written out, as Hugging
             Face's eager code does it.
-        half: whether it is run in half precision. It decides ``gelu=auto``: networks that are trained in half
+        half: whether it is run in half precision. Then scale and mask run inside the softmax's kernel, and
+            dropout inside the addition's. It also decides ``gelu=auto``: networks that are trained in half
             precision have GELU in one kernel (Megatron, DeepSpeed, llm-foundry); eager GPT code in fp32 is
             Hugging Face's, which runs an operation at a time.
     """
     written = {"fused": False, "written": True, "auto": attention == "eager" and not half}
-    network = _Network(size, attention, size.family == "gpt" and written[size.gelu])
+    network = _Network(size, attention, size.family == "gpt" and written[size.gelu], fuses=half)
     x = network.patches() if size.family == "vit" else network.tokens()
     for place in range(size.layers):
         x = network.block(f"blocks.{place}", x)

@@ -128,7 +128,7 @@ def read_gpu_steps(folder: Path) -> list[GpuStep]:
     found = []
     for name, reader in _READERS.items():
         path = folder / f"{name}.csv"
-        frame = read_csv(path, "measured steps", _COLUMNS).fillna("")
+        frame = read_csv(path, "measured steps", _COLUMNS).astype(object).fillna("")
         try:
             for row in frame.to_dict("records"):
                 step = reader(row)
@@ -160,6 +160,7 @@ def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "strategy": each.step.strategy,
                 "batch": each.step.batch,
                 "devices": found.strategy.devices,
+                "global_batch": found.batch,
                 "measured_s": each.step.step_s,
                 "predicted_s": found.step_s,
                 "factor": first_factor(found, each.step.step_s),

@@ -113,7 +113,8 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     count = simulation.fleet.classes.count
     computing, talking = [0.0] * count, [0.0] * count
     capacity = simulation.capacity
-    for task in simulation.activities.activities:
+    for happening in simulation.happenings():
+        task = happening.activity
         if task.usage is None:
             computing[task.devices[0]] += task.work
             continue

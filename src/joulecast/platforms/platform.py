@@ -63,7 +63,7 @@ class Architecture(BaseModel):
     vendor: Literal["nvidia", "amd"] = "nvidia"
     nm: float = Field(gt=0, le=1000, description="Process, in nm.")
     vector: float = Field(0.97, gt=0, le=1, description="Share of the fp32 peak that is reached.")
-    matrix: float = Field(0.85, gt=0, le=1, description="The same of the matrix units' peaks.")
+    matrix: float = Field(0.72, gt=0, le=1, description="The same of the matrix units' peaks.")
     memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."

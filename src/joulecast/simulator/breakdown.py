@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecast.simulator.chains import Chain, Passed
 from joulecast.simulator.executor import ActivityGraph, Timeline
+from joulecast.simulator.steady import NONE_LEFT_OUT, Repeats
 
 Intervals = NDArray[np.float64]
 
@@ -29,47 +31,117 @@ class Breakdown:
         """The step."""
         return self.computing_s + self.exposed_communication_s + self.bubble_s
 
+    def longer_by(self, period: "Breakdown", times: int) -> "Breakdown":
+        """A step in which that part of it passes so many times more."""
+        return Breakdown(
+            self.computing_s + times * period.computing_s,
+            self.exposed_communication_s + times * period.exposed_communication_s,
+            self.bubble_s + times * period.bubble_s,
+            self.communication_s + times * period.communication_s,
+        )
 
-def _merged(intervals: list[tuple[float, float]]) -> Intervals:
-    merged: list[list[float]] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(merged[-1][1], end)
-        else:
-            merged.append([start, end])
-    return np.array(merged).reshape(-1, 2)
+
+def _clipped(intervals: Intervals, start: float, stop: float) -> Intervals:
+    inside = intervals[(intervals[:, 1] > start) & (intervals[:, 0] < stop)]
+    return np.clip(inside, start, stop)
+
+
+def _merged(starts: Intervals, ends: Intervals) -> Intervals:
+    """Intervals without overlaps, in order."""
+    if not len(starts):
+        return np.empty((0, 2))
+    order = np.argsort(starts, kind="stable")
+    starts, latest = starts[order], np.maximum.accumulate(ends[order])
+    opens = np.concatenate([[True], starts[1:] > latest[:-1]])
+    closes = np.concatenate([opens[1:], [True]])
+    return np.stack([starts[opens], latest[closes]], axis=1)
 
 
 def _common(first: Intervals, second: Intervals) -> float:
     """Seconds in both of two lists of disjoint intervals."""
-    total, i, j = 0.0, 0, 0
-    while i < len(first) and j < len(second):
-        total += max(0.0, min(first[i, 1], second[j, 1]) - max(first[i, 0], second[j, 0]))
-        if first[i, 1] < second[j, 1]:
-            i += 1
-        else:
-            j += 1
-    return total
+    return _covered(first, second[:, 1]) - _covered(first, second[:, 0])
 
 
-def breakdowns(graph: ActivityGraph, timeline: Timeline, classes: int) -> list[Breakdown]:
-    """The breakdown of each class of devices."""
-    computing: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
-    talking: list[list[tuple[float, float]]] = [[] for _ in range(classes)]
-    for activity, start, end in zip(
-        graph.activities, timeline.start_s, timeline.end_s, strict=True
-    ):
+def _covered(intervals: Intervals, until: Intervals) -> float:
+    """Seconds of disjoint intervals before each of some times, summed over the times."""
+    if not len(intervals):
+        return 0.0
+    before = np.concatenate([[0.0], np.cumsum(intervals[:, 1] - intervals[:, 0])])
+    place = np.searchsorted(intervals[:, 0], until, side="right")
+    open_for = np.minimum(until, intervals[place - 1, 1]) - intervals[place - 1, 0]
+    inside = np.where(place > 0, before[place - 1] + open_for, 0.0)
+    return float(inside.sum())
+
+
+class _Times:
+    """Starts and ends by class: single ones, and arrays of them."""
+
+    def __init__(self, classes: int) -> None:
+        self.single: list[tuple[list[float], list[float]]] = [([], []) for _ in range(classes)]
+        self.arrays: list[tuple[list[Intervals], list[Intervals]]] = [
+            ([], []) for _ in range(classes)
+        ]
+
+    def add(self, device: int, start: float, end: float) -> None:
+        starts, ends = self.single[device]
+        starts.append(start)
+        ends.append(end)
+
+    def merged(self, device: int) -> Intervals:
+        starts, ends = (
+            np.concatenate([np.array(single), *arrays])
+            for single, arrays in zip(self.single[device], self.arrays[device], strict=True)
+        )
+        return _merged(starts, ends)
+
+
+def _add_links(device: int, chain: Chain, part: Passed, computing: _Times, talking: _Times) -> None:
+    if part.stop == part.first + 1:
+        times = computing if chain.links[part.first].usage is None else talking
+        times.add(device, part.start_s, part.end_s)
+        return
+    shift = part.start_s - chain.begins[part.first]
+    begins, ends, computes = chain.arrays
+    for times, chosen in ((computing, computes), (talking, ~computes)):
+        chosen = chosen[part.first : part.stop]
+        starts, stops = times.arrays[device]
+        starts.append(begins[part.first : part.stop][chosen] + shift)
+        stops.append(ends[part.first : part.stop][chosen] + shift)
+
+
+def _breakdown(compute: Intervals, communication: Intervals, step: float) -> Breakdown:
+    computing_s = float((compute[:, 1] - compute[:, 0]).sum())
+    communication_s = float((communication[:, 1] - communication[:, 0]).sum())
+    exposed = communication_s - _common(compute, communication)
+    bubble = max(0.0, step - computing_s - exposed)
+    return Breakdown(computing_s, exposed, bubble, communication_s)
+
+
+def breakdowns(
+    graph: ActivityGraph, timeline: Timeline, classes: int, repeats: Repeats = NONE_LEFT_OUT
+) -> list[Breakdown]:
+    """The breakdown of each class of devices, over the whole step."""
+    computing, talking = _Times(classes), _Times(classes)
+    for number, activity in enumerate(graph.activities):
+        start, end = timeline.start_s[number], timeline.end_s[number]
+        if activity.chain is not None:
+            for part in timeline.passed[number]:
+                _add_links(activity.devices[0], activity.chain, part, computing, talking)
+            continue
+        times = computing if activity.usage is None else talking
         for device in activity.devices:
-            (computing if activity.usage is None else talking)[device].append((start, end))
-    step = timeline.duration_s
+            times.add(device, start, end)
     found = []
-    for busy, travels in zip(computing, talking, strict=True):
-        compute, communication = _merged(busy), _merged(travels)
-        computing_s = float((compute[:, 1] - compute[:, 0]).sum())
-        communication_s = float((communication[:, 1] - communication[:, 0]).sum())
-        exposed = communication_s - _common(compute, communication)
-        bubble = max(0.0, step - computing_s - exposed)
-        found.append(Breakdown(computing_s, exposed, bubble, communication_s))
+    for device in range(classes):
+        compute, communication = computing.merged(device), talking.merged(device)
+        whole = _breakdown(compute, communication, timeline.duration_s)
+        if repeats.times:
+            window = repeats.start_s, repeats.stop_s
+            period = _breakdown(
+                _clipped(compute, *window), _clipped(communication, *window), repeats.period_s
+            )
+            whole = whole.longer_by(period, repeats.times)
+        found.append(whole)
     return found
 
 

@@ -15,7 +15,7 @@ from joulecast.graphs.schedules import Piece
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.executor import Activity, ActivityGraph
 from joulecast.simulator.fleet import Fleet, uneven
-from joulecast.simulator.lane import Lane
+from joulecast.simulator.lane import Lane, Run
 from joulecast.simulator.program import Message, Phase, StageProgram, Step, WeightGradient
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
@@ -70,6 +70,7 @@ class Compiler:
     ) -> None:
         self.graph = graph
         self.strategy = strategy
+        self.micro_batches = strategy.micro_batches
         self.programs = programs
         self.fleet = fleet
         self.transfers = transfers
@@ -78,6 +79,9 @@ class Compiler:
         self.training = training
         self.blocking = blocking
         """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
+        self.chains = fuse and not blocking
+        """Whether compute and collectives that strictly follow each other are one activity."""
+        self.chains_of_class: dict[tuple[int, int, bool], list[Run]] = {}
         self.split_backward = strategy.schedule == "zb-h1"
         self.activities = ActivityGraph()
         self.lanes: list[Lane] = []
@@ -87,8 +91,10 @@ class Compiler:
         """Activities that several classes take part in."""
         self._plans: dict[tuple[int, tuple[int, ...]], _Plan] = {}
 
-    def compile(self) -> ActivityGraph:
-        """Build the activities of every class."""
+    def compile(self, micro_batches: int | None = None) -> ActivityGraph:
+        """Build the activities of every class, for another number of micro-batches if one is given."""
+        self.micro_batches = micro_batches or self.strategy.micro_batches
+        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
         for number in range(self.fleet.classes.count):
             self._compile_class(number)
         return self.activities
@@ -96,6 +102,12 @@ class Compiler:
     def _place(self, number: int, axis: str) -> int:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
+
+    def work(self, device: int, micro_batches: int) -> list[Piece]:
+        """Order of the work of a device of the pipeline."""
+        if micro_batches == self.strategy.micro_batches:
+            return phases(self.strategy, device)
+        return phases(self.strategy.model_copy(update={"micro_batches": micro_batches}), device)
 
     def _plan_of(self, number: int, stage: int) -> _Plan:
         program = self.programs[stage]
@@ -112,7 +124,7 @@ class Compiler:
         plans = [self._plan_of(number, stage) for stage in stages]
         lane = Lane(self, number, device)
         self.lanes.append(lane)
-        work = phases(self.strategy, device)
+        work = self.work(device, self.micro_batches)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
         last = {piece.chunk: piece for piece in work if piece.phase == gradients_in}

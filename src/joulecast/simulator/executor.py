@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from joulecast.errors import JoulecastError
+from joulecast.simulator.chains import Chain, Link, Passed
 from joulecast.simulator.network import SharedNetwork, Usage
 
 _SAME_TIME = 1e-12
@@ -40,6 +41,10 @@ class Activity:
     """Whether it is gradient communication, which compute overlaps at a price."""
     parts: tuple[Any, ...] = ()
     """What was fused into it, for the explanation of a step."""
+    chain: Chain | None = None
+    """Links of compute and transfers, one behind the other; its ``work`` is their compute."""
+    link_parts: tuple[tuple[Any, ...], ...] = ()
+    """What was fused into each of a chain's links that compute."""
     successors: list[int] = field(default_factory=list)
     waits_for: int = 0
 
@@ -79,6 +84,8 @@ class Timeline:
 
     start_s: list[float]
     end_s: list[float]
+    passed: dict[int, list[Passed]] = field(default_factory=dict)
+    """How the links of chains went by."""
 
     @property
     def duration_s(self) -> float:
@@ -102,15 +109,29 @@ class _Run:
         self.rate = [0.0] * count
         self.fair = [0.0] * count
         self.since = [0.0] * count
+        self.link_start: dict[int, float] = {}
         self.version = [0] * count
         self.stretched = [False] * count
         self.events: list[tuple[float, int, int]] = []
         self.computing: dict[int, int] = {}
         self.sending: dict[int, set[int]] = {}
         self.flowing = [False] * count
+        self.at: dict[int, int] = {}
+        """The link that each chain under way is at."""
+        self.quiet: set[int] = set()
+        """Chains that run through: nobody else uses their ports."""
+        self.chains_on: dict[int, set[int]] = {}
+        """Chains under way by the ports that they use at times."""
+        self.chain_of: dict[int, int] = {}
+        """The chain under way on each device."""
+        self.passed: dict[int, list[Passed]] = {}
         self.queued: dict[int, set[int]] = {}
         """Gradient transfers of each device whose gradients are there, under way or not."""
         self.now = 0.0
+        self.ready: list[int] = []
+        self.changed_flows: set[int] = set()
+        self.changed_compute: set[int] = set()
+        self.met: set[int] = set()
 
     def _set_rate(self, activity: int, rate: float) -> None:
         if rate == self.rate[activity]:
@@ -125,19 +146,93 @@ class _Run:
         heapq.heappush(self.events, (ends, self.version[activity], activity))
 
     def _begin(self, activity: int) -> None:
-        self.start[activity] = self.now
         self.since[activity] = self.now
         work = self.activities[activity]
+        if work.chain is not None:
+            self._enter(activity, work.chain)
+            return
+        self.start[activity] = self.now
         if work.usage is not None and work.latency > 0:
             heapq.heappush(self.events, (self.now + work.latency, 0, activity))
         else:
             self._flow(activity)
 
+    def _enter(self, activity: int, chain: Chain) -> None:
+        """A chain starts, or goes on with its next link."""
+        if activity not in self.at:
+            self.start[activity] = self.now
+            self.at[activity] = 0
+            self.passed[activity] = []
+            self.chain_of[self.activities[activity].devices[0]] = activity
+            for port in chain.ports:
+                for other in self.chains_on.setdefault(port, set()):
+                    self._disturb(other)
+                self.chains_on[port].add(activity)
+        if self._is_alone(activity, chain):
+            self.quiet.add(activity)
+            self.version[activity] += 1
+            first = self.at[activity]
+            ends = self.now + chain.ends[-1] - chain.begins[first]
+            heapq.heappush(self.events, (ends, self.version[activity], activity))
+            return
+        self._begin_link(activity, chain.links[self.at[activity]])
+
+    def _begin_link(self, activity: int, link: Link) -> None:
+        self.left[activity] = link.work
+        self.rate[activity] = 0.0
+        self.link_start[activity] = self.now
+        if link.usage is not None and link.latency > 0:
+            heapq.heappush(self.events, (self.now + link.latency, 0, activity))
+        else:
+            self._flow(activity)
+
+    def _is_alone(self, activity: int, chain: Chain) -> bool:
+        if self.overlaps and self.sending.get(self.activities[activity].devices[0]):
+            return False
+        return all(
+            len(self.chains_on[port]) == 1 and not self.network.is_used(port)
+            for port in chain.ports
+        )
+
+    def _disturb(self, activity: int) -> None:
+        """A chain that ran through goes on link by link, from where it is."""
+        if activity not in self.quiet:
+            return
+        self.quiet.discard(activity)
+        self.version[activity] += 1
+        chain = self.activities[activity].chain
+        assert chain is not None
+        first, elapsed = self.at[activity], self.now - self.since[activity]
+        number = chain.link_at(first, elapsed)
+        if number > first:
+            begun = self.since[activity]
+            until = begun + chain.begins[number] - chain.begins[first]
+            self.passed[activity].append(Passed(first, number, begun, until))
+        self.at[activity] = number
+        link = chain.links[number]
+        into = elapsed - (chain.begins[number] - chain.begins[first])
+        self.link_start[activity] = self.now - into
+        self.since[activity] = self.now
+        self.rate[activity] = 0.0
+        if into < link.latency:
+            self.left[activity] = link.work
+            heapq.heappush(self.events, (self.now + link.latency - into, 0, activity))
+            return
+        done = (into - link.latency) * chain.rates[number]
+        self.left[activity] = max(0.0, link.work - done)
+        self._flow(activity)
+
+    def _usage(self, activity: int) -> Usage | None:
+        """Ports of a transfer, or of the link that a chain is at."""
+        work = self.activities[activity]
+        return work.usage if work.chain is None else work.chain.links[self.at[activity]].usage
+
     def _flow(self, activity: int) -> None:
         """Compute, or the bytes of a transfer, get going; rates are set once all of now has started."""
         work = self.activities[activity]
+        usage = self._usage(activity)
         self.flowing[activity] = True
-        if work.usage is None:
+        if usage is None:
             self.changed_compute.add(activity)
             if self.overlaps:
                 self.computing[work.devices[0]] = activity
@@ -146,20 +241,65 @@ class _Run:
                     for transfer in self.queued.get(work.devices[0], ()):
                         self._stretch(transfer, self.slowdown.transfer)
             return
-        self.network.add(activity, work.usage)
+        for port in usage:
+            for chain in self.chains_on.get(port, ()):
+                if chain != activity:
+                    self._disturb(chain)
+        self.network.add(activity, usage)
         self.changed_flows.add(activity)
         if work.gradient and self.overlaps:
             for device in work.devices:
+                if device in self.chain_of:
+                    self._disturb(self.chain_of[device])
                 self.sending.setdefault(device, set()).add(activity)
                 if device in self.computing:
                     self.changed_compute.add(self.computing[device])
 
     def _finish(self, activity: int) -> None:
+        """An activity is over, or the link that a chain is at."""
         work = self.activities[activity]
+        if activity in self.quiet:
+            self._end_chain(activity, self.since[activity])
+        else:
+            self._stop(activity)
+            if work.chain is not None:
+                if self.at[activity] < len(work.chain.links) - 1:
+                    number = self.at[activity]
+                    part = Passed(number, number + 1, self.link_start[activity], self.now)
+                    self.passed[activity].append(part)
+                    self.at[activity] = number + 1
+                    self.ready.append(activity)
+                    return
+                self._end_chain(activity, self.link_start[activity])
         self.end[activity] = self.now
+        for later in work.successors:
+            if (
+                self.slowdown.whole_activity
+                and work.usage is None
+                and self.activities[later].gradient
+            ):
+                self.queued.setdefault(work.devices[0], set()).add(later)
+            self.waits[later] -= 1
+            if self.waits[later] == 0:
+                self.ready.append(later)
+
+    def _end_chain(self, activity: int, start_s: float) -> None:
+        work = self.activities[activity]
+        assert work.chain is not None
+        self.quiet.discard(activity)
+        self.version[activity] += 1
+        count = len(work.chain.links)
+        self.passed[activity].append(Passed(self.at[activity], count, start_s, self.now))
+        del self.at[activity], self.chain_of[work.devices[0]]
+        for port in work.chain.ports:
+            self.chains_on[port].discard(activity)
+
+    def _stop(self, activity: int) -> None:
+        """What computed or flowed does so no more."""
+        work = self.activities[activity]
         self.flowing[activity] = False
         self.version[activity] += 1
-        if work.usage is None:
+        if self._usage(activity) is None:
             if self.overlaps:
                 del self.computing[work.devices[0]]
                 self.met |= self.sending.get(work.devices[0], set())
@@ -172,16 +312,6 @@ class _Run:
                         self.changed_compute.add(self.computing[device])
                     if self.slowdown.whole_activity:
                         self.queued[device].discard(activity)
-        for later in work.successors:
-            if (
-                self.slowdown.whole_activity
-                and work.usage is None
-                and self.activities[later].gradient
-            ):
-                self.queued.setdefault(work.devices[0], set()).add(later)
-            self.waits[later] -= 1
-            if self.waits[later] == 0:
-                self.ready.append(later)
 
     def _stretch(self, activity: int, slowdown: float) -> None:
         """The paper's overlap: a whole activity takes longer, once, if it meets the other kind at all.
@@ -222,28 +352,25 @@ class _Run:
             for activity, rate in self.network.rates_around(self.changed_flows).items():
                 self.fair[activity] = rate
                 self.met.add(activity)
-        for activity in self.changed_compute:
-            if self.flowing[activity]:
-                self._set_compute_rate(activity)
-        for activity in self.met:
-            if self.flowing[activity]:
-                self._set_flow_rate(activity)
-
-    def _forget_changes(self) -> None:
-        self.ready: list[int] = []
-        self.changed_flows: set[int] = set()
-        self.changed_compute: set[int] = set()
-        self.met: set[int] = set()
+            self.changed_flows.clear()
+        if self.changed_compute:
+            for activity in self.changed_compute:
+                if self.flowing[activity]:
+                    self._set_compute_rate(activity)
+            self.changed_compute.clear()
+        if self.met:
+            for activity in self.met:
+                if self.flowing[activity]:
+                    self._set_flow_rate(activity)
+            self.met.clear()
 
     def run(self) -> Timeline:
-        self._forget_changes()
         self.ready = [activity for activity, waits in enumerate(self.waits) if waits == 0]
         self._settle()
         events = self.events
         while events:
             self.now = events[0][0]
             until = self.now * (1 + _SAME_TIME) + _SAME_TIME
-            self._forget_changes()
             while events and events[0][0] <= until:
                 _, version, activity = heapq.heappop(events)
                 if version == 0:
@@ -251,7 +378,7 @@ class _Run:
                 elif version == self.version[activity]:
                     self._finish(activity)
             self._settle()
-        return Timeline(self.start, self.end)
+        return Timeline(self.start, self.end, self.passed)
 
 
 def execute(

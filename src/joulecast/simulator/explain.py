@@ -14,7 +14,8 @@ def _compute_by_kind(simulation: Simulation) -> dict[str, float]:
     """Seconds of compute by kind of op and direction, the mean over devices."""
     sizes = simulation.fleet.classes.size
     found: dict[str, float] = defaultdict(float)
-    for activity in simulation.activities.activities:
+    for happening in simulation.happenings():
+        activity = happening.activity
         if activity.usage is not None:
             continue
         weight = sizes[activity.devices[0]] / sizes.sum()
@@ -30,15 +31,13 @@ def _compute_by_kind(simulation: Simulation) -> dict[str, float]:
 def _messages(simulation: Simulation) -> dict[str, tuple[int, float]]:
     """Transfers by what they are: how many a class takes part in, and their seconds."""
     found: dict[str, tuple[int, float]] = {}
-    timeline = simulation.timeline
-    for activity, start, end in zip(
-        simulation.activities.activities, timeline.start_s, timeline.end_s, strict=True
-    ):
+    for happening in simulation.happenings():
+        activity = happening.activity
         if activity.usage is None or 0 not in activity.devices:
             continue
         what = "gradients" if activity.gradient else activity.label.split()[0]
         count, seconds = found.get(what, (0, 0.0))
-        found[what] = (count + 1, seconds + end - start)
+        found[what] = (count + 1, seconds + happening.end_s - happening.start_s)
     return found
 
 

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Piece
+from joulecast.simulator.chains import Chain, Link
 from joulecast.simulator.executor import Activity
-from joulecast.simulator.program import Key, Message, Phase, reduction
-from joulecast.simulator.segments import Bucket, Segment
+from joulecast.simulator.program import Key, Message, Phase, Step, reduction
+from joulecast.simulator.segments import Bucket, Segment, chained
 
 if TYPE_CHECKING:
     from joulecast.simulator.compiler import Compiler
 
+Parts = tuple[tuple[Step, float], ...]
+Run = tuple[list[Segment], list[int], Chain | None]
+"""Segments one behind the other, the messages between them, and the chain that they are together."""
 _AT_THE_END = -1
 """In place of the micro-batch of what is sent once a step."""
 
@@ -36,6 +40,9 @@ class Lane:
         self.last_on: dict[object, int] = {}
         """Last message on each stream."""
         self.gradient_messages: list[int] = []
+        self.features_done = True
+        """Whether compute has waited for all feature messages so far: a chain then queues behind none."""
+        self._chains = compiler.chains_of_class
         self.pieces: list[tuple[Piece, list[int]]] = []
         """Its work in order, and the activities of each piece, in the same order for pieces alike."""
 
@@ -50,6 +57,8 @@ class Lane:
     def compute(self, activity: Activity, after: list[int]) -> None:
         """Compute once what was computed before is done, and what it waits for is there."""
         before = self._now()
+        if self.last_on.get("feature") in after:
+            self.features_done = True
         if self.compiler.blocking:
             before += list(self.last_on.values())
         self.last_compute = self._note(self.activities.add(activity, [*before, *after]))
@@ -80,7 +89,10 @@ class Lane:
             number = shared[key, flow.number] = self.activities.add(activity)
         for earlier in after:
             self.activities.wait(number, earlier)
-        self._queued("weights" if message.weights else stream, number)
+        stream = "weights" if message.weights else stream
+        self._queued(stream, number)
+        if stream == "feature":
+            self.features_done = False
         return self._note(number)
 
     def _send(self, message: Message, micro_batch: int, after: list[int]) -> int:
@@ -137,6 +149,37 @@ class Lane:
                 size /= self.compiler.fleet.mesh[axis]
         self.gradient_messages += after
 
+    def _runs(
+        self, phase: Phase, segments: list[Segment], buckets: Sequence[tuple[int, Bucket]]
+    ) -> list[Run]:
+        """Segments of a phase, those that are one chain together; worked out once for each class."""
+        key = (self.number, id(segments), bool(buckets))
+        if key not in self._chains:
+            ends = {bucket.after for _, bucket in buckets}
+            runs = chained(phase, segments, ends, self._is_own)
+            self._chains[key] = [
+                (run, between, self._chain(phase, run, between) if between else None)
+                for run, between in runs
+            ]
+        return self._chains[key]
+
+    def _is_own(self, message: Message) -> bool:
+        """Whether a message is of this class alone, and nothing is in its way on its stream."""
+        if not self.compiler.chains:
+            return False
+        flow = self.transfers.flow(message.kind, message.axis, self.number)
+        return flow.members == (self.number,)
+
+    def _chain(self, phase: Phase, run: list[Segment], between: list[int]) -> Chain:
+        links = [Link("compute", run[0].seconds * self.pace)]
+        for number, segment in zip(between, run[1:], strict=True):
+            message = phase.messages[number]
+            flow = self.transfers.flow(message.kind, message.axis, self.number)
+            sent = flow.activity(message.label, message.bytes, False)
+            links.append(Link(sent.label, sent.work, sent.usage, sent.latency))
+            links.append(Link("compute", segment.seconds * self.pace))
+        return Chain(links, self.transfers.capacity)
+
     def run(
         self,
         piece: Piece,
@@ -169,16 +212,34 @@ class Lane:
         for number, message in enumerate(phase.messages):
             if message.after == -1:
                 start(number)
-        for segment in segments:
-            after = [sent[number] for number in segment.needs]
-            for received in segment.receives:
+
+        def wait_and_compute(
+            first: Segment, seconds: float, chain: Chain | None, parts: Parts
+        ) -> None:
+            after = [sent[number] for number in first.needs]
+            for received in first.receives:
                 source = self.transfers.partner(self.number, received[3])
                 after.append(self._sent(received, micro_batch, source))
             label = f"{direction} {micro_batch}"
-            seconds = segment.seconds * self.pace
-            self.compute(Activity(label, (self.number,), seconds, parts=segment.parts), after)
+            work = Activity(label, (self.number,), seconds, parts=parts, chain=chain)
+            self.compute(work, after)
+
+        def end(segment: Segment) -> None:
             for number in segment.starts:
                 start(number)
             for place, bucket in buckets:
                 if bucket.after in segment.steps:
                     self.send_bucket(bucket, (stage, place, micro_batch))
+
+        for run, between, chain in self._runs(phase, segments, buckets):
+            if chain is not None and self.features_done:
+                wait_and_compute(run[0], chain.computing_s, chain, ())
+                assert self.last_compute is not None
+                whole = self.activities.activities[self.last_compute]
+                whole.link_parts = tuple(segment.parts for segment in run)
+                sent |= dict.fromkeys(between, self.last_compute)
+                end(run[-1])
+                continue
+            for segment in run:
+                wait_and_compute(segment, segment.seconds * self.pace, None, segment.parts)
+                end(segment)

@@ -53,12 +53,19 @@ def _parts(item: PlacedOp, mesh: dict[str, int]) -> dict[str, float]:
     return {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
 
 
-def _sizes(graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int]) -> dict[str, float]:
-    """Bytes that a device holds of each activation that its stage reads or writes."""
+def _sizes(
+    graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int], as_written: bool
+) -> dict[str, float]:
+    """Bytes that a device holds of each activation that its stage reads or writes.
+
+    What is gathered for a product is held whole, or ``as_written``: gathered again for backward.
+    """
     sizes: dict[str, float] = {}
+    written = {access.tensor for item in items for access in item.op.writes}
     for item in items:
         parts = _parts(item, mesh)
-        for access in (*item.op.reads, *item.op.writes):
+        reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
+        for access in (*reads, *item.op.writes):
             tensor = graph.tensors[access.tensor]
             if tensor.role in ("input", "activation"):
                 size = tensor.bytes * part_of(access, parts)
@@ -70,10 +77,15 @@ class _Stage:
     """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
 
     def __init__(
-        self, graph: OpGraph, program: StageProgram, mesh: dict[str, int], keeps: bool = True
+        self,
+        graph: OpGraph,
+        program: StageProgram,
+        mesh: dict[str, int],
+        keeps: bool = True,
+        as_written: bool = False,
     ) -> None:
         self.items = program.items
-        self.sizes = _sizes(graph, program.items, mesh)
+        self.sizes = _sizes(graph, program.items, mesh, as_written)
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
         """Ops whose backward needs a tensor, in the order of the forward."""
@@ -187,7 +199,8 @@ def _activations(
 ) -> tuple[float, str]:
     """Most bytes of activations on a device, and the op where; without a backward, of one forward."""
     mesh = dict(strategy.mesh)
-    stages = [_Stage(graph, program, mesh, keeps) for program in programs]
+    as_written = strategy.sequence_parallel
+    stages = [_Stage(graph, program, mesh, keeps, as_written) for program in programs]
     forward = [stage.forward_peak() for stage in stages]
     if not keeps:
         return max(forward)

@@ -80,6 +80,10 @@ class SharedNetwork:
         for port in usage:
             self._on_port.setdefault(port, set()).add(flow)
 
+    def is_used(self, port: int) -> bool:
+        """Whether any flow crosses a port."""
+        return bool(self._on_port.get(port))
+
     def remove(self, flow: int) -> set[int]:
         """A flow ends; gives the flows that met it on some port."""
         met: set[int] = set()

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.attention import is_core
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
+from joulecast.simulator.attention import attention_cores
 from joulecast.simulator.cutting import cut_stages, unit_of
 from joulecast.simulator.strategy import Node, Strategy
 
@@ -214,6 +214,35 @@ def _split_products(graph: OpGraph, placements: list[dict[str, str]], axis: str,
             shards |= written_shards(op, dim)
 
 
+_BETWEEN = ("layer_norm", "rms_norm", "dropout", "add")
+"""Kinds of ops between two products that tensor parallelism splits: each position by itself."""
+
+
+def _split_sequence(graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int) -> None:
+    """Split what is not split by tensor along the sequence, over the same devices.
+
+    Sums then end in shards, which are gathered before the next product: an all-reduce becomes a
+    reduce-scatter and an all-gather (Korthikanti et al. 2022, section 4).
+
+    Raises:
+        JoulecastError: the sequence does not divide.
+    """
+    found = False
+    for op, placement in zip(graph.ops, placements, strict=True):
+        dims = {dim.name: dim for dim in op.dims if dim.kind is DimKind.OTHER}
+        if axis in placement or op.kind not in _BETWEEN or "sequence" not in dims:
+            continue
+        if dims["sequence"].size % size:
+            raise JoulecastError(
+                f"strategy: sp: tp={size} does not divide the sequence of {dims['sequence'].size} of op "
+                f"`{op.name}`"
+            )
+        placement[axis] = "sequence"
+        found = True
+    if not found:
+        raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
+
+
 def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None:
     """Ops without a setting keep the shards of what they read."""
     shards: dict[str, int] = {}
@@ -223,15 +252,6 @@ def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None
             if dim is not None and dim not in placement.values():
                 placement[axis] = dim
         shards |= written_shards(op, placement.get(axis))
-
-
-def _recomputed_with(op: Op, recompute: bool | str | None) -> str:
-    """What an op is computed again with: its repeated block, or the core of its attention (selective)."""
-    if recompute == "selective":
-        return op.module if is_core(op) else ""
-    unit = unit_of(op.module)
-    # What stands before and behind the blocks is kept, as training frameworks do.
-    return unit if recompute and unit[-1:].isdigit() else ""
 
 
 def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
@@ -244,6 +264,21 @@ def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]
                     f"strategy: op `{item.op.name}` (node `{item.op.module or 'the root'}`): dim "
                     f"`{name}` of size {dim.size} cannot be split into {parts:g} parts{hint}"
                 )
+
+
+def check_heads(placed: list[PlacedOp], size: int) -> None:
+    """Refuse a tensor-parallel size that leaves some devices more heads than others.
+
+    Raises:
+        JoulecastError: names the heads and the op.
+    """
+    for item in placed:
+        dim = item.placement.get("tensor")
+        if dim is not None and "head" in dim and item.op.dim(dim).size % size:
+            raise JoulecastError(
+                f"strategy: tp={size} does not divide the {item.op.dim(dim).size} heads of "
+                f"`{item.op.name}`; take a size that does"
+            )
 
 
 def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
@@ -265,6 +300,23 @@ def _check_stages(graph: OpGraph, placed: list[PlacedOp], count: int) -> None:
     empty = set(range(count)) - {item.stage for item in placed}
     if empty:
         raise JoulecastError(f"strategy: no node is on stage {min(empty)}")
+
+
+def _placed(
+    graph: OpGraph, stages: list[int], placements: list[dict[str, str]], settings: list[Node]
+) -> list[PlacedOp]:
+    selective = any(setting.recompute == "selective" for setting in settings)
+    cores = attention_cores(graph) if selective else {}
+    placed = []
+    for op, stage, placement, setting in zip(graph.ops, stages, placements, settings, strict=True):
+        unit = unit_of(op.module)
+        # What stands before and behind the blocks is kept, as training frameworks do.
+        again = unit if setting.recompute and unit[-1:].isdigit() else ""
+        if setting.recompute == "selective":
+            again = cores.get(op.name, "")
+        zero = setting.zero or 0
+        placed.append(PlacedOp(op, stage, placement, unit or op.name, again, zero))
+    return placed
 
 
 def place(
@@ -293,6 +345,8 @@ def place(
             _split_batch(graph, placements, axis)
         elif axis == "tensor":
             _split_products(graph, placements, axis, size)
+            if strategy.sequence_parallel:
+                _split_sequence(graph, placements, axis, size)
         else:
             raise JoulecastError(f"strategy: mesh.{axis}: no node of the tree splits along it")
     for axis, size in strategy.mesh.items():
@@ -313,19 +367,7 @@ def place(
         stages = cut_stages(graph, placements, strategy, costs, send_s_per_byte)
     else:
         stages = [stage or 0 for stage in numbers]
-    placed = [
-        PlacedOp(
-            op,
-            stage,
-            placement,
-            unit_of(op.module) or op.name,
-            _recomputed_with(op, setting.recompute),
-            setting.zero or 0,
-        )
-        for op, stage, placement, setting in zip(
-            graph.ops, stages, placements, settings, strict=True
-        )
-    ]
+    placed = _placed(graph, stages, placements, settings)
     _check_parts(graph, placed, strategy.mesh)
     _check_stages(graph, placed, strategy.stages)
     return placed

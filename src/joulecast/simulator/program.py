@@ -210,8 +210,12 @@ def run_again(graph: OpGraph, unit: list[PlacedOp]) -> list[PlacedOp]:
 class ProgramBuilder:
     """Builds the programs of all stages of a placed graph."""
 
-    def __init__(self, graph: OpGraph, placed: list[PlacedOp], mesh: Mesh) -> None:
+    def __init__(
+        self, graph: OpGraph, placed: list[PlacedOp], mesh: Mesh, shards_kept: bool = False
+    ) -> None:
         self.graph = graph
+        self.shards_kept = shards_kept
+        """Whether of what is gathered for a product only the shard is kept for backward (Megatron)."""
         self.placed = placed
         # Collectives along the pipeline axis do not exist: stages send to each other.
         self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
@@ -293,6 +297,7 @@ class ProgramBuilder:
         done: dict[str, int] = {}
         gradients: dict[str, WeightGradient] = {}
         again: set[str] = set()
+        gathered: list[int] = []
         mine = self.items[stage]
         for item in reversed(mine):
             if item.recompute and item.recompute not in again:
@@ -300,7 +305,8 @@ class ProgramBuilder:
                 self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
             if not any(access.tensor in self.trained for access in item.op.reads):
                 continue
-            step = Step(item, "backward")
+            step = Step(item, "backward", needs=gathered)
+            gathered = self._gather_again(phase, item)
             for access in item.op.writes:
                 needs, receives = self._gradient_of(phase, access.tensor, stage, done)
                 step.needs += needs
@@ -310,6 +316,23 @@ class ProgramBuilder:
             self._collect(item, done[item.op.name], gradients)
             self._send_back(phase, item, stage, done)
         return phase, list(gradients.values())
+
+    def _gather_again(self, phase: Phase, item: PlacedOp) -> list[int]:
+        """Gather what a product read, of which shards were kept, while its input's gradient is computed.
+
+        The gradient of its weights needs it, which is the second half of the step: the next one waits.
+        """
+        messages: list[int] = []
+        if not self.shards_kept or item.op.kind != "linear":
+            return messages
+        for access in item.op.reads:
+            if access.tensor in self.written:
+                _, have = self.written[access.tensor]
+                want = self._read(access, item)
+                if "partial" not in dict(have).values():
+                    after = len(phase.steps) - 1
+                    messages += self._convert(phase, access.tensor, have, want, after, "again ")
+        return messages
 
     def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
         """Run a block's forward again, with the collectives inside it; its inputs were kept."""

@@ -1,8 +1,9 @@
 """Cutting a stage's program where something is sent or awaited, and gradients into buckets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from joulecast.simulator.program import Key, Phase, Step, WeightGradient
+from joulecast.simulator.program import Key, Message, Phase, Step, WeightGradient
 from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET
 
 
@@ -57,6 +58,48 @@ class Segment:
     parts: tuple[tuple[Step, float], ...] = ()
     """Its steps and their seconds."""
     seconds: float = 0.0
+
+
+def chained(
+    phase: Phase, segments: list[Segment], ends: set[int], own: Callable[[Message], bool]
+) -> list[tuple[list[Segment], list[int]]]:
+    """Segments in runs that are chains, with the messages between them.
+
+    Two segments are links of one chain if the first does nothing at its end but start one collective of the
+    device's own class, for which alone the second waits. No bucket is sent in between.
+
+    Args:
+        phase: that the segments are of.
+        segments: in order.
+        ends: steps after which a bucket is sent.
+        own: whether nobody but this class takes part in a collective.
+    """
+    runs: list[tuple[list[Segment], list[int]]] = []
+    for segment in segments:
+        if runs:
+            run, between = runs[-1]
+            before = run[-1]
+            if (
+                len(before.starts) == 1
+                and set(segment.needs) == set(before.starts)
+                and not segment.receives
+                and ends.isdisjoint(before.steps)
+                and _in_line(phase.messages[before.starts[0]], between, own)
+            ):
+                run.append(segment)
+                between.append(before.starts[0])
+                continue
+        runs.append(([segment], []))
+    return runs
+
+
+def _in_line(message: Message, between: list[int], own: Callable[[Message], bool]) -> bool:
+    return (
+        message.key is None
+        and not message.weights
+        and set(message.behind) <= set(between)
+        and own(message)
+    )
 
 
 def segments_of(phase: Phase, buckets: list[Bucket], fuse: bool) -> list[Segment]:

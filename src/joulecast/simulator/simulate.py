@@ -5,8 +5,10 @@
 gives the step's time, where it goes, and the memory that each device needs.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,9 @@ from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.interval import rests_on, step_interval
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
-from joulecast.simulator.placement import PlacedOp, place
+from joulecast.simulator.placement import PlacedOp, check_heads, place
 from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram, reduction
+from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
 from joulecast.simulator.strategy import Strategy, gradient_passes, text_of
 from joulecast.simulator.topology import Topology, topology_of
 from joulecast.simulator.transfers import Mode, Transfers
@@ -45,6 +48,7 @@ class Assumptions:
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that compute so many times as long."""
     folded: bool = True
+    """Whether what is alike is simulated once: devices, and micro-batches that repeat each other."""
     sharing: bool = True
     """Whether flows divide the ports that they meet on."""
     training: Training = DEFAULT_TRAINING
@@ -70,22 +74,24 @@ class Simulation:
     """Ops by how their cost is known: measured, interpolated, roofline, given."""
     fleet: Fleet
     activities: ActivityGraph
+    """With fewer micro-batches than the step has, where they repeat each other."""
     timeline: Timeline
+    repeats: Repeats
+    """The period of the timeline that passes more often in the step."""
     by_class: list[Breakdown]
     training: Training
+    optimizer_s: float
+    """Seconds of the optimizer, the mean over devices; part of computing."""
     capacity: list[float]
     """Bytes/s of the ports that the activities name."""
 
-    @property
-    def optimizer_s(self) -> float:
-        """Seconds of the optimizer, the mean over devices; part of computing."""
-        sizes = self.fleet.classes.size
-        activities = [
-            activity for activity in self.activities.activities if activity.label == OPTIMIZER
-        ]
-        return float(
-            sum(activity.work * sizes[activity.devices[0]] for activity in activities) / sizes.sum()
-        )
+    def happenings(self) -> Iterator[Happening]:
+        """All activities of the step at their times."""
+        return happenings(self.activities, self.timeline, self.repeats)
+
+    def without_timeline(self) -> "Simulation":
+        """The same without its activities: a ranking of many needs their times alone."""
+        return replace(self, activities=ActivityGraph(), timeline=Timeline([], []))
 
     @property
     def samples_per_s(self) -> float:
@@ -162,11 +168,30 @@ def _kinds(
     return kinds, cuts
 
 
+@contextmanager
+def _no_cycles() -> Iterator[None]:
+    """Look for no cycles among objects: those of a step have none, and the looking takes long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _optimizer_s(graph: ActivityGraph, fleet: Fleet) -> float:
+    sizes = fleet.classes.size
+    updates = [activity for activity in graph.activities if activity.label == OPTIMIZER]
+    return float(sum(each.work * sizes[each.devices[0]] for each in updates) / sizes.sum())
+
+
 def _check_batch(strategy: Strategy, batch: int) -> int:
     """Samples of one micro-batch over all replicas, from those of a replica's step."""
     if batch < 1 or batch % strategy.micro_batches:
         raise JoulecastError(
-            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches"
+            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
+            f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
         )
     return batch * strategy.replicas // strategy.micro_batches
 
@@ -180,7 +205,7 @@ def placed_programs(
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    builder = ProgramBuilder(graph, placed, strategy.mesh)
+    builder = ProgramBuilder(graph, placed, strategy.mesh, strategy.sequence_parallel)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
@@ -213,6 +238,7 @@ def prepare(
     batch: int,
     costs: Costs | None = None,
     training: Training = DEFAULT_TRAINING,
+    uneven_heads: bool = False,
 ) -> Prepared:
     """Place a strategy and write its programs: all that memory depends on.
 
@@ -229,6 +255,8 @@ def prepare(
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram
     placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind)
+    if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
+        check_heads(placed, strategy.mesh["tensor"])
     return Prepared(at_batch, placed, programs, topology, costs, training)
 
 
@@ -255,7 +283,9 @@ def simulate(
             does not fit in memory is no error: see :meth:`Simulation.verdict`.
     """
     assumed = assumptions or Assumptions()
-    ready = prepare(graph, platform, strategy, batch, costs, assumed.training)
+    # The paper's own model splits GPT's 12 heads over 8 devices.
+    uneven_heads = assumed.mode == "proteus"
+    ready = prepare(graph, platform, strategy, batch, costs, assumed.training, uneven_heads)
     return run_prepared(ready, graph, platform, strategy, assumed)
 
 
@@ -290,25 +320,33 @@ def run_prepared(
         training=ready.training,
         blocking=assumed.single_queue,
     )
-    activities = compiler.compile()
     gamma = assumed.overlap_slowdown
     gamma = cluster.overlap_slowdown or 0.0 if gamma is None else gamma
-    network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
-    timeline = execute(activities, network, Slowdown(gamma, gamma, whole_activity=proteus))
-    by_class = breakdowns(activities, timeline, fleet.classes.count)
+    slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
+
+    def timed(micro_batches: int) -> Timeline:
+        network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
+        return execute(compiler.compile(micro_batches), network, slowdown)
+
+    with _no_cycles():
+        timeline, repeats = timed_step(compiler, timed, assumed.folded)
+        activities = compiler.activities
+        by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
     return Simulation(
         graph=graph,
         strategy=strategy,
         platform=platform,
         batch=at_batch.batch * strategy.micro_batches,
-        step_s=timeline.duration_s,
+        step_s=timeline.duration_s + repeats.left_out_s,
         breakdown=mean_breakdown(by_class, fleet.classes.size),
         memory=ready.memory(strategy),
         cost_sources=compiler.sources,
         fleet=fleet,
         activities=activities,
         timeline=timeline,
+        repeats=repeats,
         by_class=by_class,
         training=ready.training,
+        optimizer_s=_optimizer_s(activities, fleet),
         capacity=transfers.capacity,
     )

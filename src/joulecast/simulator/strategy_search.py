@@ -24,7 +24,10 @@ _ZERO_LEVELS = (0, 2, 3)
 
 @dataclass(frozen=True)
 class Ranking:
-    """Simulated strategies, the fastest first, and what was left out and why."""
+    """Simulated strategies, the fastest first, and what was left out and why.
+
+    Simulations have no timeline; :func:`joulecast.simulator.simulate.simulate` gives one with it.
+    """
 
     feasible: list[Simulation]
     out_of_memory: dict[str, str]
@@ -107,7 +110,7 @@ def search(
                 break
             memory = ready.memory(tried)
             if not exceeds(memory, platform):
-                fits.append(run_prepared(ready, graph, platform, tried, assumed))
+                fits.append(run_prepared(ready, graph, platform, tried, assumed).without_timeline())
                 break
             too_large[text_of(tried)] = memory_verdict(memory, platform)
     if not fits and not too_large:

@@ -33,10 +33,8 @@ def trace_events(simulation: Simulation) -> list[dict[str, Any]]:
             {"name": "thread_name", "ph": "M", "pid": number, "tid": lane, "args": {"name": text}}
             for lane, text in _LANES.items()
         ]
-    timeline = simulation.timeline
-    for activity, start, end in zip(
-        simulation.activities.activities, timeline.start_s, timeline.end_s, strict=True
-    ):
+    for happening in simulation.happenings():
+        activity, start, end = happening.activity, happening.start_s, happening.end_s
         if activity.usage is not None:
             lane = _GRADIENTS if activity.gradient else _FEATURES
             events += [

@@ -79,6 +79,7 @@ class Transfers:
         self.algorithm: Algorithm = "ring" if mode == "proteus" else cluster.collective_algorithm
         self._flows: dict[tuple[object, ...], Flow] = {}
         self._class_flow: dict[tuple[object, int], int] = {}
+        self._partners: dict[tuple[int, int], int] = {}
         self._hops: list[Hops] = []
         self._specs: list[tuple[Kind, Ints, tuple[int, ...]]] = []
         for kind, axis in sorted(kinds):
@@ -118,9 +119,15 @@ class Transfers:
 
     def partner(self, number: int, stage: int) -> int:
         """The class at another stage of the same pipeline."""
+        place = stage % self.fleet.mesh["pipeline"]
+        if (number, place) not in self._partners:
+            self._partners[number, place] = self._partner(number, place)
+        return self._partners[number, place]
+
+    def _partner(self, number: int, place: int) -> int:
         along = list(self.fleet.mesh).index("pipeline")
         places = [int(p[self.fleet.classes.first[number]]) for p in self.fleet.place.values()]
-        places[along] = stage % self.fleet.mesh["pipeline"]
+        places[along] = place
         return int(self.fleet.classes.of_device[self.fleet.grid[tuple(places)]])
 
     def flow(self, kind: Kind, axis: str, number: int) -> Flow:

@@ -30,6 +30,8 @@ class PublishedSimulators(FromPaper):
     error_percent: dict[str, float]
     ablation_error_percent: dict[str, float]
     order: str
+    on_gpus_percent: dict[str, float]
+    """What other simulators publish on data of their own, by the data's name here."""
     speed_s: dict[int, float]
 
 
