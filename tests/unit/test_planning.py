@@ -381,7 +381,7 @@ def test_a_platform_without_records_is_simulated_and_says_so():
     assert all(c["time_low_s"] is None and c["why_no_interval"] for c in advice["candidates"])
     assert all(c["energy_j"] is None and c["why_no_energy"] for c in advice["candidates"])
     assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
-    assert "not known: no fits" in advice_text(advice)
+    assert "not known: no metered run of hc2" in advice_text(advice)
     budget = advise(
         [],
         "alexnet",

@@ -42,7 +42,7 @@ def simulate(
     trace: AnyPath | None = None,
     explain: bool = False,
 ) -> dict[str, Any]:
-    """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy.
+    """Simulate one training step of a parallel strategy: its time, memory and energy.
 
     Args:
         network: by name (``gpt2-xl``), by numbers (``gpt:layers=36,hidden=1280,heads=20``), or the JSON
@@ -62,19 +62,21 @@ def simulate(
         calibration, database: files that were measured on the platform: its network, its op costs.
         calibrate: YAML file of a step that was measured on the platform (``network``, ``strategy``,
             ``batch``, ``precision``, ``step_s``, ...); it corrects what ops cost there.
-        fits: folder of a campaign's fits on this platform, for the joules.
+        fits: folder of fits to metered runs on the same hardware, for the joules; by default the metered runs
+            that are shipped.
         trace: file to write a Chrome trace to.
         explain: also return ``explanation``, a text that says where the time goes.
 
     Returns:
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
         ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
-        ``why_no_energy``), ...
+        ``why_no_energy``) with its 90 % interval ``step_j_low`` and ``step_j_high``, ``power_w`` of all
+        nodes, ``energy_source``, ``energy_rests_on``, ...
 
     Raises:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
-    from joulecast.energy.strategy_energy import priced
+    from joulecast.energy.strategy_energy import fit_in, priced
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
     from joulecast.planning.simulator_inputs import platform_and_costs
@@ -111,7 +113,7 @@ def simulate(
                 training=training,
             ),
         )
-        result = simulation.as_json() | priced(simulation, path(fits))
+        result = simulation.as_json() | priced(simulation, fit_in(path(fits)))
     if trace is not None:
         write_trace(simulation, Path(trace))
     return result | {"explanation": in_words(simulation)} if explain else result
@@ -131,30 +133,48 @@ def search(
     calibration: AnyPath | None = None,
     database: AnyPath | None = None,
     calibrate: AnyPath | None = None,
+    fits: AnyPath | None = None,
+    objective: Literal["time", "energy", "cost", "edp"] = "time",
+    price_kwh: float | None = None,
+    price_node_hour: float | None = None,
+    price_gpu_hour: float | None = None,
+    pue: float = 1.0,
 ) -> dict[str, Any]:
-    """Rank all parallel strategies of some devices that fit in memory, by the time of a step.
+    """Rank all parallel strategies of some devices that fit in memory, by one objective.
 
     Args:
         devices: to use.
         global_batch: samples of a step over all devices; 32 of each by default.
+        objective: ``time`` of a step, ``energy`` of a sample, ``cost`` of a step by the prices, or ``edp``:
+            joules times seconds of a step.
+        price_kwh, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
+            whole node and of a GPU in use, all in one currency.
+        pue: kWh of the building for one of the nodes.
         network, platform, precision, optimizer, attention, inference, links, calibration, database,
-            calibrate: as of :func:`simulate`.
+            calibrate, fits: as of :func:`simulate`.
 
     Returns:
-        ``feasible``: steps as of :func:`simulate`, the fastest first; ``out_of_memory`` and ``impossible``:
-        by strategy, why not.
+        ``feasible``: steps as of :func:`simulate`, the best first, with ``joules_per_sample``,
+        ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known; ``out_of_memory`` and
+        ``impossible``: by strategy, why not; ``objective``.
 
     Raises:
-        JoulecastError: an unknown network or platform, or no strategy divides this batch.
+        JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
+            needs is not known.
     """
+    from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
+    from joulecast.planning.objective import OBJECTIVES, Prices, ranked
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search
 
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
+    check("objective", objective, OBJECTIVES)
+    prices = Prices(price_kwh, price_node_hour, price_gpu_hour, pue)
+    prices.check(objective)
     training = training_of(precision, optimizer, inference)
     with naming(network, platform, calibration, database, calibrate):
         on, costs = platform_and_costs(
@@ -168,8 +188,10 @@ def search(
         batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
         graph = network_for(str(network), training, attention)
         ranking = search(graph, on, devices, batch, costs, Assumptions(training=training))
+        rows = ranked(ranking.feasible, objective, prices, fit_in(path(fits)))
     return {
-        "feasible": [simulation.as_json() for simulation in ranking.feasible],
+        "objective": objective,
+        "feasible": rows,
         "out_of_memory": ranking.out_of_memory,
         "impossible": ranking.impossible,
     }

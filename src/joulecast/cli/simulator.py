@@ -3,12 +3,13 @@
 import math
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from joulecast.cli.options import AsJson, echo_json
 from joulecast.errors import JoulecastError
+from joulecast.quantities import digits, energies, with_range
 
 Network = Annotated[
     str,
@@ -40,6 +41,12 @@ Calibrate = Annotated[
     Path | None,
     typer.Option(help="A step measured on this platform (YAML), to correct the ops' costs by."),
 ]
+
+Fits = Annotated[
+    Path | None,
+    typer.Option(help="Fits of metered runs of this hardware, for the joules; shipped by default."),
+]
+_MONEY = "for --objective cost."
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
@@ -91,14 +98,12 @@ def simulate(
     calibration: Calibration = None,
     database: DatabaseFile = None,
     calibrate: Calibrate = None,
-    fits: Annotated[
-        Path | None, typer.Option(help="Fits of a campaign on this platform, for the joules.")
-    ] = None,
+    fits: Fits = None,
     trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here.")] = None,
     explain: Annotated[bool, typer.Option(help="Say where the time goes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate one training step of a parallel strategy: its time, memory and, with fits, energy."""
+    """Simulate one training step of a parallel strategy: its time, memory and energy."""
     from joulecast.api.plans import simulate as simulate_on
 
     result = simulate_on(
@@ -131,13 +136,21 @@ def simulate(
             f"{result['step_s'] * 1e3:.2f} ms a step, {result['samples_per_s']:,.1f} samples/s (simulated); "
             f"{result['verdict']}"
         )
-    if fits is not None and not as_json:
-        joules = result["step_j"]
-        typer.echo(
-            f"{joules:.2f} J a step (powers fitted to {result['energy_source']} energies)"
-            if joules is not None
-            else f"energy: {result['why_no_energy']}"
-        )
+    if not as_json:
+        typer.echo(_energy_line(result))
+
+
+def _energy_line(result: dict[str, Any]) -> str:
+    """The joules of a step and what they rest on; or why they are not known."""
+    if result["step_j"] is None:
+        return f"energy not known: {result['why_no_energy']}"
+    values = energies(result["step_j"], result["step_j_low"], result["step_j_high"])
+    missing = result["why_no_energy_interval"]
+    notes = [result["energy_source"], result["energy_rests_on"], missing]
+    return (
+        f"{with_range(*values)} a step, {result['power_w']:,.0f} W of all nodes "
+        f"({'; '.join(note for note in notes if note)})"
+    )
 
 
 def search(
@@ -155,10 +168,20 @@ def search(
     calibration: Calibration = None,
     database: DatabaseFile = None,
     calibrate: Calibrate = None,
+    fits: Fits = None,
+    objective: Annotated[str, typer.Option(help="time, energy, cost or edp.")] = "time",
+    price_kwh: Annotated[float | None, typer.Option(help=f"Of a kWh, {_MONEY}")] = None,
+    price_node_hour: Annotated[
+        float | None, typer.Option(help=f"Of an hour of a whole node, {_MONEY}")
+    ] = None,
+    price_gpu_hour: Annotated[
+        float | None, typer.Option(help=f"Of an hour of a GPU in use, {_MONEY}")
+    ] = None,
+    pue: Annotated[float, typer.Option(help="kWh of the building for one of the nodes.")] = 1.0,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Rank all parallel strategies of some devices that fit in memory, by the time of a step."""
+    """Rank all parallel strategies of some devices that fit in memory, by one objective."""
     from joulecast.api.plans import search as search_on
 
     result = search_on(
@@ -174,19 +197,42 @@ def search(
         calibration=calibration,
         database=database,
         calibrate=calibrate,
+        fits=fits,
+        objective=objective,  # type: ignore[arg-type]
+        price_kwh=price_kwh,
+        price_node_hour=price_node_hour,
+        price_gpu_hour=price_gpu_hour,
+        pue=pue,
     )
     if as_json:
         echo_json(result)
-        return
+    else:
+        _print_ranking(result, top)
+
+
+def _energy_basis(row: dict[str, Any]) -> str:
+    """What the joules of a search rest on; or why there are none."""
+    if row["step_j"] is None:
+        return f"energy not known: {row['why_no_energy']}"
+    return f"energy of the first: {row['energy_source']}; {row['energy_rests_on']}"
+
+
+def _print_ranking(result: dict[str, Any], top: int) -> None:
+    """Print the best strategies of a search."""
     rows = result["feasible"]
     if not rows:
         typer.echo("no strategy fits in memory")
-    typer.echo(f"{'step, ms':>10} {'samples/s':>10} {'memory, GB':>10}  strategy (simulated)")
+    header = ("step, ms", "samples/s", "memory, GB", "J/sample", "cost/step")
+    typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
     for row in rows[:top]:
+        joules, cost = row["joules_per_sample"], row["step_cost"]
         typer.echo(
             f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10,.1f} "
-            f"{row['peak_memory_bytes'] / 1e9:10.2f}  {row['strategy']}"
+            f"{row['peak_memory_bytes'] / 1e9:10.2f} {'-' if joules is None else digits(joules):>10} "
+            f"{'-' if cost is None else digits(cost):>10}  {row['strategy']}"
         )
+    if rows:
+        typer.echo(_energy_basis(rows[0]))
     typer.echo(
         f"{len(rows)} fit, {len(result['out_of_memory'])} are out of memory, "
         f"{len(result['impossible'])} cannot be run"

@@ -42,9 +42,10 @@ from joulecast.energy.calibrated import (
     ramp_seconds,
     spread_between_runs,
 )
-from joulecast.energy.priors import SPREAD_WORTH, UNSEEN, Gaussian, beliefs_of
+from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import Terms, duty
+from joulecast.energy.unseen import KAPPA_RANGE, drawn_kappas, spread_of_unseen
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -56,16 +57,6 @@ KAPPA_PRIOR_SD = 0.1
 
 KAPPA_SPREAD = 0.3
 """Spread of kappa between workloads, a guess that the workloads seen correct."""
-
-KAPPA_RANGE = (0.0, 3.0)
-"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than
-at 1."""
-
-_UNSEEN_SPREAD = 0.03
-"""Relative: excess power at full duty between workloads."""
-
-_UNSEEN_DRIFT_PER_DOUBLING = 0.03
-"""Relative half width added for a workload that was not run: it may not be at full duty on more nodes."""
 
 _LEAST_NODE_SPREAD = 0.005
 """Relative: power between nodes of one type, at least."""
@@ -376,16 +367,11 @@ class PhaseMC2:
         # Nodes of the calibration and nodes of this run are draws from one population.
         spread = self.node_spread * math.sqrt(1 / base.nodes + 1 / row["nodes"])
         if not self.knows(row["workload"]):
-            excess_w = [other.training_w for other in self._others(row)]
-            among = float(np.std(excess_w) / np.mean(excess_w)) if np.mean(excess_w) > 0 else 0.0
-            smallest = min(other.nodes for other in self._others(row))
-            doublings = max(0.0, math.log2(row["nodes"] / smallest))
-            spread = math.hypot(spread, max(among, _UNSEEN_SPREAD))
-            spread = math.hypot(spread, _UNSEEN_DRIFT_PER_DOUBLING * doublings)
-        # Few workloads say how workloads differ, so the tails are heavy.
-        kappas = np.clip(
-            kappa.mean + kappa.sd * random.standard_t(SPREAD_WORTH, draws), *KAPPA_RANGE
-        )
+            others = self._others(row)
+            excess_w = [other.training_w for other in others]
+            smallest = min(other.nodes for other in others)
+            spread = math.hypot(spread, spread_of_unseen(excess_w, smallest, row["nodes"]))
+        kappas = drawn_kappas(kappa, random, draws)
         # Powers are positive, however little is known of them.
         rise = np.exp(random.normal(0.0, spread, draws))
         floor = floor_w * np.exp(random.normal(0.0, spread, draws))

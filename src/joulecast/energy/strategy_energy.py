@@ -1,16 +1,34 @@
-"""The energy of a parallel strategy: simulated stage times, priced by the fitted MC2.
+"""The energy of a parallel strategy: simulated times, priced by powers that were fitted to metered runs.
 
-A simulator tells how long the stages of a step last on each node; the powers of the stages come from the
-campaign's fit. Neither alone forecasts joules: the one knows no watts, the other only what it was fitted to.
+A simulator tells how long the stages of a step last on each node; the powers come from metered runs of the
+same hardware: of a user's fit, else those that are shipped (:mod:`joulecast.energy.node_power`). Neither
+alone forecasts joules: the one knows no watts, the other only what it was fitted to.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from joulecast.energy.evaluation import MEASURED
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
 from joulecast.energy.observations import is_training, metered_units
+from joulecast.platforms import Platform, gpu_in, same_hardware
+from joulecast.simulator.interval import step_interval
 from joulecast.simulator.simulate import Simulation
+
+_OWN_RUNS = (
+    "import power logs (`joulecast import mlperf`), `joulecast.fit(['records']).save('fits')`, "
+    "and --fits fits"
+)
+_OF_POWER_ALONE = (
+    "the interval of the joules is of the power alone: none of the step's time is known"
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +55,44 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepEnergy:
-    """Joules of one step of all nodes; ``None`` with a reason where they are not known."""
+    """Joules of one step of all nodes; ``None`` with a reason where they are not known.
+
+    Attributes:
+        source: what the powers were fitted to: measured, estimated, recorded or imported energies.
+        reason: why there are no joules.
+        power_w: mean power of all nodes together over the step.
+        low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
+        why_no_interval: also what the interval does not hold.
+        rests_on: the runs behind the powers, and what of them is carried further.
+    """
 
     joules: float | None
     source: str | None
-    """What the powers were fitted to: measured, estimated or recorded energies."""
     reason: str = ""
+    power_w: float | None = None
+    low_j: float | None = None
+    high_j: float | None = None
+    why_no_interval: str = ""
+    rests_on: str = ""
+
+    @property
+    def label(self) -> str | None:
+        """What the figure is: a simulated time with fitted powers."""
+        return self.source and f"simulated, {self.source} powers"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, by the names of the command's output."""
+        known = self.joules is not None
+        return {
+            "step_j": self.joules,
+            "step_j_low": self.low_j,
+            "step_j_high": self.high_j,
+            "power_w": self.power_w,
+            "energy_source": self.label,
+            "energy_rests_on": self.rests_on or None,
+            "why_no_energy": None if known else self.reason,
+            "why_no_energy_interval": (self.why_no_interval or None) if known else None,
+        }
 
 
 def _power_of(stage: str, powers: dict[str, float]) -> float:
@@ -59,16 +109,19 @@ def step_energy(
     """Price a step: ``E = P_0 T units + sum_x N T_x dP_x`` (MC2's energy of one step).
 
     Args:
-        fit: of a campaign on the same platform.
+        fit: of a campaign on the same hardware, whose runs timed their stages.
         platform: that the strategy is simulated on.
         times: simulated stage times of a node.
         nodes: that compute.
         hosts: physical hosts that all nodes live on; ``None``: one host for each node.
     """
-    of_platform = fit.observations[fit.observations["platform"] == platform]
+    names = [str(name) for name in fit.observations["platform"].dropna().unique()]
+    same = [name for name in names if same_hardware(name, platform)]
+    of_platform = fit.observations[fit.observations["platform"].isin(same)]
     power: dict[str, Any] | None = fit.mc2.get("power")
     if of_platform.empty:
-        return StepEnergy(None, None, f"no energy model was fitted on {platform}")
+        there = ", ".join(sorted(names)) or "no platform"
+        return StepEnergy(None, None, f"no energy model was fitted on {platform} (fits: {there})")
     if not power:
         return StepEnergy(None, None, f"the runs on {platform} carry no energy")
     powers: dict[str, float] = power["values"]
@@ -78,7 +131,29 @@ def step_energy(
     for stage in ("materials", "computing", "communicating_wait", "communicating_copy", "update"):
         joules += nodes * getattr(times, f"{stage}_s") * _power_of(stage, powers)
     sources = sorted(of_platform["energy_source"].dropna().unique())
-    return StepEnergy(joules, ", ".join(sources) or None)
+    return StepEnergy(
+        joules,
+        ", ".join(sources) or None,
+        power_w=joules / times.step_s,
+        rests_on=f"powers by stage, fitted to {len(trained)} runs on {', '.join(same)}",
+    )
+
+
+def _held_out_width(fit: CampaignFit, platform: str) -> tuple[float | None, str]:
+    """Half width of the logarithm of joules that 90 % of a fit's held-out runs met, their time given; or why
+    there is none."""
+    judged = fit.energies
+    if judged.empty or "split" not in judged:
+        return None, "the fit held out no run, so that the error of its powers is not known"
+    of = judged[(judged["model"] == "MC2") & (judged["time"] == "given")]
+    of = of[of["platform"].map(lambda name: same_hardware(str(name), platform))]
+    of = of[of["split"] == "leave-one-node-count-out"]
+    if of.empty:
+        return None, "no node count of the fit was held out: the error of its powers is not known"
+    if not of["energy_source"].isin(MEASURED).all():
+        return None, "the fit's energies are estimated, which judge no error"
+    missed = np.log(pd.to_numeric(of["predicted"]) / pd.to_numeric(of["measured"])).abs()
+    return float(missed.quantile(0.9)), ""
 
 
 def stage_times(simulation: Simulation, fit: CampaignFit | None = None) -> StageTimes:
@@ -100,31 +175,124 @@ def stage_times(simulation: Simulation, fit: CampaignFit | None = None) -> Stage
     )
 
 
-def simulation_energy(simulation: Simulation, fit: CampaignFit) -> StepEnergy:
-    """Joules of a simulated step, priced by the fit of a campaign on the same platform."""
+def _hardware(platform: Platform) -> str:
+    """The name that tells a platform's hardware: of its GPU, where the catalogue has it."""
+    device = platform.require_cluster().device.name
+    return gpu_in(device) or gpu_in(platform.name) or platform.name
+
+
+def _used(simulation: Simulation) -> list[int]:
+    """Devices in use of each node."""
+    per_node = simulation.platform.require_cluster().devices_per_node
+    full, rest = divmod(simulation.strategy.devices, per_node)
+    return [per_node] * full + [rest] * bool(rest)
+
+
+def nodes_of(simulation: Simulation) -> int:
+    """Nodes that a simulated step takes, each whole."""
+    return len(_used(simulation))
+
+
+def _widths(simulation: Simulation) -> tuple[float, float] | None:
+    """Half widths of the logarithm of the step's time, downwards and upwards."""
+    ends = step_interval(simulation.step_s, simulation.strategy.devices, simulation.cost_sources)
+    if ends is None:
+        return None
+    return math.log(simulation.step_s / ends[0]), math.log(ends[1] / simulation.step_s)
+
+
+def _with_interval(
+    energy: StepEnergy, simulation: Simulation, down: float | None, up: float | None, why: str = ""
+) -> StepEnergy:
+    """The energy with its interval: the widths of power and time in quadrature, as they are independent.
+
+    Args:
+        down, up: half widths of the logarithm of the power; ``None`` where it is not known, with ``why``.
+    """
+    if energy.joules is None:
+        return energy
+    if down is None or up is None:
+        return replace(energy, why_no_interval=why)
+    times = _widths(simulation)
+    ends = (0.0, 0.0) if times is None else times
+    return replace(
+        energy,
+        low_j=energy.joules * math.exp(-math.hypot(down, ends[0])),
+        high_j=energy.joules * math.exp(math.hypot(up, ends[1])),
+        why_no_interval=_OF_POWER_ALONE if times is None else "",
+    )
+
+
+def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
+    """Joules of a step on nodes of a metered type."""
     platform = simulation.platform
     per_node = platform.require_cluster().devices_per_node
-    nodes = -(-simulation.strategy.devices // per_node)
-    return step_energy(fit, platform.name, stage_times(simulation, fit), nodes, platform.hosts)
+    if node.gpus is not None and per_node != node.gpus:
+        why = (
+            f"the metered nodes of {node.platform} have {node.gpus} GPUs, those of {platform.name} here "
+            f"{per_node}; simulate nodes of {node.gpus} GPUs: those that stay idle are priced, too"
+        )
+        return StepEnergy(None, None, why)
+    step_s = simulation.step_s
+    share = simulation.breakdown.computing_s / step_s
+    power = node.power(_used(simulation), min(1.0, max(0.0, share)), per_node)
+    energy = StepEnergy(
+        power.watts * step_s, node.energy_source, power_w=power.watts, rests_on=power.rests_on
+    )
+    down, up = math.log(power.watts / power.low_w), math.log(power.high_w / power.watts)
+    return _with_interval(energy, simulation, down, up)
 
 
-def priced(simulation: Simulation, fits: Path | None) -> dict[str, Any]:
-    """Stage times of a step, and its joules where ``fits`` of a campaign on the platform are given."""
-    fit = None if fits is None else CampaignFit.load(fits)
+def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNode | None:
+    """The metered node type of a platform: of its very name, else of the same hardware; of several one with
+    nodes of that size, then the one with most runs."""
+    named = [node for node in nodes if node.platform == platform.name]
+    alike = [node for node in nodes if same_hardware(node.platform, _hardware(platform))]
+    per_node = platform.require_cluster().devices_per_node
+    return max(named or alike, key=lambda n: (n.gpus in (None, per_node), n.runs), default=None)
+
+
+def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) -> StepEnergy:
+    """Joules of a simulated step.
+
+    Args:
+        fit: of metered runs on the same hardware; by default the metered runs that are shipped.
+    """
+    platform = simulation.platform
+    if fit is None:
+        node = _of_hardware(shipped_nodes(), platform)
+        if node is not None:
+            return _node_energy(simulation, node)
+        why = (
+            f"no metered run of {platform.name} is known; there are some of "
+            f"{known_nodes(shipped_nodes())}; to use your own: {_OWN_RUNS}"
+        )
+        return StepEnergy(None, None, why)
+    phases = fit.mc2.get("phases")
+    node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
+    if node is not None:
+        return _node_energy(simulation, node)
+    nodes = nodes_of(simulation)
+    by_name = platform.name in set(fit.observations["platform"])
+    called = platform.name if by_name else _hardware(platform)
+    energy = step_energy(fit, called, stage_times(simulation, fit), nodes, platform.hosts)
+    width, why = _held_out_width(fit, called)
+    return _with_interval(energy, simulation, width, width, why)
+
+
+def fit_in(fits: Path | None) -> CampaignFit | None:
+    """The fit in a folder, if one is given."""
+    return None if fits is None else CampaignFit.load(fits)
+
+
+def priced(simulation: Simulation, fit: CampaignFit | None = None) -> dict[str, Any]:
+    """Stage times of a step and its joules, as plain data; ``fit`` as for :func:`simulation_energy`."""
     times = stage_times(simulation, fit)
-    result: dict[str, Any] = {
+    return {
         "stages": {
             "materials_s": times.materials_s,
             "computing_s": times.computing_s + times.update_s,
             "communicating_s": times.communicating_copy_s + times.communicating_wait_s,
-        }
-    }
-    if fit is None:
-        why = "no fits were given (--fits results/fits)"
-        return result | {"step_j": None, "energy_source": None, "why_no_energy": why}
-    energy = simulation_energy(simulation, fit)
-    return result | {
-        "step_j": energy.joules,
-        "energy_source": energy.source,
-        "why_no_energy": energy.reason,
+        },
+        **simulation_energy(simulation, fit).as_json(),
     }

@@ -16,7 +16,7 @@ from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.choice import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
-from joulecast.platforms import Platform, find_platform
+from joulecast.platforms import Platform, find_platform, is_gpu_platform
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 from joulecast.records.record import RunInfo, read_info
 
@@ -97,7 +97,10 @@ def advise(
         facts = find_platform(platform)
         called = facts.name
     simulated = facts is not None or (
-        platform is not None and find(PLATFORMS, f"{platform}.yaml", platforms) is not None
+        platform is not None
+        and (
+            find(PLATFORMS, f"{platform}.yaml", platforms) is not None or is_gpu_platform(platform)
+        )
     )
     found = _from_records(records, network, called, samples, nodes, batches, simulated)
     if found is None:
@@ -255,7 +258,10 @@ def _from_simulator(
         precision=precision,
         fits=fits,
     )
-    rests = [f"simulated: {len(candidates)} strategies on {platform}, by its file's rates"]
+    bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
+    rests = [
+        f"simulated: {len(candidates)} strategies on {platform}, by the rates of its description"
+    ]
     return _Found(
         platform,
         "simulated",
@@ -265,7 +271,7 @@ def _from_simulator(
         candidates,
         refused,
         rests,
-        ["nothing was run on this platform: times are simulated and have no interval"],
+        [f"nothing was run on this platform: times are simulated{bare}"],
         [],
         None,
     )

@@ -3,21 +3,24 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from joulecast.energy.strategy_energy import priced
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.strategy_energy import fit_in, simulation_energy
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import roofline_of
-from joulecast.graphs.shipped_graphs import load
+from joulecast.graphs.precision import training_of
+from joulecast.graphs.shipped_graphs import network_for
 from joulecast.planning.candidate import Candidate
+from joulecast.planning.simulator_inputs import costs_on
 from joulecast.platforms import Platform
-from joulecast.simulator.simulate import Simulation
+from joulecast.simulator.interval import step_interval
+from joulecast.simulator.simulate import Assumptions, Simulation
 from joulecast.simulator.strategy import text_of
 from joulecast.simulator.strategy_search import search
 
 _NODES = (1, 2, 4, 8)
 _BATCH_PER_DEVICE = 32
 _STRATEGIES = 3
+_OPTIMIZER = "momentum"
 
 NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
 
@@ -41,22 +44,24 @@ def simulated_candidates(
     """The fastest strategies of each node count and batch that fit in memory.
 
     Args:
-        network: whose op graph is shipped.
+        network: by name, by numbers, or the JSON file of an op graph.
         samples: to train on.
         nodes: node counts; each with all its devices.
         batches: of all nodes; by default 32 samples of a device.
         precision: peak rate to compute at.
-        fits: of a campaign on the same platform, for the joules.
+        fits: of metered runs on the same hardware, for the joules; by default those that are shipped.
 
     Returns:
-        the candidates, without intervals, and the settings that are none, each with ``setting`` and
-        ``why``.
+        the candidates, with intervals where the simulator's errors were judged, and the settings that are
+        none, each with ``setting`` and ``why``.
 
     Raises:
-        JoulecastError: no such graph, or the platform's file lacks what a simulation needs.
+        JoulecastError: no such network, or the platform's file lacks what a simulation needs.
     """
-    graph, costs = load(network), roofline_of(platform, precision)
-    cluster = platform.require_cluster()
+    training = training_of(precision, _OPTIMIZER, False)
+    graph, costs = network_for(network, training), costs_on(platform, precision)
+    assumed = Assumptions(training=training)
+    cluster, fit = platform.require_cluster(), fit_in(fits)
     candidates, refused = [], []
     for count in nodes:
         devices = count * cluster.devices_per_node
@@ -67,7 +72,7 @@ def simulated_candidates(
         for batch in batches or [_BATCH_PER_DEVICE * devices]:
             setting = f"{count} nodes, batch {batch}"
             try:
-                ranking = search(graph, platform, devices, batch, costs)
+                ranking = search(graph, platform, devices, batch, costs, assumed)
             except JoulecastError as error:
                 refused.append({"setting": setting, "why": str(error)})
                 continue
@@ -75,25 +80,37 @@ def simulated_candidates(
                 why = next(iter(ranking.out_of_memory.values()), "nothing fits in memory")
                 refused.append({"setting": setting, "why": why})
             for simulation in ranking.feasible[:_STRATEGIES]:
-                candidates.append(_candidate(simulation, count, batch, samples, fits))
+                candidates.append(_candidate(simulation, count, batch, samples, fit))
     return candidates, refused
 
 
 def _candidate(
-    simulation: Simulation, nodes: int, batch: int, samples: float, fits: Path | None
+    simulation: Simulation, nodes: int, batch: int, samples: float, fit: CampaignFit | None
 ) -> Candidate:
     steps = math.ceil(samples / batch)
-    price: dict[str, Any] = priced(simulation, fits)
-    joules: float | None = price["step_j"]
+    energy = simulation_energy(simulation, fit)
+    devices = simulation.strategy.devices
+    ends = step_interval(simulation.step_s, devices, simulation.cost_sources)
+
+    def whole(amount: float | None) -> float | None:
+        return None if amount is None else steps * amount
+
+    # An interval of the power alone is none of a run.
+    energies = (None, None) if ends is None else (energy.low_j, energy.high_j)
+    missing = NO_INTERVAL if ends is None else energy.why_no_interval or None
     return Candidate(
         nodes=nodes,
         batch_size=batch,
-        batch_per_rank=batch / simulation.strategy.devices,
+        batch_per_rank=batch / devices,
         strategy=text_of(simulation.strategy),
         rests_on="simulated",
         time_s=steps * simulation.step_s,
-        energy_j=None if joules is None else steps * joules,
-        energy_source=None if joules is None else f"simulated ({price['energy_source']} powers)",
-        why_no_energy=price["why_no_energy"] if joules is None else None,
-        why_no_interval=NO_INTERVAL,
+        time_low_s=whole(ends and ends[0]),
+        time_high_s=whole(ends and ends[1]),
+        energy_j=whole(energy.joules),
+        energy_low_j=whole(energies[0]),
+        energy_high_j=whole(energies[1]),
+        energy_source=energy.label,
+        why_no_energy=None if energy.joules is not None else energy.reason,
+        why_no_interval=missing,
     )

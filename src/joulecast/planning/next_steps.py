@@ -54,7 +54,8 @@ def measure_next(
         steps.append(
             (
                 "a small campaign on this platform: 1 and 2 nodes, and the calibrations",
-                "nothing was run there: times are simulated and have no interval",
+                "nothing was run there: times are simulated"
+                + (" and have no interval" if leading.time_low_s is None else ""),
             )
         )
     elif leading.rests_on == "fitted":

@@ -16,6 +16,15 @@ from joulecast.simulator.topology import with_links
 from joulecast.simulator.transfers import Mode
 
 
+def costs_on(platform: Platform, precision: str) -> Costs:
+    """What ops cost on a platform: by its kernels where its device is described for them, else its roofline.
+
+    Raises:
+        JoulecastError: a rate that is not known.
+    """
+    return kernel_costs_of(platform, precision) or roofline_of(platform, precision)
+
+
 def platform_and_costs(
     platform: str,
     precision: str,
@@ -47,11 +56,10 @@ def platform_and_costs(
     if mode == "proteus":
         return found, proteus_costs(found, precision)
     costs: Costs
-    kernels = kernel_costs_of(found, precision)
     if database is None:
-        costs = kernels or roofline_of(found, precision)
+        costs = costs_on(found, precision)
     else:
-        fallback = kernels or roofline_or_refusal(found, precision)
+        fallback = kernel_costs_of(found, precision) or roofline_or_refusal(found, precision)
         costs = MeasuredCosts(read_database(database), fallback, precision)
     if measured_steps is None:
         return found, costs

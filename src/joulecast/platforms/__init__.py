@@ -1,6 +1,13 @@
 """Platforms: the facts of a node type, by file or by the name of its GPU."""
 
-from joulecast.platforms.gpus import gpu_named, gpu_names, platform_content
+from joulecast.platforms.gpus import (
+    gpu_in,
+    gpu_named,
+    gpu_names,
+    is_gpu_platform,
+    platform_content,
+    same_hardware,
+)
 from joulecast.platforms.platform import (
     Architecture,
     Cluster,
@@ -22,10 +29,13 @@ __all__ = [
     "Platform",
     "Ring",
     "find_platform",
+    "gpu_in",
     "gpu_named",
     "gpu_names",
+    "is_gpu_platform",
     "platform_content",
     "platform_file",
     "read_platform",
     "recorded_for",
+    "same_hardware",
 ]

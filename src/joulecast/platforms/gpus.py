@@ -114,6 +114,39 @@ def gpu_named(text: str) -> str | None:
     return catalogue().by_alias.get(plain_name(text))
 
 
+def _words(text: str) -> frozenset[str]:
+    """The words of a name; a size is one word (``80 GB`` -> ``80gb``)."""
+    joined = re.sub(r"(\d)[\s_-]*gb\b", r"\1gb", plain_name(text))
+    return frozenset(re.findall(r"[a-z0-9+]+", joined))
+
+
+def gpu_in(text: str) -> str | None:
+    """The catalogue's name of the GPU that a longer name tells: ``8xSMC-H100-SXM-80GB`` -> ``h100-sxm``.
+
+    The way to say it that has most words in the name counts; ``None`` where there is none, or where two GPUs
+    have as many.
+    """
+    known = gpu_named(text)
+    if known is not None:
+        return known
+    found = catalogue()
+    titled = [name for name, gpu in found.gpus.items() if plain_name(gpu.title) == plain_name(text)]
+    if titled:
+        return titled[0]
+    words = _words(re.sub(r"^\d+x(?=[A-Za-z])", "", text))
+    said = {alias: _words(alias) for alias in found.by_alias}
+    met = {alias: len(parts) for alias, parts in said.items() if parts and parts <= words}
+    most = max(met.values(), default=0)
+    names = {found.by_alias[alias] for alias, count in met.items() if count == most}
+    return names.pop() if len(names) == 1 else None
+
+
+def same_hardware(one: str, other: str) -> bool:
+    """Whether two platforms or devices are the same hardware by their names: equal, or of the same GPU."""
+    gpu = gpu_in(one)
+    return plain_name(one) == plain_name(other) or (gpu is not None and gpu == gpu_in(other))
+
+
 def near_gpus(text: str) -> list[str]:
     """Names that are like a text, the nearest first."""
     return get_close_matches(plain_name(text), catalogue().by_alias, n=3, cutoff=0.5)
@@ -167,6 +200,11 @@ def _device(gpu: Gpu) -> dict[str, Any]:
             precision: _HELD_SHARE * rate * 1e12 for precision, rate in gpu.measured.items()
         },
     }
+
+
+def is_gpu_platform(text: str) -> bool:
+    """Whether a platform is named by its GPU, with or without options behind a colon."""
+    return gpu_named(text.partition(":")[0]) is not None
 
 
 def platform_content(text: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.strategy_energy import StepEnergy, simulation_energy
+from joulecast.energy.strategy_energy import simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
@@ -75,11 +75,12 @@ def scaling_forecast(
         graphs: the networks.
         settings: the platforms.
         nodes: node counts.
-        fits: energy models by the platform that they were fitted on.
+        fits: energy models by the platform that they were fitted on; others have the metered runs that are
+            shipped, if these are of the same hardware.
 
     Returns:
         a row a network, platform and node count: ``step_s`` and its parts, ``samples_per_s``, memory, and
-        ``joules_per_sample`` where an energy model was fitted; ``basis`` says what is missing.
+        ``joules_per_sample`` where metered runs are known; ``basis`` says what is missing.
     """
     rows = []
     for graph in graphs:
@@ -96,15 +97,13 @@ def scaling_forecast(
 
 def _figures(simulation: Simulation, fit: CampaignFit | None) -> dict[str, Any]:
     parts = simulation.breakdown
-    energy = StepEnergy(None, None, "no energy model was fitted on this platform")
-    if fit is not None:
-        energy = simulation_energy(simulation, fit)
+    energy = simulation_energy(simulation, fit)
     known = simulation.cost_sources
     return {
         "step_s": simulation.step_s,
         "samples_per_s": simulation.samples_per_s,
         "joules_per_sample": None if energy.joules is None else energy.joules / simulation.batch,
-        "energy_source": energy.source and f"simulated, {energy.source} powers",
+        "energy_source": energy.label,
         "why_no_energy": energy.reason,
         "computing_s": parts.computing_s,
         "exposed_communication_s": parts.exposed_communication_s,

@@ -1,0 +1,203 @@
+"""The power of a metered node type at any share of computing, for networks that it never ran.
+
+MC2 on phases (:mod:`joulecast.energy.mc2_without_stages`) says what a node draws::
+
+    P = P_0 + dP f(u),    f(u) = u + kappa (u - u^1.4)
+
+A simulated step has a computing share ``u`` of its own. Its ``dP`` is the mean of the workloads that were
+metered on the node type, its ``kappa`` that of a workload which no fit has seen. Exposed communication and
+waiting are the rest of the step: a device copies and polls at its clocks then, as ``f`` says.
+
+Nodes of MLPerf's power submissions are shipped with their fit (``metered_nodes.yaml``, written by
+``benchmarks/node_power.py --write`` from ``recorded/mlperf-power``); a user's fit of imported runs gives the
+same.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from numpy.typing import NDArray
+
+from joulecast.energy.priors import UNSEEN, Gaussian
+from joulecast.energy.terms import duty
+from joulecast.energy.unseen import drawn_kappas, spread_of_unseen
+from joulecast.platforms import gpu_in
+from joulecast.quantities import listed
+
+Floats = NDArray[np.float64]
+
+_LEVEL, _DRAWS = 0.9, 2000
+
+
+@dataclass(frozen=True)
+class Power:
+    """Watts of some nodes together, with the ends of the 90 % interval, and what they rest on."""
+
+    watts: float
+    low_w: float
+    high_w: float
+    rests_on: str
+
+
+@dataclass(frozen=True)
+class MeteredNode:
+    """What the metered runs of a node type show. Powers in W of a node.
+
+    Attributes:
+        platform: the node type, as the runs name it.
+        gpus: accelerators of a node; ``None`` where the runs do not say it.
+        idle_w: ``P_0``, the floor of a loaded node.
+        excess_w: ``dP`` of training at full duty, by workload.
+        kappa: of a workload that was not run.
+        node_spread: relative spread of power between nodes.
+        smallest_nodes, most_nodes: node counts of the calibrations, and the largest one.
+        least_share: the lowest computing share of the runs.
+        runs: how many were fitted.
+        energy_source: what their energies are: imported, measured, ...
+    """
+
+    platform: str
+    gpus: int | None
+    idle_w: float
+    excess_w: Mapping[str, float]
+    kappa: Gaussian
+    node_spread: float
+    smallest_nodes: float
+    most_nodes: float
+    least_share: float
+    runs: int
+    energy_source: str
+
+    @property
+    def full_w(self) -> float:
+        """Watts of a node whose accelerators all compute, all the time."""
+        return self.idle_w + float(np.mean(list(self.excess_w.values())))
+
+    def power(self, used: Sequence[int], share: float, gpus: int) -> Power:
+        """Power of nodes that train.
+
+        A node pays its floor whole. One with idle accelerators draws its share of the excess power; no
+        metered run was like that, so the interval reaches up to the curve ``f`` at the node's load.
+
+        Args:
+            used: accelerators in use of each node.
+            share: of the step that computes, 0 to 1.
+            gpus: accelerators of a node.
+        """
+        nodes = len(used)
+        parts = np.array(used, dtype=float) / gpus
+        excess_w = self.full_w - self.idle_w
+        spread = self.node_spread * math.sqrt(1 / self.smallest_nodes + 1 / nodes)
+        unseen = spread_of_unseen(list(self.excess_w.values()), self.smallest_nodes, nodes)
+        spread = math.hypot(spread, unseen)
+        random = np.random.default_rng(0)
+        kappas = drawn_kappas(self.kappa, random, _DRAWS)
+        # Powers are positive, however little is known of them.
+        rise = np.exp(random.normal(0.0, spread, _DRAWS))
+        floor_w = nodes * self.idle_w * np.exp(random.normal(0.0, spread, _DRAWS))
+        line_w = floor_w + excess_w * rise * parts.sum() * duty(np.asarray(share), kappas)
+        curve_w = floor_w
+        for part, count in zip(*np.unique(parts, return_counts=True), strict=True):
+            curve_w = curve_w + count * excess_w * rise * duty(np.asarray(part * share), kappas)
+        expected = duty(np.asarray(share), self.kappa.mean)
+        tail = (1 - _LEVEL) / 2
+        return Power(
+            float(nodes * self.idle_w + excess_w * parts.sum() * expected),
+            float(np.quantile(line_w, tail)),
+            float(np.quantile(np.maximum(line_w, curve_w), 1 - tail)),
+            self._rests_on(used, share, gpus),
+        )
+
+    def _rests_on(self, used: Sequence[int], share: float, gpus: int) -> str:
+        names = listed(sorted(name.partition(" on ")[0] for name in self.excess_w))
+        text = (
+            f"powers fitted to {self.runs} metered runs ({names}) on up to {self.most_nodes:g} nodes of "
+            f"{gpus} GPUs ({self.platform}): {self.idle_w:,.0f} W idle, {self.full_w:,.0f} W computing; the "
+            f"step computes {100 * share:.0f} % of its time"
+        )
+        if self.gpus is None:
+            text += f"; the runs do not say how many GPUs a node has, and {gpus} are taken"
+        if min(used) < gpus:
+            text += f"; {gpus - min(used)} of the {gpus} GPUs of a node are idle, and their floor is paid"
+        if share < self.least_share:
+            text += f"; that is less than in any metered run ({100 * self.least_share:.0f} %)"
+        return text
+
+    def as_plain(self) -> dict[str, Any]:
+        """Plain data, as in ``metered_nodes.yaml``."""
+        return asdict(self)
+
+    @classmethod
+    def of_plain(cls, facts: Mapping[str, Any]) -> "MeteredNode":
+        """A node type from :meth:`as_plain`'s data."""
+        return cls(**{**facts, "kappa": Gaussian(**facts["kappa"])})
+
+
+def _least_share(runs: pd.DataFrame, paces: pd.Series) -> float:
+    """The lowest computing share of runs: node-seconds of their work on the fewest nodes over theirs."""
+    needed_s = runs["workload"].map(paces) * runs["samples"]
+    return float((needed_s / (runs["nodes"] * runs["training_s"])).clip(upper=1.0).min())
+
+
+def metered_nodes(phases: Mapping[str, Any], observations: pd.DataFrame) -> list[MeteredNode]:
+    """The node types of a fit to runs with phases.
+
+    Args:
+        phases: of :meth:`joulecast.energy.mc2_without_stages.PhaseMC2.coefficients`.
+        observations: the runs.
+    """
+    used = observations[
+        (observations["polluted"] == "") & observations["workload"].isin(phases["workloads"])
+    ]
+    used = used[used["energy_j"].notna()]
+    found = []
+    for platform, idle_w in phases["idle_w"].items():
+        of = {n: w for n, w in phases["workloads"].items() if w["platform"] == platform}
+        runs = used[used["platform"] == platform]
+        if not of or runs.empty:
+            continue
+        paces = pd.Series({name: base["computes"] * base["pace"] for name, base in of.items()})
+        found.append(
+            MeteredNode(
+                platform=platform,
+                # One rank a node is what an importer writes where the log names no number.
+                gpus=each
+                if (each := round(float((runs["ranks"] / runs["nodes"]).median()))) > 1
+                else None,
+                idle_w=idle_w,
+                excess_w={name: base["training_w"] for name, base in of.items()},
+                kappa=Gaussian(**phases["kappa"][UNSEEN]),
+                node_spread=phases["node_spread"],
+                smallest_nodes=min(base["nodes"] for base in of.values()),
+                most_nodes=float(runs["nodes"].max()),
+                least_share=_least_share(runs, paces),
+                runs=len(runs),
+                energy_source=", ".join(sorted(runs["energy_source"].dropna().unique())),
+            )
+        )
+    return found
+
+
+@cache
+def shipped_nodes() -> list[MeteredNode]:
+    """The node types whose metered runs come with joulecast."""
+    text = (resources.files("joulecast.energy") / "metered_nodes.yaml").read_text()
+    return [MeteredNode.of_plain(facts) for facts in yaml.safe_load(text)["nodes"]]
+
+
+def known_nodes(nodes: Sequence[MeteredNode]) -> str:
+    """The node types in words, with the names that people say."""
+    return listed(
+        [
+            f"{gpu_in(node.platform) or node.platform}"
+            + (f" (nodes of {node.gpus} GPUs)" if node.gpus else "")
+            for node in nodes
+        ]
+    )

@@ -1,0 +1,41 @@
+"""What is not known of the power of a workload that no fit has seen, as spreads and draws."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.energy.priors import SPREAD_WORTH, Gaussian
+
+Floats = NDArray[np.float64]
+
+KAPPA_RANGE = (0.0, 3.0)
+"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than
+at 1."""
+
+_UNSEEN_SPREAD = 0.03
+"""Relative: excess power at full duty between workloads."""
+
+_UNSEEN_DRIFT_PER_DOUBLING = 0.03
+"""Relative half width added for a workload that was not run: it may not be at full duty on more nodes."""
+
+
+def spread_of_unseen(excess_w: Sequence[float], smallest: float, nodes: float) -> float:
+    """Relative spread of the excess power of a workload that was not run.
+
+    Args:
+        excess_w: excess powers of the workloads that were run.
+        smallest: node count of their calibrations.
+        nodes: of the workload that is asked for.
+    """
+    mean = float(np.mean(excess_w))
+    among = float(np.std(excess_w)) / mean if mean > 0 else 0.0
+    doublings = max(0.0, math.log2(nodes / smallest))
+    return math.hypot(max(among, _UNSEEN_SPREAD), _UNSEEN_DRIFT_PER_DOUBLING * doublings)
+
+
+def drawn_kappas(kappa: Gaussian, random: np.random.Generator, draws: int) -> Floats:
+    """Draws of kappa; few workloads say how workloads differ, so the tails are heavy."""
+    drawn = kappa.mean + kappa.sd * random.standard_t(SPREAD_WORTH, draws)
+    return np.asarray(np.clip(drawn, *KAPPA_RANGE))

@@ -1,0 +1,270 @@
+"""Joules of simulated steps, from the user's side: what they are, what they rest on, and how they order."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_mc2_without_stages import run_row, runs
+from typer.testing import CliRunner
+
+import joulecast
+from joulecast.cli.main import app
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.mc2_without_stages import PhaseMC2
+from joulecast.energy.node_power import MeteredNode, shipped_nodes
+from joulecast.errors import JoulecastError
+from joulecast.platforms import gpu_in, same_hardware
+from joulecast.platforms.gpus import catalogue
+
+NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=128"
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def step(platform="h100-sxm", strategy="dp=8", **options):
+    return joulecast.simulate(NETWORK, platform, strategy, precision="bf16", **options)
+
+
+def test_a_node_of_h100_draws_between_idle_and_the_most_that_was_metered():
+    (node,) = shipped_nodes()
+    told = step()
+    assert node.idle_w < told["power_w"] <= 1.05 * node.full_w
+    assert told["step_j"] == pytest.approx(told["power_w"] * told["step_s"])
+    assert told["step_j_low"] < told["step_j"] < told["step_j_high"]
+    # The error of the time is in the interval, too.
+    assert told["step_j_high"] / told["step_j"] >= told["step_high_s"] / told["step_s"]
+    assert told["energy_source"] == "simulated, imported powers" and told["why_no_energy"] is None
+    assert "49 metered runs" in told["energy_rests_on"]
+
+
+@pytest.mark.parametrize("alias", ["h100", "H100-SXM5", "nvidia_h100", "dgx-h100", "h100:gpus=8"])
+def test_the_same_hardware_by_another_name_has_joules(alias):
+    assert step(alias)["power_w"] == pytest.approx(step()["power_w"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("8xSMC-H100-SXM-80GB", "h100-sxm"),
+        ("lenovo-h100-pcie-80gb", "h100-pcie"),
+        ("a100-with-h100", None),
+        ("two-core-vm", None),
+        ("A100 SXM4 40 GB", "a100-40gb-sxm"),
+    ],
+)
+def test_the_gpu_is_told_by_longer_names(name, gpu):
+    assert gpu_in(name) == gpu
+    assert same_hardware(name, name)
+
+
+def test_every_way_to_say_a_gpu_is_that_gpu():
+    for name, gpu in catalogue().gpus.items():
+        assert {gpu_in(said) for said in (name, gpu.title, *gpu.aliases)} == {name}
+
+
+def test_idle_gpus_of_a_node_are_priced_and_said():
+    (node,) = shipped_nodes()
+    four, eight = step(strategy="dp=4"), step()
+    half = (eight["power_w"] + node.idle_w) / 2
+    assert four["power_w"] == pytest.approx(half, rel=0.05)
+    assert "4 of the 8 GPUs of a node are idle" in four["energy_rests_on"]
+    # Nobody metered that: the interval is wider.
+    assert four["step_j_high"] / four["step_j"] > eight["step_j_high"] / eight["step_j"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "said"),
+    [
+        ("h100-sxm:gpus=4", "have 8 GPUs, those of h100-sxm here 4"),
+        ("a100", "there are some of h100-sxm (nodes of 8 GPUs)"),
+        ("h100-pcie", "import power logs (`joulecast import mlperf`)"),
+    ],
+)
+def test_where_no_run_was_metered_there_is_no_figure_but_the_reason(platform, said):
+    told = step(platform, "dp=4")
+    joules = ("step_j", "step_j_low", "step_j_high", "power_w", "energy_source")
+    assert {told[name] for name in joules} == {None} and said in told["why_no_energy"]
+
+
+def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
+    told = step("dgx-h100")
+    assert told["step_low_s"] is None and told["step_j_low"] < told["step_j"]
+    assert "of the power alone" in told["why_no_energy_interval"]
+
+
+def _node(**changes) -> MeteredNode:
+    return MeteredNode.of_plain(shipped_nodes()[0].as_plain() | changes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=40), st.floats(0, 1), st.floats(0, 1))
+def test_power_grows_with_nodes_gpus_and_computing(used, share, other):
+    node = _node()
+    power = node.power(used, share, 8)
+    assert node.idle_w * len(used) <= power.watts <= node.full_w * len(used) * 1.05
+    assert power.low_w < power.watts < power.high_w
+    assert node.power([*used, 8], share, 8).watts > power.watts + node.idle_w * 0.999
+    low, high = sorted((share, other))
+    # kappa near 1: the curve rises up to full duty but for its last tenth.
+    assert node.power(used, low, 8).watts <= node.power(used, high, 8).watts * 1.01
+
+
+def _benchmark():
+    spec = importlib.util.spec_from_file_location("node_power", ROOT / "benchmarks/node_power.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_shipped_powers_are_the_fit_and_hold_for_workloads_left_out():
+    benchmark = _benchmark()
+    known = benchmark.shipped_runs()
+    (fitted,), (shipped,) = benchmark.fitted(known), shipped_nodes()
+    assert fitted.excess_w == pytest.approx(dict(shipped.excess_w), rel=1e-6)
+    assert (fitted.idle_w, fitted.runs) == (pytest.approx(shipped.idle_w), shipped.runs)
+    table = benchmark.held_out(known)
+    assert len(table) == 7 and table["error_percent"].abs().mean() < 2
+    assert table["metered_w"].between(table["low_w"], table["high_w"]).all()
+
+
+def _own_fit(folder: Path, platform: str) -> Path:
+    """A fit of imported runs with phases only."""
+    changes = {"platform": platform, "ranks": 8, "disturbed": "", "left_out_for": "", "folder": ""}
+    rows = [run_row(name, 1, **changes) for name in ("one", "two")]
+    observations = runs(*[row | {"workload": row["network"]} for row in rows])
+    empty = pd.DataFrame()
+    phases = PhaseMC2().fit(observations).coefficients()
+    plain = json.loads(json.dumps(phases))
+    CampaignFit(observations, empty, empty, empty, empty, {"phases": plain}).save(folder / "fits")
+    return folder / "fits"
+
+
+def test_fits_of_imported_runs_with_phases_price_their_hardware(tmp_path):
+    fits = _own_fit(tmp_path, "8xlab-a100-sxm-80gb")
+    told = step("a100", fits=fits)
+    assert 2600 < told["power_w"] <= 2600 + 4200 * 1.05
+    assert told["energy_source"] == "simulated, imported powers"
+    elsewhere = step("b200", fits=fits)
+    assert (
+        elsewhere["step_j"] is None and "no energy model was fitted" in elsewhere["why_no_energy"]
+    )
+
+
+def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
+    observations = runs(
+        run_row("one", 2, kind="training", platform="h100", energy_source="measured")
+    )
+    held_out = {"model": "MC2", "split": "leave-one-node-count-out", "time": "given"}
+    held_out |= {
+        "platform": "h100",
+        "energy_source": "measured",
+        "measured": 100.0,
+        "predicted": 110.0,
+    }
+    empty = pd.DataFrame()
+    power = {"power": {"values": {"P0": 2000.0, "dP": 4000.0}}}
+    observations = observations.assign(folder="")
+    judged = pd.DataFrame([held_out])
+    CampaignFit(observations, empty, judged, empty, empty, power).save(tmp_path / "known")
+    CampaignFit(observations, empty, empty, empty, empty, power).save(tmp_path / "unknown")
+    told = step("dgx-h100", fits=tmp_path / "known")
+    assert told["energy_source"] == "simulated, measured powers"
+    assert told["step_j_high"] / told["step_j"] == pytest.approx(1.1)
+    told = step("dgx-h100", fits=tmp_path / "unknown")
+    assert told["step_j"] > 0 and told["step_j_low"] is None
+    assert "held out no run" in told["why_no_energy_interval"]
+
+
+def _run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.output
+
+
+SEARCH = ["search", "--network", NETWORK, "--devices", "16", "--platform"]
+PRICES = ["--price-kwh", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"),
+    [
+        ("time", "step_s"),
+        ("energy", "joules_per_sample"),
+        ("cost", "step_cost"),
+        ("edp", "energy_delay_js"),
+    ],
+)
+def test_search_ranks_by_the_objective(objective, key):
+    code, text = _run(*SEARCH, "h100-sxm", "--objective", objective, *PRICES, "--json")
+    rows = json.loads(text)["feasible"]
+    assert code == 0 and len(rows) > 3
+    assert [row[key] for row in rows] == sorted(row[key] for row in rows)
+    for row in rows:
+        assert row["joules_per_sample"] * row["batch"] == pytest.approx(row["step_j"])
+        rent, kwh = row["step_s"] / 3600 * 2 * 20, row["step_j"] / 3.6e6
+        assert row["step_cost"] == pytest.approx(rent + kwh * 1.5 * 0.3)
+
+
+def test_rent_alone_needs_no_joules():
+    code, text = _run(*SEARCH, "a100", "--objective", "cost", "--price-gpu-hour", "2", "--json")
+    row = json.loads(text)["feasible"][0]
+    assert code == 0 and row["step_cost"] == pytest.approx(row["step_s"] / 3600 * 16 * 2)
+    assert row["step_j"] is None and row["why_no_energy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["a100", "--objective", "energy"],
+            "objective energy: the energy of a step is not known: no",
+        ),
+        (["a100", "--objective", "cost", "--price-kwh", "1"], "no metered run of a100-80gb-sxm"),
+        (
+            ["h100", "--objective", "cost"],
+            "give --price-kwh, --price-node-hour or --price-gpu-hour",
+        ),
+        (["h100", "--objective", "speed"], "objective 'speed'"),
+        (["h100", "--pue", "0.5"], "pue 0.5: must be 1 or more"),
+        (["h100", "--price-kwh", "-1"], "price_kwh"),
+    ],
+)
+def test_an_objective_that_cannot_be_judged_is_an_error(words, said):
+    code, text = _run(*SEARCH, *words)
+    assert code == 2 and text.startswith("error: ") and said in text
+
+
+def test_the_commands_say_joules_and_their_source():
+    asked = ["simulate", "--network", NETWORK, "--strategy", "dp=8", "--platform"]
+    code, text = _run(*asked, "h100-sxm")
+    assert code == 0 and "W of all nodes (simulated, imported powers; " in text
+    code, text = _run(*asked, "a100")
+    assert code == 0 and "energy not known: no metered run of a100-80gb-sxm" in text
+    code, text = _run(*SEARCH, "h100-sxm", "--top", "2")
+    assert code == 0 and "energy of the first: simulated, imported powers" in text
+
+
+def test_advice_for_a_gpu_that_nothing_was_run_on_has_joules_and_intervals():
+    options = {"platform": "h100-sxm", "samples": 1e6, "nodes": [1, 2], "precision": "bf16"}
+    advice = joulecast.advise("gpt2", **options)
+    best = advice["best"]
+    assert best["energy_low_j"] < best["energy_j"] < best["energy_high_j"]
+    assert best["time_low_s"] < best["time_s"] < best["time_high_s"]
+    assert best["energy_source"] == "simulated, imported powers" and best["rests_on"] == "simulated"
+    # A budget is held against the upper end.
+    budget = joulecast.advise("gpt2", energy_budget_j=best["energy_j"], **options)
+    assert budget["best"] is None
+    assert joulecast.advise("gpt2", energy_budget_j=1.01 * best["energy_high_j"], **options)["best"]
+
+
+def test_an_objective_is_checked_before_anything_is_simulated():
+    with pytest.raises(JoulecastError, match="no price is known"):
+        joulecast.search("no such network", "h100", 8, objective="cost")
