@@ -14,7 +14,7 @@ from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.schedules import Piece
 from joulecast.simulator.activities import Activity, ActivityGraph
 from joulecast.simulator.alike import remembered
-from joulecast.simulator.fleet import Fleet, uneven
+from joulecast.simulator.fleet import Fleet, remainder, uneven
 from joulecast.simulator.lane import Lane, Run
 from joulecast.simulator.phase import Message, Phase, Step, WeightGradient
 from joulecast.simulator.program import StageProgram
@@ -114,7 +114,7 @@ class Compiler:
         program = self.programs[stage]
         places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
         more = uneven(program.items, self.fleet.mesh)
-        larger = tuple(int(places[axis] < remainder) for axis, remainder in more)
+        larger = tuple(int(places[axis] < amount) for axis, amount in more)
         if (stage, larger) not in self._plans:
             self._plans[stage, larger] = self._plan(program, places)
         return self._plans[stage, larger]
@@ -227,7 +227,8 @@ class Compiler:
             # Uneven dims give the first places one more.
             size, count = step.item.op.dim(dim).size, self.fleet.mesh[axis]
             if size % count:
-                mine = size // count + (places[axis] < size % count)
+                more = remainder(size, count)
+                mine = size // count + (places[axis] < more if more else 1)
                 parts[dim] *= size / mine / count
         cost = self.costs.cost(self.graph, step.item.op, parts, step.direction)
         self.sources[cost.source] = self.sources.get(cost.source, 0) + 1

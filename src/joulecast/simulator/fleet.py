@@ -41,13 +41,23 @@ class Fleet:
         return found
 
 
+_PADDED_FROM = 1000
+"""Elements of a part from which a dim is padded, so that all parts are of one size: Megatron pads vocabularies."""
+
+
+def remainder(size: int, parts: int) -> int:
+    """How many of the parts of a dim have one element more; 0 where it divides evenly or is padded."""
+    return size % parts if size // parts < _PADDED_FROM else 0
+
+
 def uneven(items: list[PlacedOp], mesh: Mapping[str, int]) -> list[tuple[str, int]]:
     """Axes and remainders of dims that do not divide evenly: the first places have one more."""
     found = set()
     for item in items:
         for axis, dim in item.placement.items():
-            if item.op.dim(dim).size % mesh[axis]:
-                found.add((axis, item.op.dim(dim).size % mesh[axis]))
+            more = remainder(item.op.dim(dim).size, mesh[axis])
+            if more:
+                found.add((axis, more))
     return sorted(found)
 
 
@@ -83,7 +93,7 @@ def build_fleet(
     own = [np.unique(pace, return_inverse=True)[1].reshape(-1)]
     if "pipeline" in place:
         own.append(place["pipeline"])
-    own += [(place[axis] < remainder).astype(np.int64) for axis, remainder in uneven(items, mesh)]
+    own += [(place[axis] < more).astype(np.int64) for axis, more in uneven(items, mesh)]
     if by_place:
         # Exchanges among a number of ranks that is no power of two treat their places unlike.
         own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
