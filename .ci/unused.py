@@ -26,7 +26,12 @@ BufferedReader
 # The colours that tests judge by their contrast.
 PALETTES
 
+# Benchmarks, which are not looked at.
+judged_widths
+as_plain
+
 # Keys of the configuration, read as plain data by the rules.
+gpu_steps
 paper_tables
 profile_ops
 

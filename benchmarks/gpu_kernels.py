@@ -1,4 +1,4 @@
-"""What single kernels of GPUs reach, fitted to measured ones: writes ``src/joulecast/graphs/kernel_rates.yaml``.
+"""What single kernels of GPUs reach, fitted to measured ones: writes ``graphs/kernel_rates.yaml``.
 
     ./run python benchmarks/gpu_kernels.py ../shared/data/gpu_kernels [--write]
 

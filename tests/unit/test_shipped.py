@@ -85,7 +85,8 @@ def test_recorded_campaigns_and_task_graphs_have_names(elsewhere):
 
 
 @pytest.mark.parametrize(
-    "name", ["mlperf-power", "mlperf-times", "pipedream-profiles", "zeus-trace"]
+    "name",
+    ["mlperf-power", "mlperf-times", "pipedream-profiles", "training-steps", "zeus-trace"],
 )
 def test_what_others_measured_is_whole_and_says_where_it_is_from(name):
     folder = ROOT / "recorded" / name

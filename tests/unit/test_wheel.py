@@ -16,7 +16,7 @@ __all__ = ["joulecast", "python", "wheel"]
 MOST_BYTES = 10_000_000
 SHIPPED = (
     *("task-graphs", "two-core-vm"),
-    *("mlperf-power", "mlperf-times", "pipedream-profiles", "zeus-trace"),
+    *("mlperf-power", "mlperf-times", "pipedream-profiles", "training-steps", "zeus-trace"),
 )
 
 

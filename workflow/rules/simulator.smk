@@ -178,7 +178,8 @@ rule simulator_report:
                 "simulator_speed",
                 "scaling_forecast",
             ]
-            + ["simulator_real_gpus", "simulator_choice"] * bool(CONFIG.simulator.gpu_steps),
+            + ["simulator_real_gpus", "simulator_choice"]
+            * bool(CONFIG.simulator.gpu_steps),
         ),
         figures=figures(
             "Simulator",

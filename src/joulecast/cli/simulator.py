@@ -133,11 +133,25 @@ def simulate(
         typer.echo(result["explanation"])
     else:
         typer.echo(
-            f"{result['step_s'] * 1e3:.2f} ms a step, {result['samples_per_s']:,.1f} samples/s (simulated); "
-            f"{result['verdict']}"
+            f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
+            f"{result['samples_per_s']:,.1f} samples/s (simulated); {result['verdict']}"
         )
     if not as_json:
         typer.echo(_energy_line(result))
+
+
+_RESTS_ON = {
+    "description": "the GPU's description and kernels of other GPUs",
+    "calibrated": "a step measured there",
+}
+
+
+def _interval(result: dict[str, Any]) -> str:
+    """The 90 % interval of a step and what it rests on; nothing where no error was judged."""
+    if result["step_low_s"] is None:
+        return ""
+    low, high = (1e3 * result[end] for end in ("step_low_s", "step_high_s"))
+    return f" ({low:.0f} to {high:.0f}; from {_RESTS_ON[result['rests_on']]})"
 
 
 def _energy_line(result: dict[str, Any]) -> str:

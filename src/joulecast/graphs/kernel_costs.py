@@ -26,11 +26,11 @@ from joulecast.platforms import Architecture, Device, Platform
 Engine = Literal["vector", "matrix"]
 
 JOULES_PER_FLOP_NM = 1.45e-12
-"""Joules of an fp32 operation and nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. From the rates that the
-power-limited P4, T4 and L4 hold in ``neusight.csv``; each left out, the other two give 1.41 to 1.47."""
+"""Joules of an fp32 operation for each nm of the process: 24 pJ at 16 nm, 16 at 12, 5.7 at 4. From the rates
+that P4, T4 and L4, which their power limits, hold in ``neusight.csv``; alone they say 1.9, 1.1 and 1.5."""
 MATRIX_POWER = 0.7
-"""Power of the matrix units at their peak over that of the vector units at theirs. An assumption between an L20
-(below 0.86: it holds 0.92 of its peak) and a T4."""
+"""Power of the matrix units at their peak over that of the vector units at theirs. An assumption; an L20,
+which holds 0.92 of its peak, says below 0.86."""
 
 
 class ProductRates(BaseModel):

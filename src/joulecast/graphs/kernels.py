@@ -1,7 +1,7 @@
-"""The kernels that a GPU runs for an op: matrix products by their sizes, and passes over memory by their bytes.
+"""The kernels that a GPU runs for an op: matrix products by their sizes, passes over memory by their bytes.
 
-What PyTorch's eager mode runs, forward and backward: one product for each operand that has a gradient, one pass
-for each element-wise operation, and a pass that adds where a tensor's gradient comes from several readers.
+What PyTorch's eager mode runs, forward and backward: one product for each operand that has a gradient, one
+pass for each element-wise operation, and a pass that adds where a gradient comes from several readers.
 """
 
 import math

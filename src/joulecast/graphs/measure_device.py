@@ -138,7 +138,7 @@ def measure_device(
 
 
 def platform_file_of(measured: MeasuredDevice) -> dict[str, Any]:
-    """The content of a platform file: the catalogue's facts, where it knows the GPU, and what was measured."""
+    """The content of a platform file: what the catalogue knows of the GPU, and what was measured."""
     known = platform_content(gpu_named(measured.name) or "")
     if known is None:
         # Links and power limit are not known; the plateau is, so that process and shares do not count.

@@ -4,7 +4,7 @@ The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of
 parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Each is predicted twice:
 
 * ``description``: from the GPU's description and kernels of other GPUs;
-* ``one step``: also with the factor of one other row of the same GPU and source; the mean over the other rows.
+* ``one step``: also with the factor of one other row of the same GPU and source.
 """
 
 from collections.abc import Iterable, Mapping

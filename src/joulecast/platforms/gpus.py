@@ -23,19 +23,19 @@ from joulecast.errors import JoulecastError
 _PCIE_GB_PER_S = {3: 15.75, 4: 31.5, 5: 63.0}
 """Nominal, of 16 lanes in one direction, by generation."""
 LINK_SHARE = {"nvlink": 0.73, "fabric": 0.6, "pcie": 0.65}
-"""Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv`` (vTrain,
-eight A100: 221 of 300 GB/s). The others are assumptions."""
+"""Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv``
+(vTrain, eight A100: 221 of 300 GB/s). The others are assumptions."""
 _NIC_SHARE = 0.9
 """The same of network cards, an assumption."""
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
 """Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
 _HELD_SHARE = 0.85
-"""Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks settle at
-the power limit. An assumption; the steps of vTrain and llm-foundry say 0.75 to 1."""
+"""Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
+settle at the power limit. An assumption; the steps of vTrain and llm-foundry say 0.75 to 1."""
 _PER_NODE = 8
 _NICS = {"nvlink": "8x400", "fabric": "8x200", "pcie": "1x100"}
 _OVERLAP = {"nvidia": 0.2, "amd": 0.2}
-"""Gamma: NCCL runs on 16 to 24 of about 110 multiprocessors (its default channels), so that they are missing."""
+"""Gamma: NCCL runs on 16 to 24 of about 110 multiprocessors (its default channels); an assumption."""
 _GIB = 1 << 30
 
 
@@ -160,7 +160,8 @@ def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
         key, _, value = word.partition("=")
         if key not in ("gpus", "link", "nics") or not value:
             raise JoulecastError(
-                f"platform `{text}`: `{word}` is not known (known: gpus=4, link=nvlink|fabric|pcie, nics=4x200)"
+                f"platform `{text}`: `{word}` is not known (known: gpus=4, link=nvlink|fabric|pcie, "
+                "nics=4x200)"
             )
         given[key] = value
     count = given.get("gpus", str(gpu.per_node))

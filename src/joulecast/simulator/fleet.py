@@ -42,7 +42,7 @@ class Fleet:
 
 
 _PADDED_FROM = 1000
-"""Elements of a part from which a dim is padded, so that all parts are of one size: Megatron pads vocabularies."""
+"""Elements of a part from which a dim is padded to parts of one size, as Megatron pads vocabularies."""
 
 
 def remainder(size: int, parts: int) -> int:

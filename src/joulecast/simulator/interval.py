@@ -1,8 +1,8 @@
 """Prediction intervals of a simulated step, from the errors that the simulator was judged to have.
 
-How far a step may be off depends on what ops' costs rest on, and whether several devices take part. The widths
-are those that held for nine tenths of the measured steps of ``recorded/training-steps``, each GPU with the
-same weight (``benchmarks/simulator_gpus.py --write``).
+How far a step may be off depends on what ops' costs rest on, and whether several devices take part. The
+widths are those that held for nine tenths of the measured steps of ``recorded/training-steps``, each GPU with
+the same weight (``benchmarks/simulator_gpus.py --held-out --write``).
 """
 
 from collections.abc import Mapping
