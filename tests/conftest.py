@@ -114,7 +114,7 @@ def workflow_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 KEPT = (
-    *("emulated-network", "two-core-training", "task-graphs"),
+    *("emulated-network", "two-core-training", "task-graphs", "training-steps"),
     *("mlperf-power", "pipedream-profiles", "zeus-trace"),
 )
 """What the workflow reads below `recorded`."""

@@ -126,6 +126,7 @@ def test_only_another_content_is_replayed_again(clone, made):
         ("config/platforms/hc2.yaml", {"scaling_forecast", "simulator_report"}, {"fit"}),
         ("recorded/task-graphs/alexnet.json", {"partition_network"}, {"replay", "fit"}),
         ("recorded/two-core-training/provenance.json", {"judge_simulator"}, {"replay"}),
+        ("recorded/training-steps/provenance.json", {"judge_on_gpus"}, {"replay", "fit"}),
         ("recorded/zeus-trace/provenance.json", {"replay_policy", "papers"}, {"replay", "fit"}),
         ("recorded/mlperf-power/provenance.json", {"metered_tables", "papers"}, {"fit"}),
         ("recorded/pipedream-profiles/vgg16.txt", {"partition_profile"}, {"replay", "fit"}),
