@@ -21,7 +21,7 @@ from joulecast.graphs import kernel_costs
 from joulecast.ground_truth import gpu_steps
 from joulecast.ground_truth.gpu_steps import GpuStep, judged_widths, predicted, read_gpu_steps
 from joulecast.platforms import Platform, find_platform
-from joulecast.report.tables.gpu_steps import choice_table, gpu_error_table
+from joulecast.report.tables.simulator_on_gpus import choice_table, gpu_error_table
 from joulecast.simulator import interval
 
 JOULES = "joules of an operation"

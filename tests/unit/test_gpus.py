@@ -17,7 +17,7 @@ from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
 from joulecast.ground_truth.gpu_steps import judged_widths, predicted, read_gpu_steps
 from joulecast.platforms import find_platform, gpu_names
-from joulecast.report.tables.gpu_steps import gpu_error_table
+from joulecast.report.tables.simulator_on_gpus import gpu_error_table
 from joulecast.simulator.measured_step import MeasuredStep, corrected, simulated_step
 
 LARGE_GPT = "gpt:layers=36,hidden=1280,heads=20,sequence=1024,vocabulary=50257"

@@ -10,7 +10,7 @@ from test_simulator import MB, chain, cluster_of, run
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.shipped_graphs import load
-from joulecast.simulator.attention import attention_cores
+from joulecast.simulator.attention_cores import attention_cores
 from joulecast.simulator.simulate import Assumptions, Simulation, simulate
 from joulecast.simulator.strategy import parse_strategy, text_of
 from joulecast.simulator.strategy_search import search

@@ -8,7 +8,7 @@ from joulecast.campaign.scripts import run_script
 from joulecast.platforms import read_platform
 from joulecast.report.figures.predicted import simulator_predictions
 from joulecast.report.figures.time_parts import step_by_node_count
-from joulecast.report.tables.gpu_steps import write_gpu_steps_tables
+from joulecast.report.tables.simulator_on_gpus import write_gpu_steps_tables
 from joulecast.report.tables.simulator import read_published_simulators, write_simulator_tables
 
 

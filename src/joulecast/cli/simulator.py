@@ -268,12 +268,12 @@ def capture(
     """Capture the op graph of a network of your own, for simulate --network FILE.json."""
     from joulecast.graphs.capture_function import captured_function
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         graph = captured_function(function)
     file = out or Path(f"{graph.name}.json")
     graph.write(file)
-    for warning in told:
+    for warning in caught:
         if issubclass(warning.category, UserWarning) and str(warning.message).startswith(
             graph.name
         ):

@@ -1,6 +1,6 @@
 """An op for an operator of torch that nothing else is known of: it reads its tensors and writes its results.
 
-So no operator ends a capture; what it computes is taken to cost nothing beside its memory traffic. Axes
+So no operator ends a capture; what it computes is taken to cost only its memory traffic. Axes
 follow the batch where a size says that they do (networks are traced with a number of samples that is no usual
 size); all other axes are taken whole. What depends on no input, parameter or activation (positions, masks) is
 a buffer: frameworks make it once, or in no time.

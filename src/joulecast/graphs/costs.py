@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.kept import kept_beside, kept_for_backward
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
 from joulecast.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
@@ -92,8 +92,8 @@ def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
         # Only the rows that are looked up are touched, whatever the size of the table.
         return Work(0.0, 2.0 * writes)
     elements = writes / graph.tensors[op.writes[0].tensor].itemsize if op.writes else 0.0
-    beside = kept_beside(graph, op)
-    also = beside.bytes * part_of(beside.access, parts) if beside else 0.0
+    extra = extra_kept(graph, op)
+    also = extra.bytes * part_of(extra.access, parts) if extra else 0.0
     if direction == "forward":
         passes = 2.0 if family == "normalise" else 1.0
         return Work(passes * elements, passes * reads + writes + also)
@@ -106,12 +106,16 @@ def work_of(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Work:
     return Work(2.0 * elements, writes + kept + also + into)
 
 
+Source = Literal["measured", "interpolated", "kernels", "calibrated", "roofline", "given"]
+"""How the seconds of an op are known."""
+
+
 @dataclass(frozen=True)
 class Cost:
     """Seconds of an op's part, and how they are known."""
 
     seconds: float
-    source: Literal["measured", "interpolated", "kernels", "calibrated", "roofline", "given"]
+    source: Source
 
 
 class Costs(Protocol):
@@ -145,10 +149,12 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Costs that a measured step has corrected: ``factor`` times as long."""
+    """Costs that are ``factor`` times as long: a measured step corrects them, or a device is slower."""
 
     costs: Costs
     factor: float
+    source: Source | None = None
+    """How the scaled seconds are known; None: as those of ``costs``."""
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         known = self.costs.cost(graph, op, parts, direction)
@@ -158,7 +164,7 @@ class Scaled:
         return self._scaled(self.costs.optimizer(parameter_bytes, training))
 
     def _scaled(self, known: Cost) -> Cost:
-        return Cost(self.factor * known.seconds, "calibrated")
+        return Cost(self.factor * known.seconds, self.source or known.source)
 
 
 def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:

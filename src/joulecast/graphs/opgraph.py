@@ -96,7 +96,7 @@ class Op:
     """One operator of the forward pass.
 
     ``kind`` is a key of :data:`KINDS`; ``module`` the dotted path of the layer that it belongs to ("" for
-    the network itself); ``attributes`` what its cost needs beside its dims (stride, groups, ...).
+    the network itself); ``attributes`` what its cost needs in addition to its dims (stride, groups, ...).
     """
 
     name: str

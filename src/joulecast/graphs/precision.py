@@ -1,4 +1,4 @@
-"""What numbers are stored as in training, and what an optimizer keeps and moves beside them.
+"""What numbers are stored as in training, and what an optimizer keeps and moves in addition.
 
 ``bf16`` and ``fp16`` mean mixed precision, as training frameworks do it (Micikevicius et al. 2018): weights,
 activations and gradients have 2 bytes, and the optimizer keeps a copy of the weights and its states at fp32.
@@ -42,7 +42,7 @@ class Optimizer:
 
     name: str
     states: int
-    """Numbers a parameter that it keeps beside weight and gradient."""
+    """Numbers a parameter that it keeps in addition to weight and gradient."""
 
 
 OPTIMIZERS = {

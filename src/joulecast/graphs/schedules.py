@@ -42,7 +42,7 @@ def work_order(micro_batches: int, most_in_flight: int | None = None) -> list[Wo
     return order
 
 
-class Piece(NamedTuple):
+class Turn(NamedTuple):
     """What a device does next, where it may hold several chunks of the network or split its backward."""
 
     phase: Literal["forward", "backward", "weights"]
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
     """Which of the device's parts of the network."""
 
 
-def interleaved_order(devices: int, device: int, micro_batches: int, chunks: int) -> list[Piece]:
+def interleaved_order(devices: int, device: int, micro_batches: int, chunks: int) -> list[Turn]:
     """Order of a device's work when it holds several chunks of the network (Megatron-LM).
 
     Micro-batches pass in groups of as many as there are devices: a group goes through a device's first chunk,
@@ -69,11 +69,11 @@ def interleaved_order(devices: int, device: int, micro_batches: int, chunks: int
         )
     total = micro_batches * chunks
 
-    def piece(phase: Literal["forward", "backward"], number: int) -> Piece:
+    def piece(phase: Literal["forward", "backward"], number: int) -> Turn:
         group, inside = divmod(number, devices * chunks)
         chunk, place = divmod(inside, devices)
         chunk = chunk if phase == "forward" else chunks - 1 - chunk
-        return Piece(phase, group * devices + place, chunk)
+        return Turn(phase, group * devices + place, chunk)
 
     ahead = min(total, 2 * (devices - device - 1) + (chunks - 1) * devices)
     order = [piece("forward", number) for number in range(ahead)]
@@ -82,7 +82,7 @@ def interleaved_order(devices: int, device: int, micro_batches: int, chunks: int
     return order + [piece("backward", number) for number in range(total - ahead, total)]
 
 
-def zero_bubble_order(devices: int, device: int, micro_batches: int) -> list[Piece]:
+def zero_bubble_order(devices: int, device: int, micro_batches: int) -> list[Turn]:
     """Order of a device's work when its backward is split in two (ZB-H1).
 
     Gradients of weights wait until nothing else is to do: device ``i`` keeps those of ``i`` micro-batches
@@ -90,15 +90,15 @@ def zero_bubble_order(devices: int, device: int, micro_batches: int) -> list[Pie
     parts of backward the bubble is a third of that of 1F1B, and no device keeps more than the first does.
     """
     ahead = min(micro_batches, devices - device)
-    order = [Piece("forward", batch) for batch in range(ahead)]
+    order = [Turn("forward", batch) for batch in range(ahead)]
     for batch in range(micro_batches):
-        order.append(Piece("backward", batch))
+        order.append(Turn("backward", batch))
         if batch >= device:
-            order.append(Piece("weights", batch - device))
+            order.append(Turn("weights", batch - device))
         if ahead + batch < micro_batches:
-            order.append(Piece("forward", ahead + batch))
+            order.append(Turn("forward", ahead + batch))
     left = range(max(0, micro_batches - device), micro_batches)
-    return order + [Piece("weights", batch) for batch in left]
+    return order + [Turn("weights", batch) for batch in left]
 
 
 def stage_order(schedule: Schedule, stages: int, stage: int, micro_batches: int) -> list[Work]:

@@ -52,14 +52,18 @@ class GpuStep:
         return "inference" if self.step.inference else "training"
 
 
+def _numbers(row: Mapping[str, Any]) -> str:
+    names = ("layers", "hidden", "heads", "sequence", "vocabulary")
+    return ",".join(f"{name}={row[name]}" for name in names)
+
+
 def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
     family = _FAMILY.get(str(row["model"]))
     if family is None or row["note"]:
         # Mixtures of experts whose sizes are not given, and steps of a compiled network.
         return None
-    numbers = f"layers={row['layers']},hidden={row['hidden']},heads={row['heads']}"
     return MeasuredStep(
-        network=f"{family}:{numbers},sequence={row['sequence']},vocabulary={row['vocabulary']},loss=no",
+        network=f"{family}:{_numbers(row)},loss=no",
         strategy=f"dp={row['dp']}" if int(row["dp"]) > 1 else "dp=1",
         batch=int(row["global_batch"]) // int(row["dp"]),
         precision="fp32",
@@ -74,9 +78,8 @@ def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
 def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
     dp, micro = int(row["dp"]), int(row["micro_batch"])
     batch = int(row["global_batch"]) // dp
-    numbers = f"layers={row['layers']},hidden={row['hidden']},heads={row['heads']}"
     return MeasuredStep(
-        network=f"gpt:{numbers},sequence={row['sequence']},vocabulary={row['vocabulary']}",
+        network=f"gpt:{_numbers(row)}",
         strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={batch // micro},recompute,no-overlap",
         batch=batch,
         precision="fp16",

@@ -34,7 +34,7 @@ _HELD_SHARE = 0.85
 settle at the power limit. An assumption; the steps of vTrain and llm-foundry say 0.75 to 1."""
 _PER_NODE = 8
 _NICS = {"nvlink": "8x400", "fabric": "8x200", "pcie": "1x100"}
-_OVERLAP = {"nvidia": 0.2, "amd": 0.2}
+_OVERLAP_SLOWDOWN = 0.2
 """Gamma: NCCL runs on 16 to 24 of about 110 multiprocessors (its default channels); an assumption."""
 _GIB = 1 << 30
 
@@ -239,7 +239,7 @@ def platform_content(text: str) -> dict[str, Any] | None:
             "device": _device(gpu),
             "links": [inner, outer] if count > 1 else [outer],
             "collective_launch_s": _LAUNCH_S,
-            "overlap_slowdown": _OVERLAP[gpu.vendor],
+            "overlap_slowdown": _OVERLAP_SLOWDOWN,
             "sources": {
                 "device": f"{found.sources['data_sheets']}{measured}",
                 "links": f"{LINK_SHARE[link]:g} of {link}'s nominal rate; {nics} network cards of "

@@ -83,7 +83,9 @@ class Device(BaseModel):
         None, ge=1, le=_RATE, description="Memory that a training may fill."
     )
     memory_bytes_per_s: float | None = Field(None, ge=1, le=_RATE, description="Memory bandwidth.")
-    launch_s: float = Field(0.0, ge=0, le=_LONG_S, description="Of every op, beside its work.")
+    launch_s: float = Field(
+        0.0, ge=0, le=_LONG_S, description="Of every op, in addition to its work."
+    )
     units: int | None = Field(
         None,
         ge=1,
@@ -100,7 +102,7 @@ class Device(BaseModel):
         0.0,
         ge=0,
         le=_RATE,
-        description="Memory beside a training's tensors: context, communication buffers, fragments.",
+        description="Memory that is no tensor of the training: context, communication buffers, fragments.",
     )
     measured_bytes_per_s: float | None = Field(
         None, ge=1, le=_RATE, description="Bytes/s of large copies that were measured."

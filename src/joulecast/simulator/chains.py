@@ -1,9 +1,9 @@
 """Chains: compute and collectives that strictly follow each other on one class of devices.
 
 A tensor-parallel layer computes, sums, computes, sums: nothing else of the device's own comes between, so
-that a whole pass through such layers is one activity of many links. It runs through in one go while nobody
-else uses its ports and no gradients travel beside it. When somebody comes, it stops where it is and goes on
-link by link, as if its links were activities, until it is alone again.
+that a whole pass through such layers is one activity of many links. It runs in one go while no other
+activity uses its ports and no gradients are in flight. When another one arrives, the chain continues link by
+link, as if its links were activities, until it is alone again.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ from joulecast.simulator.network import Usage, alone
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainLink:
     """Compute (without ``usage``), or a transfer; numbers as those of an activity."""
 
     label: str
@@ -31,7 +31,7 @@ class Link:
 class Chain:
     """Links one behind the other, and when each ends if nothing disturbs them."""
 
-    def __init__(self, links: Sequence[Link], capacity: Sequence[float]) -> None:
+    def __init__(self, links: Sequence[ChainLink], capacity: Sequence[float]) -> None:
         self.links = tuple(links)
         self.rates = [1.0 if x.usage is None else alone(x.usage, capacity) for x in self.links]
         seconds = [
@@ -74,9 +74,9 @@ class Passed:
     end_s: float
 
 
-def link_times(chain: Chain, passed: Sequence[Passed]) -> list[tuple[Link, float, float]]:
+def link_times(chain: Chain, passed: Sequence[Passed]) -> list[tuple[ChainLink, float, float]]:
     """Every link of a chain, with its start and end."""
-    found: list[tuple[Link, float, float]] = []
+    found: list[tuple[ChainLink, float, float]] = []
     for part in passed:
         if part.stop == part.first + 1:
             found.append((chain.links[part.first], part.start_s, part.end_s))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.graphs.schedules import Piece
+from joulecast.graphs.schedules import Turn
 from joulecast.simulator.activities import Activity, ActivityGraph
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.fleet import Fleet, remainder, uneven
@@ -104,7 +104,7 @@ class Compiler:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
 
-    def work(self, device: int, micro_batches: int) -> list[Piece]:
+    def work(self, device: int, micro_batches: int) -> list[Turn]:
         """Order of the work of a device of the pipeline."""
         if micro_batches == self.strategy.micro_batches:
             return phases(self.strategy, device)
@@ -144,7 +144,7 @@ class Compiler:
             lane.exchange(plan.program.tied)
         self._update(lane, [g for plan in plans for g in plan.program.gradients])
 
-    def _backward(self, lane: Lane, piece: Piece, plan: _Plan, last: bool) -> None:
+    def _backward(self, lane: Lane, piece: Turn, plan: _Plan, last: bool) -> None:
         """A backward, or the part of it for the gradients of weights, and what it sends."""
         phase, stage = plan.program.backward, plan.program.stage
         if piece.phase == "weights":

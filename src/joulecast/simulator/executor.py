@@ -13,7 +13,7 @@ import heapq
 
 from joulecast.errors import JoulecastError
 from joulecast.simulator.activities import ActivityGraph, Slowdown, Timeline
-from joulecast.simulator.chains import Chain, Link, Passed
+from joulecast.simulator.chains import Chain, ChainLink, Passed
 from joulecast.simulator.network import SharedNetwork, Usage
 
 _SAME_TIME = 1e-12
@@ -46,7 +46,7 @@ class _Run:
         self.at: dict[int, int] = {}
         """The link that each chain under way is at."""
         self.quiet: set[int] = set()
-        """Chains that run through: nobody else uses their ports."""
+        """Chains that run in one go: no other activity uses their ports."""
         self.chains_on: dict[int, set[int]] = {}
         """Chains under way by the ports that they use at times."""
         self.chain_of: dict[int, int] = {}
@@ -85,7 +85,7 @@ class _Run:
             self._flow(activity)
 
     def _enter(self, activity: int, chain: Chain) -> None:
-        """A chain starts, or goes on with its next link."""
+        """Start a chain, or its next link."""
         if activity not in self.at:
             self.start[activity] = self.now
             self.at[activity] = 0
@@ -104,7 +104,7 @@ class _Run:
             return
         self._begin_link(activity, chain.links[self.at[activity]])
 
-    def _begin_link(self, activity: int, link: Link) -> None:
+    def _begin_link(self, activity: int, link: ChainLink) -> None:
         self.left[activity] = link.work
         self.rate[activity] = 0.0
         self.link_start[activity] = self.now
@@ -121,7 +121,7 @@ class _Run:
         )
 
     def _disturb(self, activity: int) -> None:
-        """A chain that ran through goes on link by link, from where it is."""
+        """Continue a chain link by link that ran in one go, from where it is."""
         if activity not in self.quiet:
             return
         self.quiet.discard(activity)

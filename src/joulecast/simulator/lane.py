@@ -9,9 +9,9 @@ block's weights are gathered before the gradients of this one are scattered.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from joulecast.graphs.schedules import Piece
+from joulecast.graphs.schedules import Turn
 from joulecast.simulator.activities import Activity
-from joulecast.simulator.chains import Chain, Link
+from joulecast.simulator.chains import Chain, ChainLink
 from joulecast.simulator.phase import Key, Message, Phase, Step, reduction
 from joulecast.simulator.segments import Bucket, Segment, chained
 
@@ -43,7 +43,7 @@ class Lane:
         self.features_done = True
         """Whether compute has waited for all feature messages so far: a chain then queues behind none."""
         self._chains = compiler.chains_of_class
-        self.pieces: list[tuple[Piece, list[int]]] = []
+        self.pieces: list[tuple[Turn, list[int]]] = []
         """Its work in order, and the activities of each piece, in the same order for pieces alike."""
 
     def _now(self) -> list[int]:
@@ -171,18 +171,18 @@ class Lane:
         return flow.members == (self.number,)
 
     def _chain(self, phase: Phase, run: list[Segment], between: list[int]) -> Chain:
-        links = [Link("compute", run[0].seconds * self.pace)]
+        links = [ChainLink("compute", run[0].seconds * self.pace)]
         for number, segment in zip(between, run[1:], strict=True):
             message = phase.messages[number]
             flow = self.transfers.flow(message.kind, message.axis, self.number)
             sent = flow.activity(message.label, message.bytes, False)
-            links.append(Link(sent.label, sent.work, sent.usage, sent.latency))
-            links.append(Link("compute", segment.seconds * self.pace))
+            links.append(ChainLink(sent.label, sent.work, sent.usage, sent.latency))
+            links.append(ChainLink("compute", segment.seconds * self.pace))
         return Chain(links, self.transfers.capacity)
 
     def run(
         self,
-        piece: Piece,
+        piece: Turn,
         stage: int,
         phase: Phase,
         segments: list[Segment],

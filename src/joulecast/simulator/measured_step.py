@@ -10,7 +10,8 @@
     memory_bytes: 41.2e+9
 
 One such step corrects what no description tells: clocks, drivers, libraries. Its factor scales what ops cost;
-communication stays as it is. A measured peak of memory tells what the process keeps beside its tensors.
+communication stays as it is. A measured peak of memory gives what the process keeps in addition to
+its tensors.
 """
 
 from collections.abc import Sequence
@@ -106,7 +107,9 @@ def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
     """
 
     def missing(factor: float) -> float:
-        return step.step_s - simulated_step(step, platform, Scaled(costs, factor)).step_s
+        return (
+            step.step_s - simulated_step(step, platform, Scaled(costs, factor, "calibrated")).step_s
+        )
 
     first = simulated_step(step, platform, costs)
     guess = first_factor(first, step.step_s)
@@ -130,13 +133,13 @@ def corrected(
         JoulecastError: as :func:`factor_of`.
     """
     factor = median(factor_of(step, platform, costs) for step in steps)
-    beside = [
+    extra = [
         step.memory_bytes - simulated_step(step, platform, costs).peak_memory_bytes
         for step in steps
         if step.memory_bytes is not None
     ]
     cluster = platform.require_cluster()
-    known = {"reserved_bytes": max(0.0, median(beside))} if beside else {}
+    known = {"reserved_bytes": max(0.0, median(extra))} if extra else {}
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
-    return platform.model_copy(update={"cluster": described}), Scaled(costs, factor)
+    return platform.model_copy(update={"cluster": described}), Scaled(costs, factor, "calibrated")

@@ -2,7 +2,7 @@
 
 A tensor lives from the op that makes it to the last op that reads it, forward or backward. What backward
 needs of the forward is kept for every micro-batch under way; with recomputation only a block's inputs are,
-and one block at a time is made again. Weights, gradients and optimizer state stand beside it, sharded as
+and one block at a time is made again. Weights, gradients and optimizer state come on top, sharded as
 ZeRO says (Rajbhandari et al. 2020).
 """
 
@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 
 from joulecast.graphs.costs import part_of
-from joulecast.graphs.kept import kept_beside, kept_for_backward
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
 from joulecast.platforms import Platform
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.program import StageProgram
@@ -91,17 +91,17 @@ class _Stage:
         """Ops whose backward needs a tensor, in the order of the forward."""
         self.made: dict[str, int] = {}
         self.makes: list[list[str]] = []
-        """What each op makes: what it writes, and what it keeps beside."""
+        """What each op makes: what it writes, and what else it keeps for backward."""
         for place, item in enumerate(self.items):
             for access in item.op.reads:
                 self.last_read[access.tensor] = place
             makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
             for access in kept_for_backward(graph, item.op) if keeps else ():
                 self.keepers.setdefault(access.tensor, []).append(place)
-            beside = kept_beside(graph, item.op) if keeps else None
-            if beside is not None:
+            extra = extra_kept(graph, item.op) if keeps else None
+            if extra is not None:
                 name = f"kept by {item.op.name}"
-                self.sizes[name] = beside.bytes * part_of(beside.access, _parts(item, mesh))
+                self.sizes[name] = extra.bytes * part_of(extra.access, _parts(item, mesh))
                 self.keepers[name] = [place]
                 makes.append(name)
             self.makes.append(makes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
-from joulecast.simulator.attention import attention_cores
+from joulecast.simulator.attention_cores import attention_cores
 from joulecast.simulator.cutting import cut_stages, unit_of
 from joulecast.simulator.strategy import Node, Strategy
 

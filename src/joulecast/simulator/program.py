@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from joulecast.graphs.costs import part_of
-from joulecast.graphs.kept import kept_beside, kept_for_backward
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
+from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
 from joulecast.simulator.phase import Key, Message, Phase, Step, WeightGradient, gather_weights
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.tensor_layout import (
@@ -110,7 +110,7 @@ def run_again(graph: OpGraph, unit: list[PlacedOp]) -> list[PlacedOp]:
     made = {a.tensor: place for place, item in enumerate(unit) for a in item.op.writes}
     last = -1
     for place, item in enumerate(unit):
-        if kept_beside(graph, item.op) is not None:
+        if extra_kept(graph, item.op) is not None:
             last = place
         needed = (made[a.tensor] for a in kept_for_backward(graph, item.op) if a.tensor in made)
         last = max(last, *needed, -1)

@@ -72,7 +72,7 @@ def chained(
         phase: that the segments are of.
         segments: in order.
         ends: steps after which a bucket is sent.
-        own: whether nobody but this class takes part in a collective.
+        own: whether only this class takes part in a collective.
     """
     runs: list[tuple[list[Segment], list[int]]] = []
     for segment in segments:

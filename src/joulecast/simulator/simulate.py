@@ -40,7 +40,7 @@ from joulecast.simulator.transfers import Mode, Transfers
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is simulated beside the strategy; switches are for ablations."""
+    """What is simulated in addition to the strategy; switches are for ablations."""
 
     mode: Mode = "default"
     """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""

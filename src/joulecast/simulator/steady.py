@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from joulecast.graphs.schedules import Piece
+from joulecast.graphs.schedules import Turn
 from joulecast.simulator.activities import Activity, ActivityGraph, Timeline
 from joulecast.simulator.chains import link_times
 from joulecast.simulator.compiler import Compiler
@@ -93,9 +93,9 @@ def happenings(graph: ActivityGraph, timeline: Timeline, repeats: Repeats) -> It
 
 
 class _Tried:
-    """A lane of the shorter simulation beside the work of the whole step."""
+    """A lane of the shorter simulation, paired with the work of the whole step."""
 
-    def __init__(self, lane: Lane, whole: Sequence[Piece], timeline: Timeline) -> None:
+    def __init__(self, lane: Lane, whole: Sequence[Turn], timeline: Timeline) -> None:
         self.pieces = [piece for piece, _ in lane.pieces]
         self.activities = [activities for _, activities in lane.pieces]
         self.whole = whole
@@ -182,7 +182,7 @@ class _Tried:
 
 def find_repeats(
     lanes: Sequence[Lane],
-    whole: Sequence[Sequence[Piece]],
+    whole: Sequence[Sequence[Turn]],
     timeline: Timeline,
     left_out: int,
     periods: Sequence[int],

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
-from joulecast.graphs.schedules import Piece, interleaved_order, work_order, zero_bubble_order
+from joulecast.graphs.schedules import Turn, interleaved_order, work_order, zero_bubble_order
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
@@ -167,7 +167,7 @@ class Strategy(BaseModel):
 
 
 def gradient_passes(strategy: Strategy) -> float:
-    """Reads and writes of a weight's gradient in a micro-batch's backward, beside its product's own.
+    """Reads and writes of a weight's gradient in a micro-batch's backward, in addition to its product's own.
 
     From the second micro-batch on it is added to what is there: two reads and a write. DDP copies it into a
     bucket before it is sent and out of it afterwards (its default, ``gradient_as_bucket_view=False``).
@@ -180,7 +180,7 @@ def gradient_passes(strategy: Strategy) -> float:
     return added + copied
 
 
-def phases(strategy: Strategy, device: int) -> list[Piece]:
+def phases(strategy: Strategy, device: int) -> list[Turn]:
     """Order of the work of a pipeline's device in a step."""
     if strategy.schedule == "interleaved":
         return interleaved_order(
@@ -189,7 +189,7 @@ def phases(strategy: Strategy, device: int) -> list[Piece]:
     if strategy.schedule == "zb-h1":
         return zero_bubble_order(strategy.pipeline, device, strategy.micro_batches)
     most = None if strategy.schedule == "gpipe" else strategy.under_way(device)
-    return [Piece(phase, batch) for phase, batch in work_order(strategy.micro_batches, most)]
+    return [Turn(phase, batch) for phase, batch in work_order(strategy.micro_batches, most)]
 
 
 def _schedule(text: str, value: str) -> str | list[int]:

@@ -1,7 +1,7 @@
 """The machine of a measurement: held by one measurement at a time, and quiet when it begins.
 
 A measurement holds the machine by binding an abstract UNIX socket. Its name belongs to the machine, not to a
-folder, user or checkout, and is no file that somebody could create or remove. The processes of the
+folder, user or checkout, and is no file that could be created or removed. The processes of the
 measurement inherit the socket, so the machine is held until the last of them is gone, even if their starter
 was killed. About other users' processes only the kernel is trusted.
 

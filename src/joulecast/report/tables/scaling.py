@@ -12,10 +12,9 @@ from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.errors import JoulecastError
-from joulecast.graphs.costs import Cost, Costs, Direction, Parts, roofline_of, roofline_or_refusal
+from joulecast.graphs.costs import Costs, Scaled, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
-from joulecast.graphs.opgraph import Op, OpGraph, read_graph
-from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.opgraph import read_graph
 from joulecast.platforms import read_platform
 from joulecast.report.tables.errors import scaling
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
@@ -52,22 +51,6 @@ class ForecastFiles:
     graphs: list[Path]
     ops: list[Path]
     platforms: list[Path]
-
-
-@dataclass(frozen=True)
-class _Slower:
-    """Costs of an emulated node, which computes so many times slower than the core that was measured."""
-
-    costs: Costs
-    times: float
-
-    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        known = self.costs.cost(graph, op, parts, direction)
-        return Cost(known.seconds * self.times, known.source)
-
-    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
-        known = self.costs.optimizer(parameter_bytes, training)
-        return Cost(known.seconds * self.times, known.source)
 
 
 def calibrate_campaign(records: list[Path], out: Path) -> None:
@@ -107,7 +90,7 @@ def _own(files: ForecastFiles, config: Mapping[str, Any]) -> Setting:
     costs: Costs = MeasuredCosts(database, roofline_or_refusal(platform))
     emulation = config.get("emulation")
     if emulation:
-        costs = _Slower(costs, float(emulation["nodes_per_core"]))
+        costs = Scaled(costs, float(emulation["nodes_per_core"]))
     linked = calibrated(platform, read_calibration(files.network))
     return Setting(linked, costs, batch, step=step, is_strong=not weak)
 

@@ -1,4 +1,4 @@
-"""What an op's backward needs of its forward: the tensors that it keeps, and what it keeps beside them.
+"""What an op's backward needs of its forward: the tensors that it keeps, and what it keeps in addition.
 
 Time and memory share these rules: what is kept is held until the backward, and read there. They are those of
 torch's kernels; for a transformer's layer at 16 bit they add up to Korthikanti et al. 2022, section 4.
@@ -11,7 +11,7 @@ from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 _NOTHING = frozenset(
     ("add", "avg_pool", "timed", "scale", "mask", "rotary", "dropout", "cross_entropy")
 )
-"""Their gradients need no tensor of the forward, or only what is kept beside."""
+"""Their gradients need no tensor of the forward, or only what is kept in addition."""
 _OUTPUT = frozenset(("relu", "tanh", "softmax"))
 """Their gradients follow from what they wrote."""
 
@@ -46,7 +46,7 @@ class Beside:
     bytes: float
 
 
-def kept_beside(graph: OpGraph, op: Op) -> Beside | None:
+def extra_kept(graph: OpGraph, op: Op) -> Beside | None:
     """What an op keeps that only its own backward reads.
 
     Dropout: a byte an element; a maximum: its index, 8 bytes; norms: mean and deviation of a row at fp32;
