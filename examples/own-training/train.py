@@ -1,4 +1,4 @@
-"""A small language model on text of its own, with DistributedDataParallel or fully sharded; knows no joulecast.
+"""A small language model on text of its own, with DistributedDataParallel or sharded; knows no joulecast.
 
     torchrun --nproc-per-node 2 train.py --batch 8 --steps 40 [--sharded]
 
@@ -35,14 +35,17 @@ class Text(Dataset[tuple[Tensor, Tensor]]):
     """Pieces of a text with the letters that follow each letter."""
 
     def __init__(self, length: int) -> None:
+        """Pieces of ``length`` letters."""
         text = "".join(pydoc.plain(pydoc.render_doc(name)) for name in MODULES)
         codes = [min(ord(letter), LETTERS - 1) for letter in text]
         self.codes, self.length = torch.tensor(codes), length
 
     def __len__(self) -> int:
+        """Count the pieces."""
         return (len(self.codes) - 1) // self.length
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Letters, and the letters that follow them."""
         start = index * self.length
         piece = self.codes[start : start + self.length + 1]
         return piece[:-1], piece[1:]
@@ -52,6 +55,7 @@ class LanguageModel(nn.Module):
     """A decoder of a few blocks."""
 
     def __init__(self, length: int, width: int, layers: int) -> None:
+        """For pieces of ``length`` letters."""
         super().__init__()
         self.letters, self.places = nn.Embedding(LETTERS, width), nn.Embedding(length, width)
         block = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)

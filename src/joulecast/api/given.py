@@ -35,7 +35,8 @@ def _folders(given: Path) -> list[Path]:
     known = measured_names()
     listed = f"known: {', '.join(known)}" if known else f"{MEASURED} has none"
     raise JoulecastError(
-        f"{given}: no folder, no recorded campaign, and no training that `joulecast measure` has run ({listed})"
+        f"{given}: no folder, no recorded campaign, and no training that `joulecast measure` has run "
+        f"({listed})"
     )
 
 

@@ -35,6 +35,8 @@ _FUNCTIONAL = (
     *("asgd", "adafactor"),
 )
 """Optimizers that torch also has as functions, in modules of the same name."""
+Wrapped = TypeVar("Wrapped")
+
 _READING_SHARE = 1e-3
 """Share of the time that reading DDP's statistics may take."""
 _EVERY_ON_A_DEVICE = 20
