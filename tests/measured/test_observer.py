@@ -58,7 +58,9 @@ def test_steps_time_batch_and_stages_of_ddp(tmp_path, ranks):
     row = observe(record)
     # The first step is the warm-up.
     assert record.info.outcome.steps == steps - 1
-    assert row["total_s"] / row["steps"] == pytest.approx(step_s, rel=0.02)
+    updates = record.stages[(record.stages["rank"] == 0) & (record.stages["stage"] == "update")]
+    lasted_s = updates["stop_s"].max() - updates["stop_s"].min()
+    assert lasted_s / (steps - 2) == pytest.approx(step_s, rel=0.1)
     assert row["batch"] == 16 * ranks
     assert (row["nodes"], row["nodes_are"]) == (ranks, "ranks")
     assert record.info.parameters == 4 * (256 * 256 + 256)
@@ -151,15 +153,16 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     assert any("other process" in remark for remark in info.remarks)
 
 
-def test_a_window_of_a_training_that_goes_on(tmp_path):
-    program = SMALL.format(at_20="pass").replace("range(30)", "range(200)")
-    program = program.replace("optimizer.zero_grad()", "optimizer.zero_grad(); time.sleep(0.03)")
-    begun_s = time.monotonic()
-    answer = measured(tmp_path, [sys.executable, "-c", program], "--for", "5s")
-    assert answer.returncode == 0
-    assert time.monotonic() - begun_s > 6
-    assert 3 < record_of(tmp_path).info.outcome.steps < 198
-    assert not record_of(tmp_path).info.polluted
+def test_a_window_of_a_training_that_runs_on(tmp_path):
+    # It trains until the record of its window is there.
+    program = SMALL.format(at_20="pass").replace(
+        "range(30)", "iter(lambda: os.path.exists('results/measured/mine-n1-r1'), True)"
+    )
+    answer = measured(tmp_path, [sys.executable, "-c", program], "--for", "15s")
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert info.outcome.steps > 3
+    assert not info.polluted
 
 
 def test_the_sites_own_sitecustomize_still_runs(tmp_path):
@@ -171,6 +174,25 @@ def test_the_sites_own_sitecustomize_still_runs(tmp_path):
         environment={"PYTHONPATH": str(tmp_path / "site")},
     )
     assert answer.stdout == "5\n", answer.stderr
+
+
+def test_one_line_in_the_program_does_the_same(tmp_path):
+    (tmp_path / "train.py").write_text(
+        f"import runpy, joulecast\n"
+        f"for name in ('one', 'two'):\n"
+        f"    with joulecast.observe(name):\n"
+        f"        runpy.run_path({DDP!r})\n"
+    )
+    words = [sys.executable, "train.py"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.returncode == 0, answer.stderr
+    for name in ("one", "two"):
+        info = record_of(tmp_path, f"{name}-n1-r1").info
+        assert (info.outcome.steps, info.spec.global_batch_size) == (39, 16)
+    # Under the command, the command makes the record.
+    assert measured(tmp_path, words).returncode == 0
+    assert record_of(tmp_path).info.outcome.steps == 39
+    assert not (tmp_path / "results/measured/one-n1-r2").exists()
 
 
 def test_measured_scales_are_forecast_by_name(tmp_path):

@@ -12,7 +12,8 @@ from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.observer.host_clocks import ClockServer, offset_from
 from joulecast.observer.inside import marks
-from joulecast.observer.inside.hooks import samples_of
+from joulecast.observer.inside.device_clock import DeviceClock
+from joulecast.observer.inside.facts import samples_of
 from joulecast.observer.launch_place import place
 from joulecast.observer.marks_file import MARK, read_processes
 from joulecast.observer.steps import Steps, without
@@ -133,6 +134,50 @@ def test_what_is_left_and_what_is_cut_make_the_whole(whole, cut):
     total = sum(b - a for a, b in one)
     assert sum(b - a for a, b in left) + sum(b - a for a, b in both) == pytest.approx(total)
     assert without(left, other) == left
+
+
+class _Device:
+    """A device with a clock of its own, which passes events as it gets to them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.queue_ms = 0.0
+        """When all that was launched will have run."""
+        self.waits = 0
+
+    def event(self) -> "_Event":
+        return _Event(self, max(self.queue_ms, self.now_ms))
+
+
+class _Event:
+    def __init__(self, device: _Device, at_ms: float) -> None:
+        self.device, self.at_ms = device, at_ms
+
+    def query(self) -> bool:
+        return self.device.now_ms >= self.at_ms
+
+    def synchronize(self) -> None:
+        self.device.waits += 1
+        self.device.now_ms = max(self.device.now_ms, self.at_ms)
+
+    def elapsed_time(self, later: "_Event") -> float:
+        return later.at_ms - self.at_ms
+
+
+def test_times_on_a_device_are_its_own_and_nobody_waits_for_them():
+    device = _Device()
+    clock = DeviceClock(device.event)
+    found: list[float] = []
+    for _ in range(50):
+        start = clock.now()
+        device.queue_ms += 20.0  # launched at once, runs for 20 ms
+        clock.add(start, clock.now(), lambda a, b: found.append(b - a))
+        clock.read()
+    assert found == []
+    device.now_ms = 500.0
+    clock.read()
+    assert found == pytest.approx([0.02] * 25)
+    assert device.waits == 1
 
 
 def test_a_mark_that_is_cut_short_is_left_out(tmp_path):

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.observer.command import Ending
+from joulecast.observer.asked import Asked
 from joulecast.observer.marks_file import Process
 from joulecast.observer.steps import Steps
-from joulecast.platforms import Platform
 from joulecast.power.foreign_load import Load, disturbances
 from joulecast.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
 from joulecast.quantities import counted
@@ -24,23 +23,6 @@ from joulecast.records.spec import Observed, RunSpec
 
 _FEWEST_STEPS = 3
 """Steps that a process must make before its first one is left out as a warm-up."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be measured, and what the user knows of it.
-
-    ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
-    counts; ``meters`` and ``period_s`` are the sampler's.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    platform: Platform
-    samples_per_step: int | None = None
-    steps: tuple[int, int] | None = None
-    meters: tuple[str, ...] = ("nvml", "rapl", "estimated")
-    period_s: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -219,7 +201,6 @@ def observed_record(
     asked: Asked,
     run: str,
     repeat: int,
-    ending: Ending | None,
     hosts: Sequence[Host],
     processes: Sequence[tuple[Process, Host]],
     span: tuple[float, float],
@@ -230,7 +211,6 @@ def observed_record(
     Args:
         asked: what the user said of it.
         run, repeat: its name, and its number among the runs of one name and node count.
-        ending: of the command on the first host; ``None`` if it still runs.
         hosts: the first one's clock is the run's.
         processes: those that left marks, with the hosts that they ran on.
         span: begin and end of the observation on the run's clock, in s.
@@ -244,7 +224,7 @@ def observed_record(
     spec = _spec(asked, run, repeat, hosts, ranks)
     stages = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
     steps, start_s, stop_s = 0, *span
-    polluted = [*faults, *([ending.fault] if ending is not None and ending.fault else [])]
+    polluted = list(faults)
     if ranks:
         first, last = _window(ranks, asked)
         stages = _stages(ranks, first, last)
@@ -292,7 +272,7 @@ def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
     begins, ends = [], []
     for rank in ranks:
         at, own = rank.host.sampled.clock, rank.steps
-        begin = own.ends[first - 1] if first else own.marks["start"][0]
+        begin = own.ends[first - 1] if first else own.begin
         begins.append(at(float(begin)))
         ends.append(at(float(own.ends[last])))
     return min(begins), max(ends)

@@ -62,6 +62,12 @@ class Command:
         for number in _FORWARDED:
             self._previous[number] = signal.signal(number, forward)
 
+    def to_the_end(self) -> Ending:
+        """Wait for the end."""
+        ending = self.wait()
+        assert ending is not None
+        return ending
+
     def wait(self, seconds: float | None = None) -> Ending | None:
         """Wait for the end, at most so many seconds; ``None`` if the command still runs then."""
         try:

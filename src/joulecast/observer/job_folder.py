@@ -5,6 +5,7 @@ samples the host's meters, and the first of all makes the record when the others
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -17,7 +18,6 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.files.writing import written_aside
-from joulecast.observer.command import Ending
 from joulecast.observer.launch_place import Place
 from joulecast.observer.marks_file import Process
 from joulecast.records.provenance import physical_host
@@ -33,7 +33,7 @@ class JobFolder:
         self.place = place
         self.host = physical_host()
         self.path.mkdir(parents=True, exist_ok=True)
-        self.write(f"process-{place.rank}", {"host": self.host})
+        self.write(f"process-{place.rank}", {"host": self.host, "pid": os.getpid()})
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of plain data."""
@@ -71,6 +71,13 @@ class JobFolder:
         known = {rank: self.read(f"process-{rank}") for rank in range(self.place.size)}
         return [rank for rank, part in known.items() if part and part["host"] == self.host]
 
+    def pids_of_host(self, patience_s: float) -> tuple[int, ...]:
+        """The processes of this host, once all of the launch have come, or after some time."""
+        everywhere = range(self.place.size)
+        self.wait(lambda: all(self.read(f"process-{rank}") for rank in everywhere), patience_s)
+        parts = (self.read(f"process-{rank}") for rank in self.ranks_of_host())
+        return tuple(int(part["pid"]) for part in parts if part)
+
     def hosts(self) -> dict[str, dict[str, Any]]:
         """What the samplers of the hosts have left, by host."""
         found = {}
@@ -79,12 +86,11 @@ class JobFolder:
             found[str(content["host"])] = content
         return found
 
-    def leave_marks(self, processes: list[Process], ending: Ending | None) -> None:
+    def leave_marks(self, processes: list[Process], code: int | None) -> None:
         """Leave the marks of this process's command for the first process."""
         path = self.path / f"marks-{self.place.rank}.npz"
         with written_aside(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, *[process.marks for process in processes])
-        code = None if ending is None else ending.code
         facts = [process.facts for process in processes]
         self.write(f"ended-{self.place.rank}", {"host": self.host, "code": code, "facts": facts})
 

@@ -23,10 +23,17 @@ def _numbers(environment: Mapping[str, str], *names: str) -> list[int] | None:
 
 
 def place(environment: Mapping[str, str]) -> Place:
-    """The place by the environment of ``srun``, Open MPI or Hydra (MPICH, Intel); alone without one of these.
+    """The place by the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH, Intel); else alone.
 
     Hydra gives its job no name: its processes know each other by their parent, which is the same on one host.
     """
+    torch = _numbers(environment, "RANK", "WORLD_SIZE")
+    if torch is not None:
+        names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+        meeting = "-".join(environment.get(name, "") for name in names)
+        # A launcher on one host is known by its process: the next launch may meet at the same port.
+        own = environment.get("LOCAL_WORLD_SIZE") == str(torch[1])
+        return Place(torch[0], torch[1], f"torch-{meeting}" + (f"-{os.getppid()}" if own else ""))
     slurm = _numbers(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID")
     if slurm is not None:
         job = f"slurm-{environment.get('SLURM_JOB_ID')}.{slurm[2]}"

@@ -16,6 +16,19 @@ MARK = np.dtype([("kind", "u1"), ("start", "<f8"), ("length", "<f8"), ("amount",
 Marked = NDArray[np.void]
 
 
+def _updates(marked: Marked) -> NDArray[np.int64]:
+    """Updates of each optimizer, by its number."""
+    numbers = marked["amount"][marked["kind"] == marks.UPDATE]
+    counted: NDArray[np.int64] = np.bincount(numbers.astype(np.int64))
+    return counted
+
+
+def main_optimizer(marked: Marked) -> int:
+    """Number of the optimizer with the most updates, the first of several: its updates end the steps."""
+    counts = _updates(marked)
+    return int(counts.argmax()) if len(counts) else 0
+
+
 @dataclass(frozen=True)
 class Process:
     """One process that trained: its facts, and its marks (marks,) of type :data:`MARK`."""
@@ -30,8 +43,8 @@ class Process:
 
     @property
     def updates(self) -> int:
-        """Updates of its first optimizer."""
-        return int(((self.marks["kind"] == marks.UPDATE) & (self.marks["amount"] == 0)).sum())
+        """Updates of its main optimizer."""
+        return int(_updates(self.marks).max(initial=0))
 
 
 def read_processes(folder: Path) -> list[Process]:

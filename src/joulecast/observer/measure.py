@@ -1,116 +1,22 @@
 """Measuring a command: its host's power from its start to its end, and its steps, as one run record."""
 
 import os
-import re
-import shutil
-import tempfile
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from joulecast.errors import JoulecastError
-from joulecast.observer.assemble import Asked, Host, observed_record
+from joulecast.observer.asked import Asked
 from joulecast.observer.command import Command, Ending
-from joulecast.observer.host_clocks import ClockServer, offset_from
-from joulecast.observer.job_folder import JobFolder
-from joulecast.observer.launch_place import place
-from joulecast.observer.marks_file import Process, read_processes
-from joulecast.power.foreign_load import Load, load_now
-from joulecast.power.meters import MeteredNodes
-from joulecast.power.run_clock import ClockOffset, RunClock
-from joulecast.power.sampled_hosts import SampledHost
-from joulecast.power.sampler import Sampler, SamplerOrder
-from joulecast.records import provenance
-from joulecast.records.record import RunRecord, write_record
+from joulecast.observer.observation import Observation, Result
 
-_PATIENCE_S = 120.0
-"""Time that the other processes of a launch get, after the end of this one's command."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SITE = Path(__file__).parent / "site"
+FOLDER = "JOULECAST_OBSERVER"
+"""Variable that has the folder for the marks, in the processes of a command that is measured."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The end of the command, and the record with its folder, where this process made it.
-
-    ``why_not`` says why there is no record that should be there.
-    """
-
-    ending: Ending
-    folder: Path | None = None
-    record: RunRecord | None = None
-    why_not: str | None = None
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that cannot be part of a folder's name."""
-    if not _NAME.fullmatch(name):
-        raise JoulecastError(
-            f"--name {name}: use letters, digits, '.', '_' and '-', with a letter or digit first"
-        )
-
-
-def observed_environment(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+def _environment(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The environment that brings the observer into the Python processes of a command."""
     own = [str(_SITE), *filter(None, [environment.get("PYTHONPATH")])]
-    return {**environment, "PYTHONPATH": os.pathsep.join(own), "JOULECAST_OBSERVER": str(folder)}
-
-
-class _HostSampler:
-    """The sampler of this host, and its clock against that of the launch's first process."""
-
-    def __init__(self, job: JobFolder, asked: Asked) -> None:
-        self._job = job
-        self.load_before = load_now()
-        label = job.host.partition(":")[0]
-        watts = asked.platform
-        nodes = MeteredNodes(label, {}, float(os.cpu_count() or 1), watts.idle_w, watts.full_w)
-        order = SamplerOrder(asked.meters, asked.period_s, nodes, (os.getpid(),))
-        self._sampler = Sampler(order)
-        self._before = self._offset()
-        self._sampler.wait_until_begun()
-        self._label = label
-
-    def _offset(self) -> ClockOffset | None:
-        first = self._job.read("clock")
-        if self._job.place.size == 1 or (first and first["host"] == self._job.host):
-            return ClockOffset(0.0, 0.0, time.monotonic())
-        self._job.wait(lambda: self._job.read("clock") is not None, _PATIENCE_S)
-        first = self._job.read("clock")
-        if first is None:
-            return None
-        if first["host"] == self._job.host:
-            return ClockOffset(0.0, 0.0, time.monotonic())
-        return offset_from((first["address"], first["port"])) or _by_wall_clock(first)
-
-    def leave(self) -> None:
-        """Stop, and leave the readings for the first process."""
-        answer = self._sampler.stop()
-        load = self.load_before
-        clocks = [
-            None if at is None else [at.offset_s, at.uncertainty_s, at.at_s]
-            for at in (self._before, self._offset())
-        ]
-        self._job.write(
-            f"host-{self._label}-{self._job.place.rank}",
-            {
-                "host": self._job.host,
-                "label": self._label,
-                "answer": answer,
-                "load_before": [load.busy_cores, list(load.programs)],
-                "clocks": clocks,
-                "fingerprint": provenance.host_fingerprint(),
-            },
-        )
-
-
-def _by_wall_clock(first: Mapping[str, Any]) -> ClockOffset:
-    """Offset by the wall clocks of two hosts, which NTP holds together within about 10 ms."""
-    ahead_s = first["wall_s"] - first["clock_s"]
-    own_s = time.time() - time.monotonic()
-    return ClockOffset(own_s - ahead_s, 0.01, time.monotonic())
+    return {**environment, "PYTHONPATH": os.pathsep.join(own), FOLDER: str(folder)}
 
 
 def measure_command(
@@ -119,146 +25,27 @@ def measure_command(
     *,
     window_s: float | None = None,
     environment: Mapping[str, str] | None = None,
-) -> Measured:
+) -> tuple[Ending, Result]:
     """Run a command and make a run record of it.
 
     Of several processes of one launch (``srun``, ``mpiexec``) the first makes the record.
 
     Args:
-        asked: the command and what the user said of it.
+        asked: the command, and what the user knows of it.
         out: folder of the records, which all hosts share.
         window_s: measure for so many seconds only; the command runs on.
         environment: of the command; this process's by default.
 
     Raises:
-        JoulecastError: the command cannot be started, or the name is none.
+        JoulecastError: the command cannot be started.
     """
-    check_name(asked.name)
     environment = dict(os.environ if environment is None else environment)
-    job = JobFolder(out, place(environment))
-    scratch = Path(tempfile.mkdtemp(prefix="joulecast-observer-"))
-    server = _announce_clock(job)
-    sampler = None
+    observation = Observation(asked, out, environment)
     try:
-        sampler = _HostSampler(job, asked) if job.is_first_of_host() else None
-        command = Command(asked.command, observed_environment(environment, scratch))
+        command = Command(asked.command, _environment(environment, observation.marks))
         ending = command.wait(window_s)
-        stopped_s = time.monotonic()
-        measured = _end(job, sampler, scratch, asked, out, command.began_s, stopped_s, ending)
-        if ending is None:
-            ending = command.wait()
-            assert ending is not None
-        return Measured(ending, *measured)
+        faults = [ending.fault] if ending is not None and ending.fault else []
+        result = observation.end(None if ending is None else ending.code, faults)
+        return ending or command.to_the_end(), result
     finally:
-        if server is not None:
-            server.close()
-        if job.place.rank == 0:
-            job.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _announce_clock(job: JobFolder) -> ClockServer | None:
-    """The clock of the first process of several, which the others ask."""
-    if job.place.rank != 0 or job.place.size == 1:
-        return None
-    server = ClockServer()
-    address, port = server.address
-    now = {"clock_s": time.monotonic(), "wall_s": time.time()}
-    job.write("clock", {"host": job.host, "address": address, "port": port, **now})
-    return server
-
-
-def _end(
-    job: JobFolder,
-    sampler: _HostSampler | None,
-    scratch: Path,
-    asked: Asked,
-    out: Path,
-    began_s: float,
-    stopped_s: float,
-    ending: Ending | None,
-) -> tuple[Path | None, RunRecord | None, str | None]:
-    """Leave what this process has; the first one waits for the others and writes the record."""
-    job.leave_marks(read_processes(scratch), ending)
-    if sampler is not None:
-        # Processes of one host share a sampler, which reads until the last of them has ended.
-        job.wait(lambda: len(job.ranks_of_host()) > 0, _PATIENCE_S)
-        job.wait(lambda: all(job.ended(rank) for rank in job.ranks_of_host()), _PATIENCE_S)
-        sampler.leave()
-    if job.place.rank != 0:
-        job.wait(lambda: not job.path.exists(), _PATIENCE_S)
-        return None, None, None
-    try:
-        faults = _wait_for_all(job)
-        folder, record = _write(job, asked, out, (began_s, stopped_s), ending, faults)
-    except JoulecastError as error:
-        return None, None, str(error)
-    return folder, record, None
-
-
-def _wait_for_all(job: JobFolder) -> list[str]:
-    """Wait for the other processes; returns what is missing of them."""
-    ranks = range(job.place.size)
-    job.wait(lambda: all(job.ended(rank) for rank in ranks), _PATIENCE_S)
-    late = [rank for rank in ranks if not job.ended(rank)]
-    seen = {part["host"] for rank in ranks if (part := job.read(f"process-{rank}")) is not None}
-    job.wait(lambda: seen <= set(job.hosts()), _PATIENCE_S)
-    missing = sorted(host.partition(":")[0] for host in seen - set(job.hosts()))
-    faults = []
-    if late:
-        numbers = ", ".join(map(str, late))
-        faults.append(
-            f"failed: processes {numbers} of the launch left nothing within {_PATIENCE_S:g} s"
-        )
-    if missing:
-        faults.append(f"failed: the sampler of {', '.join(missing)} left nothing")
-    return faults
-
-
-def _hosts(job: JobFolder, origin_s: float) -> dict[str, Host]:
-    """The hosts of the launch, that of this process first."""
-    parts = job.hosts()
-    ordered = sorted(parts, key=lambda host: host != job.host)
-    found = {}
-    for host in ordered:
-        part = parts[host]
-        offsets = [ClockOffset(*at) for at in part["clocks"] if at is not None]
-        if not offsets:
-            raise JoulecastError(
-                f"{part['label']}: its clock could not be related to that of the first host"
-            )
-        clock = RunClock(origin_s, offsets[0], offsets[-1])
-        cores, programs = part["load_before"]
-        sampled = SampledHost(host, part["label"], clock, part["answer"])
-        found[host] = Host(sampled, part["fingerprint"], Load(cores, tuple(programs)))
-    return found
-
-
-def _write(
-    job: JobFolder,
-    asked: Asked,
-    out: Path,
-    span: tuple[float, float],
-    ending: Ending | None,
-    faults: list[str],
-) -> tuple[Path, RunRecord]:
-    hosts = _hosts(job, span[0])
-    processes: list[tuple[Process, Host]] = []
-    for rank in range(job.place.size):
-        if job.ended(rank):
-            host, code, found = job.marks_of(rank)
-            processes += [(process, hosts[host]) for process in found if host in hosts]
-            if code and rank:
-                faults.append(f"failed: process {rank} of the launch ended with code {code}")
-    repeat = 0
-    while True:
-        repeat += 1
-        run = f"{asked.name}-n{len(hosts)}-r{repeat}"
-        if not (out / run).exists():
-            break
-    whole = (0.0, span[1] - span[0])
-    record = observed_record(
-        asked, run, repeat, ending, list(hosts.values()), processes, whole, faults
-    )
-    write_record(out / run, record)
-    return out / run, record
+        observation.close()

@@ -1,6 +1,6 @@
 """Stages of steps, from the marks of a process.
 
-A step lasts from the end of one update of the first optimizer to the end of the next::
+A step lasts from the end of one update of the main optimizer to the end of the next::
 
     | other | materials | computing ... backward | exchange | update |
             ^ fetch     ^ batch is there          ^ nothing hides it
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.observer.inside import marks
-from joulecast.observer.marks_file import Marked
+from joulecast.observer.marks_file import Marked, main_optimizer
 
 Span = tuple[float, float]
 Stage = tuple[int, str, float, float]
@@ -53,7 +53,7 @@ class Steps:
 
     marks: Marked
     ends: Floats
-    """End of each update of the first optimizer (steps,), in s of the host's clock."""
+    """End of each update of the main optimizer (steps,), in s of the host's clock."""
     between_is_exchange: bool = False
     """Whether the time between the last backward pass and the update counts as exchange: of ranks that
     exchange their gradients by other means than torch's."""
@@ -62,7 +62,8 @@ class Steps:
     def of(cls, marked: Marked, between_is_exchange: bool = False) -> "Steps":
         """The steps that some marks show."""
         ordered = marked[np.argsort(marked["start"], kind="stable")]
-        main = ordered[(ordered["kind"] == marks.UPDATE) & (ordered["amount"] == 0)]
+        updates = ordered[ordered["kind"] == marks.UPDATE]
+        main = updates[updates["amount"] == main_optimizer(marked)]
         return cls(ordered, main["start"] + main["length"], between_is_exchange)
 
     def _kind(self, kind: int) -> Marked:
@@ -75,6 +76,13 @@ class Steps:
             return float(len(self._kind(kind)))
         counts, _ = np.histogram(self._kind(kind)["start"], bins=self.ends)
         return float(np.median(counts))
+
+    @property
+    def begin(self) -> float:
+        """Start of the first thing that was done for a step, in s of the host's clock."""
+        # DDP's statistics of a GPU have lengths alone.
+        timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
+        return float(timed[0]) if len(timed) else 0.0
 
     @property
     def fetches(self) -> int:
@@ -109,8 +117,7 @@ class Steps:
     def of_window(self, first: int, last: int) -> Iterator[Stage]:
         """Stages of the steps ``first`` to ``last`` (with both), numbered from 0; step 0 begins with the
         process's first mark."""
-        begin = float(self.marks["start"][0]) if len(self.marks) else 0.0
-        edges = np.concatenate([[begin], self.ends])[first : last + 2]
+        edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
         mean_exposed = self._mean_exposed()
         for number, ((start, stop), (low, high)) in enumerate(

@@ -5,18 +5,26 @@ be missing. It therefore imports the standard library alone, and of torch what t
 imported itself. Its modules import each other by relative names, as it is loaded as `joulecast_inside`.
 """
 
+from __future__ import annotations
+
+from .hooks import Watch
 from .imports import after_import
 from .marks import Marks
 
+_WATCH: list[Watch] = []
+"""That of this process, once its hooks are in."""
 
-def install(folder: str) -> None:
-    """Observe this process: hooks come in when it imports torch.
+
+def install(folder: str) -> Marks:
+    """Observe this process: hooks come in when it imports torch, or at once if it has.
 
     Args:
         folder: of this host, which gets the marks of each process.
     """
-    from . import hooks
-
-    watch = hooks.Watch(Marks(folder))
-    for module, hook in watch.by_module().items():
-        after_import(module, hook)
+    if not _WATCH:
+        _WATCH.append(Watch(Marks()))
+        for module, hook in _WATCH[0].by_module().items():
+            after_import(module, hook)
+    _WATCH[0].begin()
+    _WATCH[0].marks.open(folder)
+    return _WATCH[0].marks

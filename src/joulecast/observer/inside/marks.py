@@ -33,23 +33,36 @@ def _first_number(names: tuple[str, ...]) -> int | None:
 
 
 class Marks:
-    """The marks of this process; a process that was forked from it has marks of its own."""
+    """The marks of this process while a folder is open for them; a process that was forked has its own."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        self._folder: str | None = None
         self._rows: list[bytes] = []
         self._file: int | None = None
         self._facts: dict[str, Any] = {}
         os.register_at_fork(after_in_child=self._forget)
 
+    def open(self, folder: str) -> None:
+        """Write into ``folder`` from now on; facts that were noted stay known."""
+        self.close()
+        self._folder = folder
+
+    def close(self) -> None:
+        """Write what is left, and note nothing from now on."""
+        self.write()
+        if self._file is not None:
+            os.close(self._file)
+        self._rows, self._file, self._folder = [], None, None
+
     def _forget(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        self._rows, self._file, self._facts = [], None, {}
+        self._rows, self._file = [], None
 
     def add(self, kind: int, start: float, stop: float, amount: float = 0.0) -> None:
         """Add a mark; it is written with its step."""
-        self._rows.append(ROW.pack(kind, start, max(0.0, stop - start), amount))
+        if self._folder is not None:
+            self._rows.append(ROW.pack(kind, start, max(0.0, stop - start), amount))
 
     def write(self) -> None:
         """Write the marks of a step."""
@@ -83,4 +96,4 @@ class Marks:
         os.replace(partial, self._path("json"))
 
     def _path(self, ending: str) -> str:
-        return os.path.join(self._folder, f"{os.getpid()}.{ending}")
+        return os.path.join(self._folder or "", f"{os.getpid()}.{ending}")
