@@ -4,6 +4,7 @@ The host launches kernels long before they run. So a moment of the training is a
 Its time on the host's clock follows from the device's own clock: the time of an event before it, plus what
 the device counts between the two. The host waits for the device once, at the first event, to relate the
 clocks.
+"""
 
 from __future__ import annotations
 
