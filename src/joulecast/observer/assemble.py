@@ -160,7 +160,6 @@ def _spec(
         raise JoulecastError(
             f"{asked.name}: its hosts ran different numbers of ranks ({listed}), which no record describes"
         )
-    batch, unit = _batch(ranks, asked)
     return RunSpec(
         run=run,
         campaign=asked.name,
@@ -171,9 +170,8 @@ def _spec(
         observed=Observed(
             name=asked.name,
             command=asked.command,
-            global_batch_size=max(batch, 1),
-            work_unit=unit,
-            device=str(ranks[0].facts.get("device", "cpu")) if ranks else "cpu",
+            samples_per_step=asked.samples_per_step,
+            steps=asked.steps,
         ),
         meters=asked.meters,
         sample_period_s=asked.period_s,
@@ -233,11 +231,14 @@ def observed_record(
         remarks += _remarks(ranks)
     else:
         polluted.append("no steps: no optimizer of torch made an update in this command")
+    batch, unit = _batch(ranks, asked)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,
         steps=steps,
-        samples=steps * (spec.global_batch_size or 0),
+        samples=steps * batch,
+        work_unit=unit,
+        device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
     )
     sampled = [host.sampled for host in hosts]
     power, activity = frames(sampled)
