@@ -2,7 +2,7 @@
 
     ./run python benchmarks/observer.py [--pairs N] [--steps N]
 
-The training is examples/own-training on one rank and on two, with one core left alone or not. Where `codecarbon`
+The training is examples/own-training on one rank and on two. Where `codecarbon`
 or `perun` are on the PATH, they wrap the same command. Run it on a quiet machine.
 """
 
