@@ -79,9 +79,9 @@ rule all:
         rules.metered_tables.output,
         rules.figures.output,
         rules.check.output,
-        rules.simulator_report.output,
-        rules.partition_report.output,
-        rules.tuning_live_report.output if RECORDED is None else [],
+        rules.simulator_report.output if HAS_NETWORKS else [],
+        rules.partition_report.output if HAS_NETWORKS else [],
+        rules.tuning_live_report.output if RECORDED is None and HAS_NETWORKS else [],
         rules.overview.output,
         rules.papers.output if CONFIG.paper_tables else [],
     message:

@@ -49,6 +49,18 @@ def test_dry_run_of_every_target(workflow_copy, targets, there, not_there):
     assert there <= jobs and not jobs & not_there, jobs
 
 
+def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
+    shutil.copytree(ROOT / "examples", workflow_copy / "examples", dirs_exist_ok=True)
+    configuration = ("--configfile", "examples/own-training/campaign.yaml")
+    done = snakemake(workflow_copy, "-n", *configuration)
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", text, re.M))
+    assert {"tables", "figures", "check", "overview"} <= set(jobs)
+    assert (jobs["train"], jobs["train_single"]) == ("2", "4")
+    assert not {"profile_ops", "partition_network", "tune_live", "simulator_report"} & set(jobs)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -33,6 +33,8 @@ try:
     ]
 except JoulecastError as error:
     raise WorkflowError(str(error)) from None
+# Of a training of the user's own, what is shown is the training: no networks are simulated, cut or tuned.
+HAS_NETWORKS = CONFIG.workload.command is None
 
 # ---- Wildcards: the names that paths may hold.
 

@@ -6,14 +6,20 @@ rule overview:
         # By path: rule `check` says why.
         records=records(),
         fits=f"{RESULTS}/fits",
-        forecast=f"{RESULTS}/tables/scaling_forecast.csv",
+        forecast=f"{RESULTS}/tables/scaling_forecast.csv" if HAS_NETWORKS else [],
         experiments=expand(
-            f"{RESULTS}/partition/{{network}}.json", network=CONFIG.partition.networks
+            f"{RESULTS}/partition/{{network}}.json",
+            network=CONFIG.partition.networks if HAS_NETWORKS else [],
         ),
-        pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
+        pipelines=expand(
+            f"{RESULTS}/pipelines/{{pipeline}}.json",
+            pipeline=PIPELINES if HAS_NETWORKS else [],
+        ),
         metered=f"{METERED}/tables/energy_summary.csv",
         papers=f"{RESULTS}/tables/papers.csv" if CONFIG.paper_tables else [],
-        live=[] if RECORDED is not None else f"{RESULTS}/tuning/live.json",
+        live=(
+            f"{RESULTS}/tuning/live.json" if RECORDED is None and HAS_NETWORKS else []
+        ),
     output:
         page=in_report(f"{RESULTS}/index.html", "Overview", "overview"),
         figures=expand(

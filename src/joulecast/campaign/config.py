@@ -327,9 +327,9 @@ class Config(Section):
                 f"evaluation.imports names {', '.join(self.evaluation.imports)}, but external_data is "
                 "null: set it to the folder that holds them, or to their addresses"
             )
-        missing = [
-            n for n in self.workload.networks if isinstance(counts, dict) and n not in counts
-        ]
+        section = self.workload
+        trained = section.networks if section.command is None else [section.name]
+        missing = [name for name in trained if isinstance(counts, dict) and name not in counts]
         if missing:
             raise ValueError(
                 f"training.{key}: no number for {', '.join(missing)}; give one number for all networks "
