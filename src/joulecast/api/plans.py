@@ -139,8 +139,9 @@ def search(
     price_node_hour: float | None = None,
     price_gpu_hour: float | None = None,
     pue: float = 1.0,
+    top: int = 20,
 ) -> dict[str, Any]:
-    """Rank all parallel strategies of some devices that fit in memory, by one objective.
+    """Rank the parallel strategies of some devices that fit in memory, by one objective.
 
     Args:
         devices: to use.
@@ -150,13 +151,15 @@ def search(
         price_kwh, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
             whole node and of a GPU in use, all in one currency.
         pue: kWh of the building for one of the nodes.
+        top: how many are wanted. By ``time`` those that cannot be among them are not simulated.
         network, platform, precision, optimizer, attention, inference, links, calibration, database,
             calibrate, fits: as of :func:`simulate`.
 
     Returns:
-        ``feasible``: steps as of :func:`simulate`, the best first, with ``joules_per_sample``,
-        ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known; ``out_of_memory`` and
-        ``impossible``: by strategy, why not; ``objective``.
+        ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
+        ``joules_per_sample``, ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known;
+        ``slower``: by strategy that fits and is not among them, the seconds that its step takes at least;
+        ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
 
     Raises:
         JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
@@ -172,6 +175,7 @@ def search(
 
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
+    check_counts("top", [top], MOST_SAMPLES)
     check("objective", objective, OBJECTIVES)
     prices = Prices(price_kwh, price_node_hour, price_gpu_hour, pue)
     prices.check(objective)
@@ -187,11 +191,16 @@ def search(
         )
         batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
         graph = network_for(str(network), training, attention)
-        ranking = search(graph, on, devices, batch, costs, Assumptions(training=training))
+        assumed = Assumptions(training=training)
+        # Joules are known of what was simulated alone, so that other objectives need all of it.
+        wanted = top if objective == "time" else None
+        ranking = search(graph, on, devices, batch, costs, assumed, wanted)
         rows = ranked(ranking.feasible, objective, prices, fit_in(path(fits)))
+    slower = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,
-        "feasible": rows,
+        "feasible": rows[:top],
+        "slower": ranking.slower | slower,
         "out_of_memory": ranking.out_of_memory,
         "impossible": ranking.impossible,
     }

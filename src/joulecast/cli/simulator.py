@@ -192,10 +192,10 @@ def search(
         float | None, typer.Option(help=f"Of an hour of a GPU in use, {_MONEY}")
     ] = None,
     pue: Annotated[float, typer.Option(help="kWh of the building for one of the nodes.")] = 1.0,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="How many of the best to rank.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Rank all parallel strategies of some devices that fit in memory, by one objective."""
+    """Rank the parallel strategies of some devices that fit in memory, by one objective."""
     from joulecast.api.plans import search as search_on
 
     result = search_on(
@@ -217,11 +217,12 @@ def search(
         price_node_hour=price_node_hour,
         price_gpu_hour=price_gpu_hour,
         pue=pue,
+        top=top,
     )
     if as_json:
         echo_json(result)
     else:
-        _print_ranking(result, top)
+        _print_ranking(result)
 
 
 def _energy_basis(row: dict[str, Any]) -> str:
@@ -231,14 +232,14 @@ def _energy_basis(row: dict[str, Any]) -> str:
     return f"energy of the first: {row['energy_source']}; {row['energy_rests_on']}"
 
 
-def _print_ranking(result: dict[str, Any], top: int) -> None:
+def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
     if not rows:
         typer.echo("no strategy fits in memory")
     header = ("step, ms", "samples/s", "memory, GB", "J/sample", "cost/step")
     typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
-    for row in rows[:top]:
+    for row in rows:
         joules, cost = row["joules_per_sample"], row["step_cost"]
         typer.echo(
             f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10,.1f} "
@@ -247,8 +248,12 @@ def _print_ranking(result: dict[str, Any], top: int) -> None:
         )
     if rows:
         typer.echo(_energy_basis(rows[0]))
+    slower = result["slower"]
+    if slower:
+        least = f"{1e3 * min(slower.values()):.2f} ms"
+        typer.echo(f"{len(slower)} more fit and are no better (their steps take {least} or more)")
     typer.echo(
-        f"{len(rows)} fit, {len(result['out_of_memory'])} are out of memory, "
+        f"{len(rows) + len(slower)} fit, {len(result['out_of_memory'])} are out of memory, "
         f"{len(result['impossible'])} cannot be run"
     )
 

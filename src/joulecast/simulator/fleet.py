@@ -28,6 +28,10 @@ class Fleet:
         """Devices by their places, axes in the mesh's order."""
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
+    def pace_of(self, number: int) -> float:
+        """How many times as long the devices of a class compute."""
+        return float(self.pace[self.classes.first[number]])
+
     def groups(self, axis: str) -> Ints:
         """Devices of every group along an axis, shape ``(groups, size)``."""
         along = list(self.mesh).index(axis)

@@ -35,7 +35,7 @@ class Lane:
         self.number = number
         self.device = device
         """Its place in the pipeline."""
-        self.pace = float(compiler.fleet.pace[compiler.fleet.classes.first[number]])
+        self.pace = compiler.fleet.pace_of(number)
         self.last_compute: int | None = None
         self.last_on: dict[object, int] = {}
         """Last message on each stream."""

@@ -218,6 +218,17 @@ _BETWEEN = ("layer_norm", "rms_norm", "dropout", "add")
 """Kinds of ops between two products that tensor parallelism splits: each position by itself."""
 
 
+def _sequence_of(op: Op) -> Dim | None:
+    """The dim along which an op between two products can be split by position."""
+    dims = [d for d in op.dims if d.name == "sequence" and d.kind is DimKind.OTHER]
+    return dims[0] if dims and op.kind in _BETWEEN else None
+
+
+def has_sequence(graph: OpGraph) -> bool:
+    """Whether sequence parallelism has anything to split."""
+    return any(_sequence_of(op) for op in graph.ops)
+
+
 def _split_sequence(graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int) -> None:
     """Split what is not split by tensor along the sequence, over the same devices.
 
@@ -229,12 +240,12 @@ def _split_sequence(graph: OpGraph, placements: list[dict[str, str]], axis: str,
     """
     found = False
     for op, placement in zip(graph.ops, placements, strict=True):
-        dims = {dim.name: dim for dim in op.dims if dim.kind is DimKind.OTHER}
-        if axis in placement or op.kind not in _BETWEEN or "sequence" not in dims:
+        sequence = _sequence_of(op)
+        if axis in placement or sequence is None:
             continue
-        if dims["sequence"].size % size:
+        if sequence.size % size:
             raise JoulecastError(
-                f"strategy: sp: tp={size} does not divide the sequence of {dims['sequence'].size} of op "
+                f"strategy: sp: tp={size} does not divide the sequence of {sequence.size} of op "
                 f"`{op.name}`"
             )
         placement[axis] = "sequence"

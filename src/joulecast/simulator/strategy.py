@@ -10,6 +10,8 @@ follows the tensors that it reads (Duan et al. 2024, section 4; placements by me
 """
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -180,16 +182,23 @@ def gradient_passes(strategy: Strategy) -> float:
     return added + copied
 
 
-def phases(strategy: Strategy, device: int) -> list[Turn]:
+def phases(strategy: Strategy, device: int) -> Sequence[Turn]:
     """Order of the work of a pipeline's device in a step."""
-    if strategy.schedule == "interleaved":
-        return interleaved_order(
-            strategy.pipeline, device, strategy.micro_batches, strategy.virtual
-        )
-    if strategy.schedule == "zb-h1":
-        return zero_bubble_order(strategy.pipeline, device, strategy.micro_batches)
-    most = None if strategy.schedule == "gpipe" else strategy.under_way(device)
-    return [Turn(phase, batch) for phase, batch in work_order(strategy.micro_batches, most)]
+    kind = strategy.schedule if isinstance(strategy.schedule, str) else "1f1b"
+    most = strategy.under_way(device) if kind == "1f1b" else None
+    return _order(kind, strategy.pipeline, device, strategy.micro_batches, strategy.virtual, most)
+
+
+# Strategies that differ in their sharding have the same order, which memory and time both ask for.
+@lru_cache(maxsize=1024)
+def _order(
+    kind: str, pipeline: int, device: int, micro_batches: int, chunks: int, most: int | None
+) -> tuple[Turn, ...]:
+    if kind == "interleaved":
+        return tuple(interleaved_order(pipeline, device, micro_batches, chunks))
+    if kind == "zb-h1":
+        return tuple(zero_bubble_order(pipeline, device, micro_batches))
+    return tuple(Turn(phase, batch) for phase, batch in work_order(micro_batches, most))
 
 
 def _schedule(text: str, value: str) -> str | list[int]:
