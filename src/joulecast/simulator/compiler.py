@@ -278,26 +278,31 @@ class Compiler:
 
     def update_seconds(self, plans: list[Plan], pace: float) -> float:
         """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""
-        data = self.fleet.mesh.get("data", 1)
         gradients = [gradient for plan in plans for gradient in plan.program.gradients]
-        kept = sum(g.bytes / (data if g.zero else 1) for g in gradients)
+        kept = sum(g.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
         updated = self.training.updates and kept > 0
         return self.costs.optimizer(kept, self.training).seconds * pace if updated else 0.0
 
-    def gathered_after_update(self, plans: list[Plan]) -> Message | None:
-        """The gather of the weights of which each device has updated its shard (ZeRO-1)."""
-        gradients = [gradient for plan in plans for gradient in plan.program.gradients]
-        size = sum(g.bytes for g in gradients if g.gathered_after_update)
-        if not size or self.fleet.mesh.get("data", 1) == 1:
-            return None
-        return Message("all_gather", "data", size, "gather updated weights", -1)
+    @staticmethod
+    def gathered_after_update(plans: list[Plan]) -> list[Message]:
+        """Gathers of the weights of which each device has updated its shard (ZeRO-1)."""
+        sizes: dict[str, float] = {}
+        for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
+            if gradient.gathered_after_update:
+                axis = gradient.sharding.axis
+                sizes[axis] = sizes.get(axis, 0.0) + gradient.bytes
+        return [
+            Message("all_gather", axis, size, "gather updated weights", -1)
+            for axis, size in sizes.items()
+            if size
+        ]
 
     def _update(self, lane: Lane, plans: list[Plan]) -> None:
         """The optimizer, and the gather of what it has updated."""
         seconds = self.update_seconds(plans, lane.pace)
         if seconds > 0:
             lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
-        message = self.gathered_after_update(plans)
-        if message is not None:
+        for message in self.gathered_after_update(plans):
             after = [lane.last_compute] if lane.last_compute is not None else []
-            lane.collective(("update", lane.device), message, after + lane.gradient_messages[-1:])
+            key = ("update", lane.device, message.axis)
+            lane.collective(key, message, after + lane.gradient_messages[-1:])

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from joulecast.simulator.compiler import Compiler, Work
+from joulecast.simulator.mesh_axes import size_along
 from joulecast.simulator.network import alone
 from joulecast.simulator.phase import Key, reduction
 from joulecast.simulator.segments import Bucket, Segment
@@ -109,7 +110,7 @@ class _Turn:
             done = self._passed(flow, size, [done, self.state[stream]])
             self.state[stream] = done
             if kind == "reduce_scatter":
-                size /= self.mesh[axis]
+                size /= size_along(self.mesh, axis)
         self.state[_SENT] = _latest([self.state[_SENT], done])
 
 
@@ -220,12 +221,11 @@ class _Class:
         """When it is done, with its gradients, the optimizer, and what is gathered behind it."""
         done = max(self.times[self.places[name]] for name in (_COMPUTE, _SENT))
         done += self.compiler.update_seconds(self.plans, self.compiler.fleet.pace_of(self.number))
-        message = self.compiler.gathered_after_update(self.plans)
-        if message is None:
-            return done
         transfers = self.compiler.transfers
-        flow = transfers.flow(message.kind, message.axis, self.number)
-        return done + least_seconds(flow, message.bytes, transfers.capacity)
+        for message in self.compiler.gathered_after_update(self.plans):
+            flow = transfers.flow(message.kind, message.axis, self.number)
+            done += least_seconds(flow, message.bytes, transfers.capacity)
+        return done
 
 
 def least_step_s(compiler: Compiler) -> float:

@@ -14,6 +14,7 @@ from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
 from joulecast.platforms import Platform
+from joulecast.simulator.phase import Sharding
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.program import StageProgram
 from joulecast.simulator.strategy import Strategy, phases
@@ -224,7 +225,9 @@ def _activations(
 def _largest_block(programs: list[StageProgram]) -> float:
     """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3)."""
     blocks = [weights for program in programs for weights in program.gathered.values()]
-    return max((sum(weights.values()) for weights in blocks), default=0.0)
+    return max(
+        (sum(weight.bytes for weight in weights.values()) for weights in blocks), default=0.0
+    )
 
 
 def _gathered(programs: list[StageProgram]) -> float:
@@ -233,24 +236,28 @@ def _gathered(programs: list[StageProgram]) -> float:
     Two blocks': one that computes, and the next, gathered ahead; and those that a later block shares.
     """
     shared = {
-        name: size
+        name: weight.bytes
         for program in programs
         for unit, weights in program.gathered.items()
-        for name, size in weights.items()
+        for name, weight in weights.items()
         if any(name in other for u, other in program.gathered.items() if u != unit)
     }
     return 2 * _largest_block(programs) + sum(shared.values())
 
 
 def _gradients_bytes(
-    strategy: Strategy, programs: list[StageProgram], sizes: list[tuple[float, int]]
+    strategy: Strategy, programs: list[StageProgram], weights: list[Sharding]
 ) -> float:
     """Bytes of gradients: shards, and a block's before it is scattered, or whole where they add up first."""
-    data = strategy.mesh.get("data", 1)
     scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
     if not scattered:
-        return sum(b for b, _ in sizes)
-    return sum(b / (data if zero >= 2 else 1) for b, zero in sizes) + _largest_block(programs)
+        return sum(weight.bytes for weight in weights)
+    return sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
+
+
+def _kept(weight: Sharding, level: int) -> float:
+    """Bytes of the size of a weight that a device keeps, if they are sharded from a level of ZeRO on."""
+    return weight.bytes / (weight.shards if weight.zero >= level else 1)
 
 
 def memory_of(
@@ -268,14 +275,12 @@ def memory_of(
         training: precision and optimizer, and whether there is a backward.
     """
     peak, where = _activations(graph, strategy, programs, not training.inference)
-    data = strategy.mesh.get("data", 1)
-    sizes = [size for program in programs for size in program.weights.values()]
+    weights = [weight for program in programs for weight in program.weights.values()]
     return Memory(
         stage=programs[0].stage,
-        weights_bytes=sum(b / (data if zero == 3 else 1) for b, zero in sizes)
-        + _gathered(programs),
-        gradients_bytes=training.gradient_bytes(_gradients_bytes(strategy, programs, sizes)),
-        optimizer_bytes=sum(training.state_bytes(b) / (data if zero else 1) for b, zero in sizes),
+        weights_bytes=sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
+        gradients_bytes=training.gradient_bytes(_gradients_bytes(strategy, programs, weights)),
+        optimizer_bytes=sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
         activations_bytes=peak,
         at_op=where,
     )

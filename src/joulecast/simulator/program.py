@@ -13,7 +13,16 @@ from functools import cached_property
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
 from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
-from joulecast.simulator.phase import Key, Message, Phase, Step, WeightGradient, gather_weights
+from joulecast.simulator.mesh_axes import joined, shards_state, size_along
+from joulecast.simulator.phase import (
+    Key,
+    Message,
+    Phase,
+    Sharding,
+    Step,
+    WeightGradient,
+    gather_weights,
+)
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.tensor_layout import (
     Layout,
@@ -40,18 +49,18 @@ class StageProgram:
         self.items = builder.items[stage]
 
     @cached_property
-    def weights(self) -> dict[str, tuple[float, int]]:
-        """Bytes that a device computes with of each weight, and its level of ZeRO."""
+    def weights(self) -> dict[str, Sharding]:
+        """What a device computes with of each weight, and how its state is sharded."""
         return {
-            access.tensor: (self._builder.part_bytes(access, item), item.zero)
+            access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)
             for access in item.op.reads
             if self._builder.graph.tensors[access.tensor].role == "parameter"
         }
 
     @cached_property
-    def gathered(self) -> dict[str, dict[str, float]]:
-        """Bytes of each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
+    def gathered(self) -> dict[str, dict[str, Sharding]]:
+        """Each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
         return self._builder.gathered(self.items, 3)
 
     @cached_property
@@ -306,13 +315,12 @@ class ProgramBuilder:
                 for a, place in layout
                 if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
             )
-            if item.zero:
-                # Scattered first, so that a shard is all that travels along the other axes.
-                axes = tuple(sorted(axes, key=lambda axis: axis != "data"))
-            size = self.part_bytes(access, item)
+            # Shards are scattered first, so that they are all that travels along the other axes.
+            axes = joined(axes)
+            sharding = self.sharding(access, item)
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
-            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero, item.unit)
+            gradients[tensor.name] = WeightGradient(tensor, axes, step, item.unit, sharding)
 
     @staticmethod
     def _sums_over(item: PlacedOp, axis: str) -> bool:
@@ -359,14 +367,21 @@ class ProgramBuilder:
                 messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
         return messages
 
-    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, float]]:
-        """Bytes of each block's weights that are kept in shards at a level of ZeRO, by weight."""
-        weights: dict[str, dict[str, float]] = {}
-        if self.mesh.get("data", 1) == 1:
-            return weights
+    def sharding(self, access: Access, item: PlacedOp) -> Sharding:
+        """How the state of a weight is divided over the replicas that hold copies of it."""
+        layout = dict(self._read(access, item))
+        copies = (a for a, size in self.mesh.items() if size > 1 and layout[a] == "copies")
+        axis = next((a for a in joined(tuple(copies)) if shards_state(a)), "")
+        shards = size_along(self.mesh, axis)
+        return Sharding(self.part_bytes(access, item), item.zero, axis, shards)
+
+    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:
+        """Each block's weights that are kept in shards at a level of ZeRO, by name."""
+        weights: dict[str, dict[str, Sharding]] = {}
         for item in items:
             for access in item.op.reads if item.zero == zero else ():
                 if self.graph.tensors[access.tensor].role == "parameter":
-                    of_unit = weights.setdefault(item.unit, {})
-                    of_unit[access.tensor] = self.part_bytes(access, item)
+                    weight = self.sharding(access, item)
+                    if weight.axis:
+                        weights.setdefault(item.unit, {})[access.tensor] = weight
         return weights

@@ -165,7 +165,7 @@ def _kinds(
             for axis in gradient.axes:
                 kinds.add((reduction(gradient.zero, axis), axis))
             if gradient.gathered_after_update:
-                kinds.add(("all_gather", "data"))
+                kinds.add(("all_gather", gradient.sharding.axis))
     return kinds, cuts
 
 

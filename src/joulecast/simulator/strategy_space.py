@@ -12,8 +12,8 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.simulator.attention_cores import attention_cores
 from joulecast.simulator.cutting import unit_of
-from joulecast.simulator.placement import has_sequence
-from joulecast.simulator.strategy import Node, Strategy
+from joulecast.simulator.inferred_splits import experts_in, has_sequence
+from joulecast.simulator.strategy import Node, Strategy, divided_replicas
 
 _ZERO_LEVELS: tuple[Literal[0, 2, 3], ...] = (0, 2, 3)
 """ZeRO-2 sends what ZeRO-1 sends and keeps no more, so that it takes its place."""
@@ -56,15 +56,22 @@ def _micro_batches(stages: int, batch: int) -> list[int]:
     return [max(d for d in divisors if d <= 4 * stages)] if stages > 1 else divisors
 
 
-def _shardings(mesh: Mapping[str, int], per_node: int) -> Iterator[tuple[dict[str, int], Node]]:
-    """Levels of ZeRO; without a pipeline also full shards within a node, with copies between nodes."""
-    levels = _ZERO_LEVELS if mesh["data"] > 1 else _ZERO_LEVELS[:1]
-    for zero in levels:
+def _shardings(
+    mesh: Mapping[str, int], per_node: int, experts: int
+) -> Iterator[tuple[dict[str, int], Node]]:
+    """Levels of ZeRO; without a pipeline also full shards within a node, with copies between nodes.
+
+    Of a mixture, each also with its experts on as many replicas as can share them.
+    """
+    data = mesh["data"]
+    share = max((d for d in _divisors(data) if experts % d == 0), default=1) if experts else 1
+    for zero in _ZERO_LEVELS if data > 1 else _ZERO_LEVELS[:1]:
         yield dict(mesh), Node(zero=zero)
+        if share > 1:
+            yield divided_replicas(mesh, "ep", share), Node(zero=zero)
     shard = per_node // mesh["tensor"]
-    if mesh["pipeline"] == 1 and 1 < shard < mesh["data"] and mesh["data"] % shard == 0:
-        groups = {"pipeline": 1, "replica": mesh["data"] // shard, "data": shard}
-        yield {**groups, "tensor": mesh["tensor"]}, Node(zero=3)
+    if mesh["pipeline"] == 1 and 1 < shard < data and data % shard == 0:
+        yield divided_replicas(mesh, "shard", shard), Node(zero=3)
 
 
 def _schedules(stages: int, micro_batches: int, blocks: int) -> Iterator[dict[str, Any]]:
@@ -86,14 +93,14 @@ def candidates(
     """
     blocks = len({unit_of(op.module) for op in graph.ops})
     per_node = platform.require_cluster().devices_per_node
-    splits_sequence = has_sequence(graph)
+    splits_sequence, experts = has_sequence(graph), experts_in(graph)
     for mesh in _meshes(devices, blocks, per_node):
         batch, rest = divmod(global_batch, mesh["data"])
         if rest or not batch:
             continue
         counts = _micro_batches(mesh["pipeline"], batch)
         ways = [False, True] if mesh["tensor"] > 1 and splits_sequence else [False]
-        for axes, node in _shardings(mesh, per_node):
+        for axes, node in _shardings(mesh, per_node, experts):
             for schedule in _schedules(mesh["pipeline"], counts[0], blocks):
                 if schedule and node.zero == 3:
                     continue
