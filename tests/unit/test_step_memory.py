@@ -76,6 +76,14 @@ def test_the_peak_is_within_a_tenth_of_korthikanti() -> None:
         assert peak == pytest.approx(LAYERS * published * SBH, rel=0.1)
 
 
+def test_what_sequence_parallelism_gathers_is_there_for_a_moment() -> None:
+    plain, split = (memory(NETWORK, text, BATCH)[0] for text in ("tp=8", "tp=8,sp"))
+    kept = LAYERS * a_layer("tp=8,sp", "fused")
+    # The input of a product is gathered, and its gradient is whole before it is scattered.
+    assert split.activations_bytes < plain.activations_bytes
+    assert split.activations_bytes - kept >= 2 * 2 * SBH * 7 / 8
+
+
 def test_fused_attention_keeps_no_scores() -> None:
     # As without the scores, and with the output of attention, which is kept once.
     assert a_layer("dp=1", "fused") / SBH == pytest.approx(34, rel=0.01)

@@ -87,6 +87,8 @@ class _Stage:
     ) -> None:
         self.items = program.items
         self.sizes = _sizes(graph, program.items, mesh, as_written)
+        self.gathered = [self._gathered_for(graph, item, mesh) for item in self.items]
+        """Bytes that an op gathers of what is held in shards, and drops behind it."""
         self.last_read: dict[str, int] = {}
         self.keepers: dict[str, list[int]] = {}
         """Ops whose backward needs a tensor, in the order of the forward."""
@@ -122,6 +124,14 @@ class _Stage:
         self.saved = {t for t in saved if t in self.sizes}
         self.saved_bytes = sum(self.sizes[t] for t in self.saved)
 
+    def _gathered_for(self, graph: OpGraph, item: PlacedOp, mesh: dict[str, int]) -> float:
+        parts = _parts(item, mesh)
+        return sum(
+            max(0.0, graph.tensors[a.tensor].bytes * part_of(a, parts) - self.sizes[a.tensor])
+            for a in item.op.reads
+            if a.tensor in self.sizes
+        )
+
     def _inside(self, unit: str) -> set[str]:
         return {tensor for place in self.units[unit] for tensor in self.makes[place]}
 
@@ -141,8 +151,8 @@ class _Stage:
                 if tensor not in self.saved:
                     live.add(tensor)
                 now += self.sizes[tensor]
-            if now > peak:
-                peak, where = now, item.op.name
+            if now + self.gathered[place] > peak:
+                peak, where = now + self.gathered[place], item.op.name
             done = [t for t in live if self.last_read.get(t, place) <= place]
             for tensor in done:
                 live.discard(tensor)
@@ -180,7 +190,8 @@ class _Stage:
                 if access.tensor in self.sizes and access.tensor not in held:
                     held[access.tensor] = self.sizes[access.tensor]
                     gradients += held[access.tensor]
-            total = now + gradients + sum(again.values())
+            # What was gathered is gathered again, and its gradient is whole before it is scattered.
+            total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
             if item.op.kind == "cross_entropy":
                 # The gradient of the shares' logarithms, before that of the logits.
                 total += self.sizes[f"kept by {item.op.name}"]
