@@ -182,6 +182,15 @@ class OpGraph:
         return tuple(t for t in self.tensors.values() if t.role == "parameter")
 
     @cached_property
+    def trained(self) -> frozenset[str]:
+        """Tensors that have a gradient: parameters, and what depends on them."""
+        found = {tensor.name for tensor in self.parameters}
+        for op in self.ops:
+            if any(access.tensor in found for access in op.reads):
+                found |= {access.tensor for access in op.writes}
+        return frozenset(found)
+
+    @cached_property
     def _other_batches(self) -> dict[int, "OpGraph"]:
         return {self.batch: self}
 

@@ -115,11 +115,15 @@ class Compiler:
             self._compile_class(number)
         return self.activities
 
+    def forget(self) -> None:
+        """Drop the activities, which take most of the memory."""
+        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+
     def _place(self, number: int, axis: str) -> int:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
 
-    def work(self, device: int, micro_batches: int) -> Sequence[Turn]:
+    def work(self, device: int, micro_batches: int) -> tuple[Turn, ...]:
         """Order of the work of a device of the pipeline."""
         if micro_batches == self.strategy.micro_batches:
             return phases(self.strategy, device)

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
+from joulecast.simulator.alike import remembered
 from joulecast.simulator.attention_cores import attention_cores
 from joulecast.simulator.cutting import cut_stages, unit_of
 from joulecast.simulator.inferred_splits import (
+    Placements,
     column_dims,
     follow,
     row_dims,
@@ -210,7 +212,33 @@ def place(
         JoulecastError: names the node of the tree: an unknown module, dim or axis, an opaque dim, more parts
             than a dim has, stages against the flow of data.
     """
-    placements, settings = _settle_splits(graph, strategy)
+    tree = strategy.tree
+    if tree.children or tree.split or tree.stage is not None:
+        placements, settings = _settle_splits(graph, strategy)
+        stages = _laid_out(graph, strategy, costs, send_s_per_byte, placements, settings)
+        return _placed(graph, stages, placements, settings)
+    settings = [tree] * len(graph.ops)
+
+    def laid_out() -> tuple[Placements, list[int]]:
+        placements: Placements = [{} for _ in graph.ops]
+        return placements, _laid_out(graph, strategy, costs, send_s_per_byte, placements, settings)
+
+    # What a strategy shards and computes again changes nothing here.
+    mesh = tuple(strategy.mesh.items())
+    key = (mesh, strategy.virtual, strategy.sequence_parallel, send_s_per_byte, id(costs))
+    placements, stages = remembered(costs).alike.once(graph, key, laid_out)
+    return _placed(graph, stages, placements, settings)
+
+
+def _laid_out(
+    graph: OpGraph,
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float,
+    placements: Placements,
+    settings: list[Node],
+) -> list[int]:
+    """Infer what the settings leave open of the placements; gives the stage of each op."""
     used = _axes_of_tree(strategy.tree)
     for axis, size in strategy.mesh.items():
         if axis == "pipeline" or size == 1:
@@ -248,4 +276,4 @@ def place(
     placed = _placed(graph, stages, placements, settings)
     _check_parts(graph, placed, strategy.mesh)
     _check_stages(graph, placed, strategy.stages)
-    return placed
+    return stages

@@ -149,15 +149,9 @@ class ProgramBuilder:
             for access in item.op.writes:
                 layout = written_layout(item.op, access, item.placement, self.mesh)
                 self.written[access.tensor] = (item, layout)
-        self.trained = self._trained()
-
-    def _trained(self) -> set[str]:
-        """Tensors that have a gradient: parameters, and what depends on them."""
-        found = {tensor.name for tensor in self.graph.parameters}
-        for item in self.placed:
-            if any(access.tensor in found for access in item.op.reads):
-                found |= {access.tensor for access in item.op.writes}
-        return found
+        self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
+        """Axes along which ZeRO can shard."""
+        self._shardings: dict[tuple[str, str], Sharding] = {}
 
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
@@ -222,7 +216,7 @@ class ProgramBuilder:
             if item.recompute and item.recompute not in again:
                 again.add(item.recompute)
                 self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
-            if not any(access.tensor in self.trained for access in item.op.reads):
+            if not any(access.tensor in self.graph.trained for access in item.op.reads):
                 continue
             step = Step(item, "backward", needs=gathered)
             gathered = self._gather_again(phase, item)
@@ -335,7 +329,7 @@ class ProgramBuilder:
     ) -> None:
         """Send gradients of what earlier stages wrote, once the last reader here has added its own."""
         for access in item.op.reads:
-            if access.tensor not in self.written or access.tensor not in self.trained:
+            if access.tensor not in self.written or access.tensor not in self.graph.trained:
                 continue
             producer, written = self.written[access.tensor]
             readers = [r.op.name for r, _ in self.readers[access.tensor] if r.stage == stage]
@@ -369,11 +363,15 @@ class ProgramBuilder:
 
     def sharding(self, access: Access, item: PlacedOp) -> Sharding:
         """How the state of a weight is divided over the replicas that hold copies of it."""
-        layout = dict(self._read(access, item))
-        copies = (a for a, size in self.mesh.items() if size > 1 and layout[a] == "copies")
-        axis = next((a for a in joined(tuple(copies)) if shards_state(a)), "")
-        shards = size_along(self.mesh, axis)
-        return Sharding(self.part_bytes(access, item), item.zero, axis, shards)
+        key = item.op.name, access.tensor
+        if key not in self._shardings:
+            split = {dim for dim in access.axes if dim is not None}
+            copies = [a for a in self.sharded if item.placement.get(a) not in split]
+            axis = "+".join(copies)
+            shards = size_along(self.mesh, axis)
+            weight = Sharding(self.part_bytes(access, item), item.zero, axis, shards)
+            self._shardings[key] = weight
+        return self._shardings[key]
 
     def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:
         """Each block's weights that are kept in shards at a level of ZeRO, by name."""

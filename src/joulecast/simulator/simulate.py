@@ -227,7 +227,13 @@ class Prepared:
         """Memory of each stage's devices."""
         places = strategy.pipeline
         return [
-            memory_of(self.graph, strategy, self.programs[place::places], self.training)
+            memory_of(
+                self.graph,
+                strategy,
+                self.programs[place::places],
+                self.training,
+                remembered(self.costs).alike,
+            )
             for place in range(places)
         ]
 

@@ -10,7 +10,7 @@ follows the tensors that it reads (Duan et al. 2024, section 4; placements by me
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -181,11 +181,33 @@ def gradient_passes(strategy: Strategy) -> float:
     return added + copied
 
 
-def phases(strategy: Strategy, device: int) -> Sequence[Turn]:
+def phases(strategy: Strategy, device: int) -> tuple[Turn, ...]:
     """Order of the work of a pipeline's device in a step."""
     kind = strategy.schedule if isinstance(strategy.schedule, str) else "1f1b"
     most = strategy.under_way(device) if kind == "1f1b" else None
     return _order(kind, strategy.pipeline, device, strategy.micro_batches, strategy.virtual, most)
+
+
+def most_kept(strategy: Strategy, device: int) -> tuple[int, int]:
+    """Micro-batches that a device holds at most before a forward, and before a backward.
+
+    What is saved for a backward that is split in two is needed until its second half.
+    """
+    done = "weights" if strategy.schedule == "zb-h1" else "backward"
+    return _most_kept(phases(strategy, device), done)
+
+
+@lru_cache(maxsize=1024)
+def _most_kept(order: tuple[Turn, ...], done: str) -> tuple[int, int]:
+    kept = forward = backward = 0
+    for phase, _, _ in order:
+        if phase == "forward":
+            forward = max(forward, kept)
+            kept += 1
+        else:
+            backward = max(backward, kept)
+            kept -= phase == done
+    return forward, backward
 
 
 # Strategies that differ in their sharding have the same order, which memory and time both ask for.

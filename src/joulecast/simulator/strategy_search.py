@@ -15,8 +15,14 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.quantities import steady
 from joulecast.simulator.alike import remembered
+from joulecast.simulator.compiler import Compiler
 from joulecast.simulator.least_time import least_step_s
-from joulecast.simulator.memory import exceeds, memory_verdict
+from joulecast.simulator.memory import (
+    exceeds,
+    least_state_bytes,
+    memory_verdict,
+    state_verdict,
+)
 from joulecast.simulator.simulate import (
     Assumptions,
     Prepared,
@@ -60,10 +66,11 @@ class _Fitting:
     """A strategy that fits in memory."""
 
     strategy: Strategy
-    batch: int
     place: int
     """In the order in which strategies are tried."""
     least_s: float
+    ready: Prepared
+    compiler: Compiler
 
 
 @dataclass
@@ -112,12 +119,17 @@ class _Search:
         too.
         """
         strategies = list(candidate.by_micro_batches)
+        least = least_state_bytes(self.graph, strategies[-1], self.assumed.training)
+        verdict = state_verdict(least, self.platform)
+        if verdict is not None:
+            self.too_large[text_of(strategies[-1])] = verdict
+            return
         for recompute in self._recomputations:
             tried = [recomputing(strategy, recompute) for strategy in strategies]
             try:
                 found = self.fewest(tried, candidate.batch)
                 if found is not None:
-                    self._note(*found, candidate.batch)
+                    self._note(*found)
             except JoulecastError as error:
                 self.impossible[text_of(tried[-1])] = str(error)
                 return
@@ -127,16 +139,16 @@ class _Search:
                     return
                 strategies = fewer
 
-    def _note(self, strategy: Strategy, ready: Prepared, batch: int) -> None:
-        least = 0.0
-        if self.top is not None:
-            least = least_step_s(compiler_of(ready, self.platform, strategy, self.assumed))
-        self.fits.append(_Fitting(strategy, batch, len(self.fits), least))
+    def _note(self, strategy: Strategy, ready: Prepared) -> None:
+        compiler = compiler_of(ready, self.platform, strategy, self.assumed)
+        least = 0.0 if self.top is None else least_step_s(compiler)
+        self.fits.append(_Fitting(strategy, len(self.fits), least, ready, compiler))
 
-    def _simulated(self, fitting: _Fitting) -> Simulation:
-        strategy = fitting.strategy
-        ready = self._prepared(strategy, fitting.batch)
-        done = run_prepared(ready, self.graph, self.platform, strategy, self.assumed)
+    def _simulated(self, each: _Fitting) -> Simulation:
+        done = run_prepared(
+            each.ready, self.graph, self.platform, each.strategy, self.assumed, each.compiler
+        )
+        each.compiler.forget()
         return done.without_timeline()
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
