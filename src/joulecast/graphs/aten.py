@@ -27,7 +27,7 @@ from joulecast.graphs.builder import (
     rows,
 )
 from joulecast.graphs.opgraph import Dim
-from joulecast.graphs.products import baddbmm, einsum, linear, matmul
+from joulecast.graphs.products import baddbmm, einsum, grouped, linear, matmul
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]
@@ -80,6 +80,30 @@ def conv2d(call: Call) -> Result:
         stride=_pair(call["stride"]),
         **({} if _pair(call["dilation"]) == [1, 1] else {"dilation": _pair(call["dilation"])}),
         groups=groups,
+    )
+
+
+def conv1d(call: Call) -> Result:
+    """A convolution over maps of one row: dims as of :func:`conv2d`, with h and k1 of 1."""
+    x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
+    _, cin, kernel = weight.shape
+    n, cout, length = call.shape
+    one = Dim("h", 1, OPAQUE)
+    inner = (
+        Dim("cin", cin * groups, REDUCE if groups == 1 else OPAQUE),
+        Dim("k1", 1, OPAQUE),
+        Dim("k2", kernel, OPAQUE),
+    )
+    reads = [
+        (x, list(zip(x.axes, ("n", "cin", "w"), strict=True))),
+        (weight, list(zip(weight.axes, ("cout", "cin", "k2"), strict=True))),
+    ]
+    if bias:
+        reads.append((bias, [(bias.axes[0], "cout")]))
+    written = [[Dim("n", n, BATCH)], [Dim("cout", cout, OTHER)], [one, Dim("w", length, OPAQUE)]]
+    stride = [1, _pair(call["stride"])[-1]]
+    return call.emit(
+        "conv2d", reads, written, inner, kernel=[1, kernel], stride=stride, groups=groups
     )
 
 
@@ -291,6 +315,11 @@ def _unchanged(call: Call) -> Result:
 
 OPERATORS: dict[str, Callable[[Call], Result]] = {
     "conv2d.default": conv2d,
+    "conv2d.padding": conv2d,
+    "conv1d.default": conv1d,
+    "conv1d.padding": conv1d,
+    "_grouped_mm.default": grouped,
+    "transformers.grouped_mm_fallback.default": grouped,
     "linear.default": linear,
     "matmul.default": matmul,
     "bmm.default": matmul,

@@ -255,6 +255,7 @@ class _Attributes(BaseModel):
 
     groups: Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)] = 1
     kernel: tuple[Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)], ...] = ()
+    roles: dict[str, Literal["count", "m", "n", "k"]] = {}
     forward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     backward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
 

@@ -15,8 +15,10 @@ Placements = list[dict[str, str]]
 
 
 def column_dims(graph: OpGraph, op: Op) -> list[Dim]:
-    """Dims whose parts need a part of the weights each and give a part of the output each."""
-    return [d for d in op.dims if d.kind is DimKind.OTHER and d.name in _weight_axes(graph, op)]
+    """Dims whose parts need a part of the weights each and give a part of the output each; experts last."""
+    axes = _weight_axes(graph, op)
+    found = [d for d in op.dims if d.kind is DimKind.OTHER and d.name in axes]
+    return sorted(found, key=lambda dim: dim.name == "experts")
 
 
 def row_dims(graph: OpGraph, op: Op) -> list[Dim]:
@@ -160,9 +162,11 @@ def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
         shards |= _written_shards(op, placement.get(axis))
 
 
-def _experts_of(op: Op) -> Dim | None:
-    dims = [d for d in op.dims if d.name == "experts" and d.kind is DimKind.OTHER]
-    return dims[0] if dims else None
+def _experts_of(graph: OpGraph, op: Op) -> Dim | None:
+    """The experts of an op that has weights of each of them."""
+    if "experts" not in _weight_axes(graph, op):
+        return None
+    return next((d for d in op.dims if d.name == "experts" and d.kind is DimKind.OTHER), None)
 
 
 def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
@@ -172,26 +176,23 @@ def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) 
         JoulecastError: there are no experts, or they do not divide.
     """
     split_batch(graph, placements, axis)
-    sharded: set[str] = set()
+    shards: dict[str, int] = {}
     for op, placement in zip(graph.ops, placements, strict=True):
-        experts = _experts_of(op)
-        if experts is None:
-            continue
-        weights = (a for a in op.reads if graph.tensors[a.tensor].role == "parameter")
-        own = any("experts" in access.axes for access in weights)
-        # What brings tokens to the experts has their dim too, and is still split by batch.
-        if not own and sharded.isdisjoint(access.tensor for access in op.reads):
-            continue
-        if experts.size % size:
+        experts = _experts_of(graph, op)
+        if experts is not None and experts.size % size:
             raise JoulecastError(
                 f"strategy: ep={size} does not divide the {experts.size} experts of op `{op.name}`"
             )
-        placement[axis] = "experts"
-        sharded |= {access.tensor for access in op.writes}
-    if not sharded:
+        # What is computed element by element between two products of the experts stays with them.
+        dim = experts.name if experts else _sharded_dim(op, shards, graph, DimKind.OTHER)
+        if dim is not None:
+            placement[axis] = dim
+            shards |= _written_shards(op, dim)
+    if not shards:
         raise JoulecastError(f"strategy: ep={size}: {graph.name} has no experts to split")
 
 
 def experts_in(graph: OpGraph) -> int:
     """Experts of the mixtures in a network; 0 if there are none."""
-    return max((d.size for d in map(_experts_of, graph.ops) if d is not None), default=0)
+    found = (_experts_of(graph, op) for op in graph.ops)
+    return max((dim.size for dim in found if dim is not None), default=0)
