@@ -60,9 +60,7 @@ def _as_in_training() -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(patch.object(torch.compiler, "is_exporting", lambda: False))
         if hasattr(masks, "find_packed_sequence_indices"):
-            unpacked = patch.object(
-                masks, "find_packed_sequence_indices", lambda position_ids: None
-            )
+            unpacked = patch.object(masks, "find_packed_sequence_indices", lambda _: None)
             patches.enter_context(unpacked)
         yield
 

@@ -7,6 +7,7 @@ et al. 2020).
 
 import math
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from joulecast.graphs.opgraph import OpGraph
@@ -15,7 +16,7 @@ from joulecast.platforms import Platform
 from joulecast.simulator.alike import Alike
 from joulecast.simulator.phase import Sharding
 from joulecast.simulator.program import StageProgram
-from joulecast.simulator.stage_activations import stage_peaks
+from joulecast.simulator.stage_activations import shape_of, stage_peaks
 from joulecast.simulator.strategy import Strategy, most_kept, phases
 
 
@@ -47,11 +48,15 @@ def _activations(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
+    shapes: tuple[Hashable, ...],
     keeps: bool,
     alike: Alike,
 ) -> tuple[float, str]:
     """Most bytes of activations on a device, and the op where; without a backward, of one forward."""
-    chunks = [stage_peaks(graph, strategy, program, keeps, alike) for program in programs]
+    chunks = [
+        stage_peaks(graph, strategy, program, shape, keeps, alike)
+        for program, shape in zip(programs, shapes, strict=True)
+    ]
     if not keeps:
         return max((chunk.forward, chunk.forward_at) for chunk in chunks)
     if len(chunks) == 1:
@@ -136,16 +141,32 @@ def memory_of(
         training: precision and optimizer, and whether there is a backward.
         alike: of the stages that were looked at before, to look at those like them no more.
     """
-    keeps = not training.inference
-    peak, where = _activations(graph, strategy, programs, keeps, alike or Alike())
+    alike = alike or Alike()
+    mesh, numbers = dict(strategy.mesh), alike.numbers(graph)
+    shapes = tuple(shape_of(program, mesh, numbers) for program in programs)
+    peak, where = _activations(graph, strategy, programs, shapes, not training.inference, alike)
+    blocks = tuple(_blocks(program) for program in programs)
+    once = strategy.micro_batches > 1 and strategy.scatter == "once"
+    key = ("state", shapes, blocks, tuple(mesh.items()), once, training)
+    state = alike.once(graph, key, lambda: _state(strategy, programs, training))
+    return Memory(programs[0].stage, *state, activations_bytes=peak, at_op=where)
+
+
+def _blocks(program: StageProgram) -> Hashable:
+    """How the ops of a stage are grouped into blocks that are gathered, and sharded."""
+    numbers: dict[str, int] = {}
+    return tuple((numbers.setdefault(item.unit, len(numbers)), item.zero) for item in program.items)
+
+
+def _state(
+    strategy: Strategy, programs: list[StageProgram], training: Training
+) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and optimizer state."""
     weights = [weight for program in programs for weight in program.weights.values()]
-    return Memory(
-        stage=programs[0].stage,
-        weights_bytes=sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
-        gradients_bytes=training.gradient_bytes(_gradients_bytes(strategy, programs, weights)),
-        optimizer_bytes=sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
-        activations_bytes=peak,
-        at_op=where,
+    return (
+        sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
+        training.gradient_bytes(_gradients_bytes(strategy, programs, weights)),
+        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
     )
 
 

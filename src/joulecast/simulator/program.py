@@ -141,17 +141,28 @@ class ProgramBuilder:
         self.items: dict[int, list[PlacedOp]] = defaultdict(list)
         for item in placed:
             self.items[item.stage].append(item)
-        self.readers: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
-        self.written: dict[str, tuple[PlacedOp, Layout]] = {}
-        for item in placed:
-            for access in item.op.reads:
-                self.readers[access.tensor].append((item, access))
-            for access in item.op.writes:
-                layout = written_layout(item.op, access, item.placement, self.mesh)
-                self.written[access.tensor] = (item, layout)
         self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
         """Axes along which ZeRO can shard."""
         self._shardings: dict[tuple[str, str], Sharding] = {}
+
+    # What only phases ask for, and memory does not.
+    @cached_property
+    def readers(self) -> dict[str, list[tuple[PlacedOp, Access]]]:
+        """The ops that read each tensor."""
+        found: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
+        for item in self.placed:
+            for access in item.op.reads:
+                found[access.tensor].append((item, access))
+        return found
+
+    @cached_property
+    def written(self) -> dict[str, tuple[PlacedOp, Layout]]:
+        """The op that writes each tensor, and the layout that it leaves it in."""
+        return {
+            access.tensor: (item, written_layout(item.op, access, item.placement, self.mesh))
+            for item in self.placed
+            for access in item.op.writes
+        }
 
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str

@@ -198,11 +198,11 @@ class StagePeaks:
 _Peaks = tuple[float, tuple[float, int], tuple[float, int]]
 
 
-def _shape(items: list[PlacedOp], mesh: dict[str, int], numbers: dict[str, int]) -> Hashable:
+def shape_of(program: StageProgram, mesh: dict[str, int], numbers: dict[str, int]) -> Hashable:
     """What tells a stage from another but names: its ops by signature, their parts, and who reads what."""
     places: dict[str, int] = {}
     found: list[Hashable] = []
-    for item in items:
+    for item in program.items:
         tensors = [
             places.setdefault(a.tensor, len(places)) for a in (*item.op.reads, *item.op.writes)
         ]
@@ -213,7 +213,12 @@ def _shape(items: list[PlacedOp], mesh: dict[str, int], numbers: dict[str, int])
 
 
 def stage_peaks(
-    graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool, alike: Alike
+    graph: OpGraph,
+    strategy: Strategy,
+    program: StageProgram,
+    shape: Hashable,
+    keeps: bool,
+    alike: Alike,
 ) -> StagePeaks:
     """Bytes of the activations of a stage.
 
@@ -221,6 +226,7 @@ def stage_peaks(
         graph: at the batch of a micro-batch.
         strategy: that it is run by.
         program: of the stage.
+        shape: of it, as of :func:`shape_of`.
         keeps: whether there is a backward.
         alike: what is known of other stages.
     """
@@ -231,7 +237,6 @@ def stage_peaks(
         backward = stage.backward_peak() if keeps else (0.0, -1)
         return stage.saved_bytes, stage.forward_peak(), backward
 
-    shape = _shape(program.items, mesh, alike.numbers(graph))
     saved, forward, backward = alike.once(graph, (shape, keeps, as_written), looked_at)
     names = [*(item.op.name for item in program.items), ""]
     return StagePeaks(saved, forward[0], names[forward[1]], backward[0], names[backward[1]])
