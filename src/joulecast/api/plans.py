@@ -31,6 +31,7 @@ def simulate(
     optimizer: str = "momentum",
     attention: Literal["eager", "fused"] | None = None,
     inference: bool = False,
+    gradients: Literal["fp32"] | None = None,
     mode: Literal["default", "proteus"] = "default",
     stragglers: Mapping[int, float] | None = None,
     gamma: float | None = None,
@@ -55,6 +56,7 @@ def simulate(
         optimizer: none, sgd, momentum or adam.
         attention: of a network by numbers: ``fused`` (one kernel, the default) or ``eager`` (written out).
         inference: a forward pass alone.
+        gradients: ``fp32``: added up and sent at fp32, whatever the precision (Megatron).
         mode: ``proteus``: the communication model of that paper.
         stragglers: devices that take so many times as long, as ``{3: 1.5}``.
         gamma: overlap slowdown in place of the platform's.
@@ -89,7 +91,7 @@ def simulate(
     check_counts("batch", [batch], MOST_SAMPLES)
     check_amounts("gamma", [gamma])
     check_amounts("stragglers", (stragglers or {}).values())
-    training = training_of(precision, optimizer, inference)
+    training = training_of(precision, optimizer, inference, gradients)
     with naming(network, platform, strategy, calibration, database, calibrate):
         on, costs = platform_and_costs(
             str(platform),
@@ -129,6 +131,7 @@ def search(
     optimizer: str = "momentum",
     attention: Literal["eager", "fused"] | None = None,
     inference: bool = False,
+    gradients: Literal["fp32"] | None = None,
     links: Mapping[str, float] | None = None,
     calibration: AnyPath | None = None,
     database: AnyPath | None = None,
@@ -152,8 +155,8 @@ def search(
             whole node and of a GPU in use, all in one currency.
         pue: kWh of the building for one of the nodes.
         top: how many are wanted. By ``time`` those that cannot be among them are not simulated.
-        network, platform, precision, optimizer, attention, inference, links, calibration, database,
-            calibrate, fits: as of :func:`simulate`.
+        network, platform, precision, optimizer, attention, inference, gradients, links, calibration,
+            database, calibrate, fits: as of :func:`simulate`.
 
     Returns:
         ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
@@ -179,7 +182,7 @@ def search(
     check("objective", objective, OBJECTIVES)
     prices = Prices(price_kwh, price_node_hour, price_gpu_hour, pue)
     prices.check(objective)
-    training = training_of(precision, optimizer, inference)
+    training = training_of(precision, optimizer, inference, gradients)
     with naming(network, platform, calibration, database, calibrate):
         on, costs = platform_and_costs(
             str(platform),

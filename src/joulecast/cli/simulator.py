@@ -26,6 +26,9 @@ Attention = Annotated[
     str | None, typer.Option(help="Of a network by numbers: fused (one kernel) or eager.")
 ]
 Inference = Annotated[bool, typer.Option("--inference", help="A forward pass alone.")]
+Gradients = Annotated[
+    str | None, typer.Option(help="fp32: added up and sent at fp32, whatever the precision.")
+]
 Links = Annotated[
     list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
 ]
@@ -85,6 +88,7 @@ def simulate(
     optimizer: Optimizer = "momentum",
     attention: Attention = None,
     inference: Inference = False,
+    gradients: Gradients = None,
     mode: Annotated[str, typer.Option(help="default, or proteus: the paper's own model.")] = (
         "default"
     ),
@@ -116,6 +120,7 @@ def simulate(
         optimizer=optimizer,
         attention=attention,  # type: ignore[arg-type]
         inference=inference,
+        gradients=gradients,  # type: ignore[arg-type]
         mode=mode,  # type: ignore[arg-type]
         stragglers=_stragglers(straggler),
         gamma=gamma,
@@ -178,6 +183,7 @@ def search(
     optimizer: Optimizer = "momentum",
     attention: Attention = None,
     inference: Inference = False,
+    gradients: Gradients = None,
     link: Links = None,
     calibration: Calibration = None,
     database: DatabaseFile = None,
@@ -207,6 +213,7 @@ def search(
         optimizer=optimizer,
         attention=attention,  # type: ignore[arg-type]
         inference=inference,
+        gradients=gradients,  # type: ignore[arg-type]
         links=_pairs(link, "--link"),
         calibration=calibration,
         database=database,

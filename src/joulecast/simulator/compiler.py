@@ -283,7 +283,7 @@ class Compiler:
     def update_seconds(self, plans: list[Plan], pace: float) -> float:
         """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""
         gradients = [gradient for plan in plans for gradient in plan.program.gradients]
-        kept = sum(g.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
+        kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
         updated = self.training.updates and kept > 0
         return self.costs.optimizer(kept, self.training).seconds * pace if updated else 0.0
 
@@ -294,7 +294,7 @@ class Compiler:
         for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
             if gradient.gathered_after_update:
                 axis = gradient.sharding.axis
-                sizes[axis] = sizes.get(axis, 0.0) + gradient.bytes
+                sizes[axis] = sizes.get(axis, 0.0) + gradient.sharding.bytes
         return [
             Message("all_gather", axis, size, "gather updated weights", -1)
             for axis, size in sizes.items()

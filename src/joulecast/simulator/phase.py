@@ -67,11 +67,14 @@ class WeightGradient:
     after: int
     unit: str
     sharding: "Sharding"
+    """Of its weight."""
+    share: float = 1.0
+    """Its bytes over those of the weight."""
 
     @property
     def bytes(self) -> float:
-        """Bytes of it, which are those of the weight."""
-        return self.sharding.bytes
+        """Bytes of it."""
+        return self.share * self.sharding.bytes
 
     @property
     def zero(self) -> int:

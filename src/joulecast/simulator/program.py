@@ -130,9 +130,16 @@ class ProgramBuilder:
     """Builds the programs of all stages of a placed graph."""
 
     def __init__(
-        self, graph: OpGraph, placed: list[PlacedOp], mesh: Mesh, shards_kept: bool = False
+        self,
+        graph: OpGraph,
+        placed: list[PlacedOp],
+        mesh: Mesh,
+        shards_kept: bool = False,
+        gradient_share: float = 1.0,
     ) -> None:
         self.graph = graph
+        self.gradient_share = gradient_share
+        """Bytes of a gradient over those of its weight."""
         self.shards_kept = shards_kept
         """Whether of what is gathered for a product only the shard is kept for backward (Megatron)."""
         self.placed = placed
@@ -325,7 +332,9 @@ class ProgramBuilder:
             sharding = self.sharding(access, item)
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
-            gradients[tensor.name] = WeightGradient(tensor, axes, step, item.unit, sharding)
+            gradients[tensor.name] = WeightGradient(
+                tensor, axes, step, item.unit, sharding, self.gradient_share
+            )
 
     @staticmethod
     def _sums_over(item: PlacedOp, axis: str) -> bool:

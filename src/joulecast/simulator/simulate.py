@@ -203,10 +203,12 @@ def placed_programs(
     costs: Costs,
     send_s_per_byte: float = 0.0,
     kind: type[StageProgram] = StageProgram,
+    gradient_share: float = 1.0,
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    builder = ProgramBuilder(graph, placed, strategy.mesh, strategy.sequence_parallel)
+    split = strategy.sequence_parallel
+    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
@@ -260,7 +262,8 @@ def prepare(
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram
-    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind)
+    share = training.gradient_share
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share)
     if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
         check_heads(placed, strategy.mesh["tensor"])
     return Prepared(at_batch, placed, programs, topology, costs, training)
