@@ -154,14 +154,14 @@ def search(
         price_kwh, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
             whole node and of a GPU in use, all in one currency.
         pue: kWh of the building for one of the nodes.
-        top: how many are wanted. By ``time`` those that cannot be among them are not simulated.
+        top: how many are wanted: those that cannot be among them are not simulated.
         network, platform, precision, optimizer, attention, inference, gradients, links, calibration,
             database, calibrate, fits: as of :func:`simulate`.
 
     Returns:
         ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
         ``joules_per_sample``, ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known;
-        ``slower``: by strategy that fits and is not among them, the seconds that its step takes at least;
+        ``beaten``: by strategy that fits and is not among them, the seconds that its step takes at least;
         ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
 
     Raises:
@@ -171,7 +171,7 @@ def search(
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
-    from joulecast.planning.objective import OBJECTIVES, Prices, ranked
+    from joulecast.planning.objective import OBJECTIVES, Prices, ranked, rising_value
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search
@@ -195,15 +195,18 @@ def search(
         batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
         graph = network_for(str(network), training, attention)
         assumed = Assumptions(training=training)
-        # Joules are known of what was simulated alone, so that other objectives need all of it.
-        wanted = top if objective == "time" else None
-        ranking = search(graph, on, devices, batch, costs, assumed, wanted)
-        rows = ranked(ranking.feasible, objective, prices, fit_in(path(fits)))
-    slower = {row["strategy"]: row["step_s"] for row in rows[top:]}
+        fit = fit_in(path(fits))
+        value = rising_value(objective, prices, on, devices, fit)
+        if value is None:
+            ranking = search(graph, on, devices, batch, costs, assumed)
+        else:
+            ranking = search(graph, on, devices, batch, costs, assumed, top, value)
+        rows = ranked(ranking.feasible, objective, prices, fit)
+    beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,
         "feasible": rows[:top],
-        "slower": ranking.slower | slower,
+        "beaten": ranking.beaten | beaten,
         "out_of_memory": ranking.out_of_memory,
         "impossible": ranking.impossible,
     }

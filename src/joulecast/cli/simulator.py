@@ -255,12 +255,12 @@ def _print_ranking(result: dict[str, Any]) -> None:
         )
     if rows:
         typer.echo(_energy_basis(rows[0]))
-    slower = result["slower"]
-    if slower:
-        least = f"{1e3 * min(slower.values()):.2f} ms"
-        typer.echo(f"{len(slower)} more fit and are no better (their steps take {least} or more)")
+    beaten = result["beaten"]
+    if beaten:
+        least = f"{1e3 * min(beaten.values()):.2f} ms"
+        typer.echo(f"{len(beaten)} more fit and are no better (their steps take {least} or more)")
     typer.echo(
-        f"{len(rows) + len(slower)} fit, {len(result['out_of_memory'])} are out of memory, "
+        f"{len(rows) + len(beaten)} fit, {len(result['out_of_memory'])} are out of memory, "
         f"{len(result['impossible'])} cannot be run"
     )
 

@@ -43,6 +43,7 @@ def _later(time: Delays, seconds: float) -> Delays:
 class _Effect:
     """What a turn does: the new state, and what it sends to other stages, as delays."""
 
+    computing_s: float
     receives: list[Key]
     state: dict[str, Delays]
     sends: dict[Key, Delays]
@@ -74,7 +75,8 @@ class _Turn:
         for _, bucket in self.work.afterwards:
             self._send_bucket(bucket)
         changed = {name: time for name, time in self.state.items() if time != {name: 0.0}}
-        return _Effect(list(dict.fromkeys(self.receives)), changed, self.sends)
+        computing = self.pace * sum(segment.seconds for segment in self.work.segments)
+        return _Effect(computing, list(dict.fromkeys(self.receives)), changed, self.sends)
 
     def _compute(self, segment: Segment) -> None:
         before = [self.state[_COMPUTE], *(self.sent[number] for number in segment.needs)]
@@ -140,19 +142,22 @@ class _Step:
         """What a class sends under a key."""
         return self.channels.setdefault((key, source), {})
 
-    def run(self) -> float:
-        """Seconds of the step."""
+    def run(self) -> "Least":
+        """Least seconds of the step."""
         classes = [_Class(self, number) for number in range(self.compiler.fleet.classes.count)]
         self.ready.extend(classes)
         while self.ready:
             self.ready.popleft().advance()
-        return max(each.end_s() for each in classes)
+        sizes = self.compiler.fleet.classes.size
+        computing = sum(c.computing_s * n for c, n in zip(classes, sizes.tolist(), strict=True))
+        return Least(max(each.end_s() for each in classes), computing / int(sizes.sum()))
 
 
 @dataclass(frozen=True)
 class _Known:
     """An effect by places in a class's list of times."""
 
+    computing_s: float
     receives: list[tuple[_Channel, int]]
     sends: list[tuple[_Channel, _Sums]]
     state: list[tuple[int, _Sums]]
@@ -170,6 +175,10 @@ class _Class:
         self.places: dict[Hashable, int] = {name: i for i, name in enumerate(_STATE)}
         self.times = [0.0] * len(_STATE)
         self.effects: dict[int, _Known] = {}
+        self.update_s = self.compiler.update_seconds(
+            self.plans, self.compiler.fleet.pace_of(number)
+        )
+        self.computing_s = self.update_s
         self.upcoming = next(self.turns, None)
 
     def advance(self) -> None:
@@ -191,6 +200,7 @@ class _Class:
             new = [max([times[p] + delay for p, delay in sums]) for _, sums in effect.state]
             for (place, _), time in zip(effect.state, new, strict=True):
                 times[place] = time
+            self.computing_s += effect.computing_s
             self.upcoming = next(self.turns, None)
 
     def _learnt(self, work: Work) -> _Known:
@@ -202,6 +212,7 @@ class _Class:
         partner = self.compiler.transfers.partner
         # Work is remembered by its plan, so that its id stays its own.
         known = self.effects[id(work)] = _Known(
+            effect.computing_s,
             [
                 (self.step.channel(key, partner(self.number, key[3])), self.places[key])
                 for key in effect.receives
@@ -220,7 +231,7 @@ class _Class:
     def end_s(self) -> float:
         """When it is done, with its gradients, the optimizer, and what is gathered behind it."""
         done = max(self.times[self.places[name]] for name in (_COMPUTE, _SENT))
-        done += self.compiler.update_seconds(self.plans, self.compiler.fleet.pace_of(self.number))
+        done += self.update_s
         transfers = self.compiler.transfers
         for message in self.compiler.gathered_after_update(self.plans):
             flow = transfers.flow(message.kind, message.axis, self.number)
@@ -228,6 +239,15 @@ class _Class:
         return done
 
 
-def least_step_s(compiler: Compiler) -> float:
-    """Seconds that a step takes at least: never above what its simulation gives."""
+@dataclass(frozen=True)
+class Least:
+    """What a step takes at least: never above what its simulation gives."""
+
+    step_s: float
+    computing_s: float
+    """Seconds that a device computes, the mean over devices."""
+
+
+def least_time(compiler: Compiler) -> Least:
+    """Seconds that a step takes at least."""
     return _Step(compiler).run()

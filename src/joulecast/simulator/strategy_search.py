@@ -6,6 +6,7 @@ Where only the best are asked for, strategies are simulated in the order of the 
 (:mod:`joulecast.simulator.least_time`), until what is left cannot be among them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from joulecast.platforms import Platform
 from joulecast.quantities import steady
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.compiler import Compiler
-from joulecast.simulator.least_time import least_step_s
+from joulecast.simulator.least_time import Least, least_time
 from joulecast.simulator.memory import (
     exceeds,
     least_state_bytes,
@@ -41,20 +42,28 @@ from joulecast.simulator.strategy_space import (
     recomputing,
 )
 
+Value = Callable[[float, float], float]
+"""What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
+either."""
 _ROUNDING = 1e-7
 """Share of a time by which its least may be above it."""
 
 
+def _seconds(step_s: float, computing_s: float) -> float:
+    """The time of a step."""
+    return step_s
+
+
 @dataclass(frozen=True)
 class Ranking:
-    """Simulated strategies, the fastest first, and what was left out and why.
+    """Simulated strategies, the best first, and what was left out and why.
 
     Simulations have no timeline; :func:`joulecast.simulator.simulate.simulate` gives one with it.
     """
 
     feasible: list[Simulation]
-    slower: dict[str, float]
-    """Strategies that fit and are slower than those, and the seconds that their step takes at least."""
+    beaten: dict[str, float]
+    """Strategies that fit and are no better than those, and the seconds that their step takes at least."""
     out_of_memory: dict[str, str]
     """Strategies that do not fit, and what does not; they are not timed."""
     impossible: dict[str, str]
@@ -68,7 +77,7 @@ class _Fitting:
     strategy: Strategy
     place: int
     """In the order in which strategies are tried."""
-    least_s: float
+    least: Least
     ready: Prepared
     compiler: Compiler
 
@@ -82,6 +91,7 @@ class _Search:
     costs: Costs
     assumed: Assumptions
     top: int | None
+    value: Value
     fits: list[_Fitting] = field(default_factory=list)
     too_large: dict[str, str] = field(default_factory=dict)
     impossible: dict[str, str] = field(default_factory=dict)
@@ -141,7 +151,7 @@ class _Search:
 
     def _note(self, strategy: Strategy, ready: Prepared) -> None:
         compiler = compiler_of(ready, self.platform, strategy, self.assumed)
-        least = 0.0 if self.top is None else least_step_s(compiler)
+        least = Least(0.0, 0.0) if self.top is None else least_time(compiler)
         self.fits.append(_Fitting(strategy, len(self.fits), least, ready, compiler))
 
     def _simulated(self, each: _Fitting) -> Simulation:
@@ -153,23 +163,33 @@ class _Search:
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
         """The best of what fits, and the least seconds of all others."""
-        top = self.top
+        top, value = self.top, self.value
         done: dict[int, Simulation] = {}
-        slower: dict[str, float] = {}
+        beaten: dict[str, float] = {}
         limit = float("inf")
-        for fitting in sorted(self.fits, key=lambda each: steady(each.least_s)):
-            if fitting.least_s > limit * (1 + _ROUNDING):
-                slower[text_of(fitting.strategy)] = fitting.least_s
+
+        def at_least(fitting: _Fitting) -> float:
+            return value(fitting.least.step_s, fitting.least.computing_s)
+
+        def of(simulation: Simulation) -> float:
+            return value(simulation.step_s, simulation.breakdown.computing_s)
+
+        in_order = (
+            self.fits if top is None else sorted(self.fits, key=lambda f: steady(at_least(f)))
+        )
+        for fitting in in_order:
+            if top is not None and at_least(fitting) > limit * (1 + _ROUNDING):
+                beaten[text_of(fitting.strategy)] = fitting.least.step_s
                 continue
             done[fitting.place] = self._simulated(fitting)
             if top is not None and len(done) >= top:
-                limit = sorted(simulation.step_s for simulation in done.values())[top - 1]
+                limit = sorted(map(of, done.values()))[top - 1]
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = [done[place] for place in sorted(done)]
-        ranked.sort(key=lambda simulation: steady(simulation.step_s))
+        ranked.sort(key=lambda simulation: steady(of(simulation)))
         for simulation in ranked[top:] if top is not None else ():
-            slower[text_of(simulation.strategy)] = simulation.step_s
-        return ranked[:top], slower
+            beaten[text_of(simulation.strategy)] = simulation.step_s
+        return ranked[:top], beaten
 
 
 def search(
@@ -180,8 +200,9 @@ def search(
     costs: Costs | None = None,
     assumptions: Assumptions | None = None,
     top: int | None = None,
+    value: Value = _seconds,
 ) -> Ranking:
-    """Rank the candidates that fit in memory by their step time.
+    """Rank the candidates that fit in memory, by their step time or another value.
 
     Args:
         graph: the network.
@@ -191,19 +212,20 @@ def search(
         costs: seconds of ops; the platform's roofline by default.
         assumptions: as for :func:`joulecast.simulator.simulate.simulate`.
         top: how many are wanted: those that cannot be among them are not simulated. ``None``: all.
+        value: what they are ranked by, the least first.
 
     Raises:
         JoulecastError: no strategy divides this batch over these devices.
     """
     known = remembered(costs or roofline_of(platform))
-    found = _Search(graph, platform, known, assumptions or Assumptions(), top)
+    found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
     with no_cycles():
         for candidate in candidates(graph, platform, devices, global_batch):
             found.look_at(candidate)
-        ranked, slower = found.best()
+        ranked, beaten = found.best()
     if not found.fits and not found.too_large:
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(
             f"{graph.name}: no strategy divides a batch of {global_batch} over {devices} devices: {why}"
         )
-    return Ranking(ranked, slower, found.too_large, found.impossible)
+    return Ranking(ranked, beaten, found.too_large, found.impossible)
