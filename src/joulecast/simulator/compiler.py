@@ -14,6 +14,7 @@ from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.schedules import Turn
 from joulecast.simulator.activities import Activity, ActivityGraph
 from joulecast.simulator.alike import remembered
+from joulecast.simulator.device_order import phases
 from joulecast.simulator.fleet import Fleet, remainder, uneven
 from joulecast.simulator.lane import Lane, Run
 from joulecast.simulator.phase import Message, Phase, Step
@@ -21,7 +22,7 @@ from joulecast.simulator.program import StageProgram
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
 from joulecast.simulator.split_backward import weights_share
-from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
+from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulator.transfers import Transfers
 
 OPTIMIZER = "optimizer"

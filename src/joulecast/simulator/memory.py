@@ -14,10 +14,11 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
 from joulecast.simulator.alike import Alike
+from joulecast.simulator.device_order import most_kept, phases
 from joulecast.simulator.phase import Sharding
 from joulecast.simulator.program import StageProgram
 from joulecast.simulator.stage_activations import shape_of, stage_peaks
-from joulecast.simulator.strategy import Strategy, most_kept, phases
+from joulecast.simulator.strategy import Strategy
 
 
 @dataclass(frozen=True)

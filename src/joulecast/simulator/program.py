@@ -12,7 +12,6 @@ from functools import cached_property
 
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
-from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
 from joulecast.simulator.mesh_axes import joined, shards_state, size_along
 from joulecast.simulator.phase import (
     Key,
@@ -24,6 +23,7 @@ from joulecast.simulator.phase import (
     gather_weights,
 )
 from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.run_again import run_again
 from joulecast.simulator.tensor_layout import (
     Layout,
     conversion,
@@ -109,21 +109,6 @@ class ForwardProgram(StageProgram):
     @cached_property
     def _backward(self) -> tuple[Phase, list[WeightGradient]]:
         return Phase(), []
-
-
-def run_again(graph: OpGraph, unit: list[PlacedOp]) -> list[PlacedOp]:
-    """The ops of a block that recomputation runs: those up to the last tensor that a backward needs.
-
-    What follows it gives nothing that is kept, and torch's checkpoints stop there ("early stop").
-    """
-    made = {a.tensor: place for place, item in enumerate(unit) for a in item.op.writes}
-    last = -1
-    for place, item in enumerate(unit):
-        if extra_kept(graph, item.op) is not None:
-            last = place
-        needed = (made[a.tensor] for a in kept_for_backward(graph, item.op) if a.tensor in made)
-        last = max(last, *needed, -1)
-    return unit[: last + 1]
 
 
 class ProgramBuilder:
