@@ -16,6 +16,7 @@ write_shipped
 
 # Python, torch, jinja and pydantic look these up by name.
 __getattr__
+__loader__
 call_function
 is_compile_supported
 device_type
@@ -66,3 +67,12 @@ metric
 batch_size_only
 power_limit_only
 GIVEN
+
+# Hugging Face's and Lightning's trainers call these.
+JoulecastCallback
+on_train_begin
+on_train_start
+on_train_end
+on_exception
+control
+pl_module

@@ -24,7 +24,7 @@ from joulecast.power.meter_registry import METERS
 from joulecast.records.frames import FRAMES, PHASES, STAGES
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo
-from joulecast.records.spec import Foreign, RunSpec, Training, Workload
+from joulecast.records.spec import Foreign, Observed, RunSpec, Training, Workload
 from joulecast.tuning.policy_registry import POLICIES
 from joulecast.workloads.networks import NETWORKS, NetworkInfo
 
@@ -142,7 +142,9 @@ def test_adding_a_policy(folder, monkeypatch):
     try_it(page)
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "how-to").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", sorted((DOCS / "how-to").glob("add-*.md")), ids=lambda page: page.stem
+)
 def test_files_that_pages_show_pass_the_linter(page):
     shown = [b for b in blocks(page) if b.title.startswith("src/")]
     for block in shown:
@@ -201,7 +203,8 @@ def test_every_command_of_the_pages_has_these_options():
     for page in [*PAGES, ROOT / "README.md"]:
         for arguments in commands(page):
             # What a command is given may not be there; that it takes these options must be so.
-            asked = [a for a in arguments if a.startswith("--")]
+            own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+            asked = [a for a in own if a.startswith("--")]
             name = arguments[:2] if arguments[0] in ("config", "import") else arguments[:1]
             said = CliRunner().invoke(app, [*name, "--help"], env={"COLUMNS": "300"})
             assert said.exit_code == 0, f"{page.name}: {' '.join(arguments)}"
@@ -236,6 +239,7 @@ def test_every_column_of_a_record_is_documented(frame):
         ("run.json: spec", RunSpec),
         ("run.json: spec.workload", Workload),
         ("run.json: spec.training", Training),
+        ("run.json: spec.observed", Observed),
         ("run.json: spec.foreign", Foreign),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -192,7 +192,7 @@ def _run(*words: str) -> tuple[int, str]:
 
 
 SEARCH = ["search", "--network", NETWORK, "--devices", "16", "--platform"]
-PRICES = ["--price-kwh", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
+PRICES = ["--price", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_search_ranks_by_the_objective(objective, key):
 
 @pytest.mark.parametrize("objective", ["energy", "cost", "edp"])
 def test_the_best_by_an_objective_are_the_first_of_all(objective):
-    prices = {"price_kwh": 0.3, "price_node_hour": 2.0}
+    prices = {"price": 0.3, "price_node_hour": 2.0}
     best, all_of_them = (
         joulecast.search(NETWORK, "h100-sxm", 16, objective=objective, top=top, **prices)
         for top in (4, 1000)
@@ -252,14 +252,14 @@ def test_rent_alone_needs_no_joules():
             ["a100", "--objective", "energy"],
             "objective energy: the energy of a step is not known: no",
         ),
-        (["a100", "--objective", "cost", "--price-kwh", "1"], "no metered run of a100-80gb-sxm"),
+        (["a100", "--objective", "cost", "--price", "1"], "no metered run of a100-80gb-sxm"),
         (
             ["h100", "--objective", "cost"],
-            "give --price-kwh, --price-node-hour or --price-gpu-hour",
+            "give --price, --price-node-hour or --price-gpu-hour",
         ),
         (["h100", "--objective", "speed"], "objective 'speed'"),
         (["h100", "--pue", "0.5"], "pue 0.5: must be 1 or more"),
-        (["h100", "--price-kwh", "-1"], "price_kwh"),
+        (["h100", "--price", "-1"], "price"),
     ],
 )
 def test_an_objective_that_cannot_be_judged_is_an_error(words, said):

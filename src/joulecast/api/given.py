@@ -8,15 +8,34 @@ from os import PathLike
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
+from joulecast.files.shipped import recorded_folder
 
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
-"""A folder of run records, however deep they lie in it, or a recorded campaign; or several of these."""
+"""A folder of run records, however deep they lie in it, a recorded campaign, or the name of an observed
+training, whose records lie in ``results/measured``; or several of these."""
 
 
 def paths(records: Records) -> list[Path]:
     """The folders."""
-    return [Path(records)] if isinstance(records, str | PathLike) else [Path(r) for r in records]
+    given = [records] if isinstance(records, str | PathLike) else list(records)
+    return [folder for one in given for folder in _folders(Path(one))]
+
+
+def _folders(given: Path) -> list[Path]:
+    """The folder that is given; where there is none, those of the observed training of that name."""
+    if given.exists() or len(given.parts) != 1:
+        return [given]
+    from joulecast.records.record import MEASURED, measured_names, measured_records
+
+    found = measured_records(given.name)
+    if found or recorded_folder(given).exists():
+        return found or [given]
+    known = ", ".join(measured_names()) or f"{MEASURED} has none"
+    raise JoulecastError(
+        f"{given}: holds no run record, and is no training that `joulecast measure` has run ({known}); "
+        "give a folder of run records, the name of a recorded campaign, or of such a training"
+    )
 
 
 def path(given: AnyPath | None) -> Path | None:
