@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from joulecast.errors import JoulecastError
-from joulecast.simulator.strategy import Strategy, phases
+from joulecast.simulator.device_order import phases
+from joulecast.simulator.strategy import Strategy
 from joulecast.training.pipeline import Stage, split_network, stage_order
 from joulecast.training.pipeline_local import local_ranks
 from joulecast.workloads.networks import build_network

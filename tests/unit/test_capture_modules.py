@@ -14,8 +14,12 @@ from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import work_of
+from joulecast.graphs.kernels import product_of
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.shipped_graphs import op_graph
+from joulecast.platforms import Cluster, Device, Link, Platform
+from joulecast.simulator.simulate import simulate
+from joulecast.simulator.strategy import parse_strategy
 
 HIDDEN, HEADS, LENGTH, WORDS = 64, 4, 32, 100
 
@@ -175,6 +179,145 @@ def test_gpt_is_as_it_is_by_numbers(layerdrop, recwarn) -> None:
     kinds, same = (Counter(op.kind for op in g.ops) for g in (graph, expected))
     for kind in ("matmul", "softmax", "mask", "pow", "tanh", "layer_norm", "scale", "linear"):
         assert kinds[kind] == same[kind], kind
+
+
+def shapes(graph):
+    """Sizes of the products of two activations, forward."""
+    found = (product_of(graph, op, {}) for op in graph.ops if op.kind == "matmul")
+    return [(each.count, each.m, each.n, each.k) for each in found]
+
+
+@pytest.mark.parametrize("module", [Gpt, Llama, Opt])
+def test_products_of_attention_have_their_sizes(module) -> None:
+    """Whatever axes of q, k and v are merged in the tensors that they are views of."""
+    graph = capture(on_meta(module), [tokens()], "network")
+    size = HIDDEN // HEADS
+    assert shapes(graph) == [(HEADS, LENGTH, LENGTH, size), (HEADS, LENGTH, size, LENGTH)]
+
+
+@pytest.mark.parametrize(
+    ("equation", "operands", "size"),
+    [
+        ("bij,bjk->bik", ((1, 3, 5), (1, 5, 7)), (1, 3, 7, 5)),
+        ("bij,jk->bik", ((1, 3, 5), (5, 7)), (1, 3, 7, 5)),
+        ("bhid,bhjd->bhij", ((1, 2, 3, 5), (1, 2, 4, 5)), (2, 3, 4, 5)),
+        ("bihd,bjhd->bhij", ((1, 3, 2, 5), (1, 4, 2, 5)), (2, 3, 4, 5)),
+    ],
+)
+def test_sums_over_named_axes_have_their_sizes(equation, operands, size) -> None:
+    class Sum(nn.Module):
+        def forward(self, one, other):
+            other = other[0] if len(operands[1]) == 2 else other
+            return torch.einsum(equation, one, other)
+
+    given = [torch.zeros(shape if len(shape) > 2 else (1, *shape)) for shape in operands]
+    assert shapes(capture(Sum(), given, "sum")) == [size]
+
+
+class Sound(nn.Module):
+    """As Whisper's and wav2vec2's first layers: convolutions along time."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Conv1d(8, 16, 3, padding=1)
+        self.two = nn.Conv1d(16, 16, 4, stride=2, groups=4, padding="valid")
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.head(functional.gelu(self.two(self.one(x))).transpose(1, 2))
+
+
+def test_convolutions_along_time(recwarn) -> None:
+    graph = capture(Sound(), [torch.zeros(1, 8, 30)], "sound")
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+    flops = [work_of(graph, op, {}, "forward").flops for op in graph.ops if op.kind == "conv2d"]
+    assert flops == [2 * 30 * 16 * 8 * 3, 2 * 14 * 16 * 4 * 4]
+
+
+class Experts(nn.Module):
+    """As Mixtral's code: tokens sorted by their expert, one product for all experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.head = nn.Linear(16, 4), nn.Linear(16, 10)
+        self.up = nn.Parameter(torch.zeros(4, 16, 32, dtype=torch.bfloat16))
+        self.down = nn.Parameter(torch.zeros(4, 32, 16, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        chosen = torch.topk(self.router(x).softmax(-1), 2, dim=-1)[1].view(-1)
+        order = torch.argsort(chosen)
+        given = x.reshape(-1, width)[order // 2]
+        ends = torch.histc(chosen.float(), 4, 0, 3).cumsum(0).to(torch.int32)
+        inner = functional.grouped_mm(given.bfloat16(), self.up, offs=ends)
+        outer = functional.grouped_mm(functional.relu(inner), self.down, offs=ends)
+        return self.head(outer.float().view(batch, length, 2, width).sum(2))
+
+
+@pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has no grouped_mm yet")
+def test_experts_are_products_and_can_be_divided() -> None:
+    with pytest.warns(UserWarning, match="topk"):
+        graph = capture(on_meta(Experts), [torch.zeros(1, 8, 16, device="meta")], "experts")
+    found = [op for op in graph.ops if any(d.name == "experts" for d in op.dims)]
+    assert [op.kind for op in found] == ["linear", "linear"]
+    flops = 2 * (8 * 2) * 16 * 32
+    assert work_of(graph, found[0], {}, "forward").flops == flops
+    platform = Platform(
+        name="test",
+        cluster=Cluster(
+            nodes=None,
+            devices_per_node=4,
+            device=Device(name="device", peak_flops={"fp32": 1e12}, memory_bytes_per_s=1e11),
+            links=(Link(name="nic", bytes_per_s=1e9, latency_s=0.0),),
+        ),
+    )
+    step = simulate(graph, platform, parse_strategy("dp=4,ep=2"), 2)
+    sent = Counter(
+        h.activity.label.split()[0] for h in step.happenings() if 0 in h.activity.devices
+    )
+    # To the experts and back, forward and backward; what stands between their products stays there.
+    assert sent["all_to_all"] == 4
+
+
+class Asks(nn.Module):
+    """As Hugging Face's code: another kernel where it is exported than where it is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(HIDDEN, 3 * HIDDEN)
+
+    def forward(self, x):
+        q, k, v = (heads(part) for part in self.qkv(x).chunk(3, dim=-1))
+        mask = None
+        if torch.compiler.is_exporting():
+            mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=x.device).tril()
+        return functional.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+
+
+def test_a_capture_is_of_a_training_and_not_of_an_export() -> None:
+    graph = capture(on_meta(Asks), [torch.zeros(1, LENGTH, HIDDEN, device="meta")], "asks")
+    (attention,) = (op for op in graph.ops if op.kind == "attention")
+    assert attention.attributes["causal"] is True
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_hugging_faces_own_code_is_as_by_numbers(attention) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=HIDDEN, n_head=HEADS, vocab_size=WORDS, n_positions=LENGTH
+    )
+    config._attn_implementation = attention
+    config.use_cache = False
+    graph = capture(on_meta(transformers.GPT2LMHeadModel, config), [tokens()], "gpt2")
+    numbers = f"gpt:layers=2,hidden={HIDDEN},heads={HEADS},sequence={LENGTH},vocabulary={WORDS}"
+    by_numbers = op_graph(f"{numbers},gelu=written", "eager" if attention == "eager" else "fused")
+    assert products(graph) == products(by_numbers)
+    assert shapes(graph) == shapes(by_numbers)
+    assert sum(t.elements for t in graph.parameters) == sum(
+        t.elements for t in by_numbers.parameters
+    )
+    causal = [op.attributes["causal"] for op in graph.ops if op.kind == "attention"]
+    assert causal == ([] if attention == "eager" else [True, True])
 
 
 @pytest.mark.parametrize("module", [Llama, Opt])

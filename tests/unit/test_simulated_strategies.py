@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,15 @@ from test_simulator import MB, chain, cluster_of, run
 from joulecast.errors import JoulecastError
 from joulecast.graphs.shipped_graphs import load
 from joulecast.simulator.attention_cores import attention_cores
-from joulecast.simulator.simulate import Assumptions, Simulation, simulate
+from joulecast.simulator.least_time import least_time
+from joulecast.simulator.simulate import (
+    Assumptions,
+    Simulation,
+    compiler_of,
+    prepare,
+    run_prepared,
+    simulate,
+)
 from joulecast.simulator.strategy import parse_strategy, text_of
 from joulecast.simulator.strategy_search import search
 
@@ -196,3 +205,99 @@ def test_a_search_adds_gradients_up_only_as_often_as_memory_needs() -> None:
     assert "dp=2" in {
         text_of(s.strategy) for s in search(graph, cluster_of(memory=1.1 * one), 2, 64).feasible
     }
+
+
+STRATEGIES = st.sampled_from(
+    [
+        "dp=4",
+        "dp=2,tp=2",
+        "dp=4,zero=1,no-overlap",
+        "dp=2,zero=2,micro=4",
+        "dp=4,zero=3,shard=2,micro=2",
+        "tp=4,sp,recompute",
+        "pp=4,micro=16",
+        "pp=2,dp=2,micro=8,schedule=gpipe,zero=2",
+        "pp=2,tp=2,micro=8,schedule=zb-h1",
+        "pp=2,dp=2,micro=4,interleaved=2,zero=3",
+        "pp=4,micro=8,recompute,no-overlap",
+    ]
+)
+
+
+@settings(max_examples=30)
+@given(
+    network=st.sampled_from(["gpt2", "vgg16"]),
+    text=STRATEGIES,
+    per_node=st.sampled_from([1, 2, 4]),
+    gamma=st.sampled_from([0.0, 0.3]),
+    slow=st.booleans(),
+    mode=st.sampled_from(["default", "proteus"]),
+)
+def test_no_step_takes_less_than_its_least_time(
+    network: str,
+    text: str,
+    per_node: int,
+    gamma: float,
+    slow: bool,
+    mode: Literal["default", "proteus"],
+) -> None:
+    if ",sp" in text and network == "vgg16":
+        text = text.replace(",sp", "")
+    graph, strategy = load(network), parse_strategy(text)
+    platform = cluster_of(per_node, inside=2e10, nic=4e9, gamma=gamma)
+    assumed = Assumptions(mode=mode, stragglers={strategy.devices - 1: 1.3} if slow else {})
+    ready = prepare(graph, platform, strategy, 16, uneven_heads=True)
+    compiler = compiler_of(ready, platform, strategy, assumed)
+    simulated = run_prepared(ready, graph, platform, strategy, assumed)
+    least = least_time(compiler)
+    assert least.step_s <= simulated.step_s * (1 + 1e-9)
+    assert least.computing_s <= simulated.breakdown.computing_s * (1 + 1e-9)
+
+
+def test_a_pipeline_alone_takes_its_least_time() -> None:
+    graph, platform = chain(4, gradient_bytes=MB, activation_bytes=1000), cluster_of()
+    strategy = parse_strategy("pp=4,micro=8")
+    ready = prepare(graph, platform, strategy, 8)
+    least = least_time(compiler_of(ready, platform, strategy, Assumptions()))
+    simulated = simulate(graph, platform, strategy, 8)
+    assert least.step_s == pytest.approx(simulated.step_s)
+    assert least.computing_s == pytest.approx(simulated.breakdown.computing_s)
+
+
+@settings(max_examples=10)
+@given(
+    network=st.sampled_from(["gpt2", "vgg16"]),
+    devices=st.sampled_from([2, 4]),
+    top=st.integers(1, 12),
+    gamma=st.sampled_from([0.0, 0.3]),
+    memory=st.sampled_from([None, 6e9, 3e9]),
+)
+def test_the_best_of_a_search_are_the_first_of_all(
+    network: str, devices: int, top: int, gamma: float, memory: float | None
+) -> None:
+    platform = cluster_of(4, inside=2e10, nic=4e9, gamma=gamma, memory=memory)
+    everything = search(load(network), platform, devices, 16)
+    best = search(load(network), platform, devices, 16, top=top)
+    times = {text_of(each.strategy): each.step_s for each in everything.feasible}
+    found = [text_of(each.strategy) for each in best.feasible]
+    assert found == list(times)[:top]
+    assert set(best.beaten) == set(times) - set(found)
+    assert all(least <= times[text] * (1 + 1e-9) for text, least in best.beaten.items())
+    assert (best.out_of_memory, best.impossible) == (
+        everything.out_of_memory,
+        everything.impossible,
+    )
+
+
+def test_a_search_tries_every_kind_of_strategy() -> None:
+    everything = search(load("gpt2"), cluster_of(4), 8, 64)
+    tried = {text_of(each.strategy) for each in everything.feasible}
+    assert {
+        "dp=2,tp=4",
+        "dp=2,tp=4,sp",
+        "dp=8,zero=3",
+        "dp=8,shard=4,zero=3",
+        "pp=2,tp=4,micro=8,schedule=interleaved,virtual=2,sp",
+        "pp=4,dp=2,micro=16,schedule=zb-h1,zero=2",
+    } <= tried
+    assert not everything.beaten

@@ -242,9 +242,9 @@ def test_uneven_batches_give_the_first_ranks_one_more() -> None:
 
 
 def test_even_cut_is_the_best_cut() -> None:
-    weights = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
+    weights = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0)
     owner = even_cut(weights, 3)
-    assert owner == sorted(owner) and set(owner) == {0, 1, 2}
+    assert list(owner) == sorted(owner) and set(owner) == {0, 1, 2}
     sums = [sum(w for w, o in zip(weights, owner, strict=True) if o == part) for part in range(3)]
     assert max(sums) == 14.0
 

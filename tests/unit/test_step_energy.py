@@ -17,9 +17,11 @@ from joulecast.cli.main import app
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
+from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
 from joulecast.platforms import gpu_in, same_hardware
 from joulecast.platforms.gpus import catalogue
+from joulecast.platforms.platform import find_platform
 
 NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=128"
 
@@ -211,6 +213,29 @@ def test_search_ranks_by_the_objective(objective, key):
         assert row["joules_per_sample"] * row["batch"] == pytest.approx(row["step_j"])
         rent, kwh = row["step_s"] / 3600 * 2 * 20, row["step_j"] / 3.6e6
         assert row["step_cost"] == pytest.approx(rent + kwh * 1.5 * 0.3)
+
+
+@pytest.mark.parametrize("objective", ["energy", "cost", "edp"])
+def test_the_best_by_an_objective_are_the_first_of_all(objective):
+    prices = {"price": 0.3, "price_node_hour": 2.0}
+    best, all_of_them = (
+        joulecast.search(NETWORK, "h100-sxm", 16, objective=objective, top=top, **prices)
+        for top in (4, 1000)
+    )
+    assert best["feasible"] == all_of_them["feasible"][:4]
+    assert not all_of_them["beaten"]
+    left = {row["strategy"]: row["step_s"] for row in all_of_them["feasible"][4:]}
+    assert best["beaten"].keys() == left.keys()
+    assert all(least <= left[text] * (1 + 1e-9) for text, least in best["beaten"].items())
+
+
+@settings(max_examples=50)
+@given(step_s=st.floats(0.1, 10), share=st.floats(0.01, 1), more=st.floats(1, 3))
+def test_joules_never_fall_with_time_nor_with_computing(step_s, share, more):
+    joules = rising_joules(find_platform("h100-sxm"), 12)
+    least = joules(step_s, share * step_s)
+    assert joules(more * step_s, share * step_s) >= least * (1 - 1e-12)
+    assert joules(step_s, min(1.0, more * share) * step_s) >= least * (1 - 1e-12)
 
 
 def test_rent_alone_needs_no_joules():

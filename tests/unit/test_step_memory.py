@@ -7,7 +7,7 @@ from joulecast.graphs.costs import Roofline, work_of
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
 from joulecast.graphs.shipped_graphs import load, op_graph
 from joulecast.platforms import Cluster, Device, Link, Platform
-from joulecast.simulator.simulate import prepare
+from joulecast.simulator.simulate import Assumptions, prepare, simulate
 from joulecast.simulator.strategy import parse_strategy
 
 LAYERS, HIDDEN, HEADS, SEQUENCE, BATCH = 24, 1024, 16, 1024, 4
@@ -76,6 +76,14 @@ def test_the_peak_is_within_a_tenth_of_korthikanti() -> None:
         assert peak == pytest.approx(LAYERS * published * SBH, rel=0.1)
 
 
+def test_what_sequence_parallelism_gathers_is_there_for_a_moment() -> None:
+    plain, split = (memory(NETWORK, text, BATCH)[0] for text in ("tp=8", "tp=8,sp"))
+    kept = LAYERS * a_layer("tp=8,sp", "fused")
+    # The input of a product is gathered, and its gradient is whole before it is scattered.
+    assert split.activations_bytes < plain.activations_bytes
+    assert split.activations_bytes - kept >= 2 * 2 * SBH * 7 / 8
+
+
 def test_fused_attention_keeps_no_scores() -> None:
     # As without the scores, and with the output of attention, which is kept once.
     assert a_layer("dp=1", "fused") / SBH == pytest.approx(34, rel=0.01)
@@ -101,6 +109,25 @@ def test_state_of_a_parameter(precision, optimizer, bytes_each) -> None:
     found = memory(NETWORK, "dp=1", precision=precision, optimizer=optimizer)[0]
     parameters = sum(t.elements for t in graph.parameters)
     assert found.peak_bytes - found.activations_bytes == bytes_each * parameters
+
+
+def test_gradients_at_fp32_take_18_bytes_a_parameter_and_twice_the_messages() -> None:
+    parameters = sum(t.elements for t in op_graph(NETWORK).parameters)
+    sent = {}
+    for gradients in (None, "fp32"):
+        training = training_of("bf16", "adam", gradients=gradients)
+        graph = at_precision(op_graph(NETWORK, None, True), training.precision)
+        costs, asked = Roofline(1e13, 1e12), parse_strategy("dp=4")
+        assumed = Assumptions(training=training)
+        step = simulate(graph, a_cluster(), asked, 1, costs, assumed)
+        state = step.memory[0].state_bytes / parameters
+        assert state == pytest.approx(18 if gradients else 16)
+        tasks = (h.activity for h in step.happenings())
+        sent[gradients] = sum(t.work for t in tasks if t.label.startswith("gradients"))
+    assert sent["fp32"] == pytest.approx(2 * sent[None])
+    assert training_of("bf16", "adam", gradients="fp32").update_bytes(2) == 14 + 16
+    with pytest.raises(JoulecastError, match="gradients=fp16 is not known"):
+        training_of("bf16", "adam", gradients="fp16")
 
 
 def test_state_of_175b_on_tp8_pp8() -> None:

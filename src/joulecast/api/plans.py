@@ -31,6 +31,7 @@ def simulate(
     optimizer: str = "momentum",
     attention: Literal["eager", "fused"] | None = None,
     inference: bool = False,
+    gradients: Literal["fp32"] | None = None,
     mode: Literal["default", "proteus"] = "default",
     stragglers: Mapping[int, float] | None = None,
     gamma: float | None = None,
@@ -55,6 +56,7 @@ def simulate(
         optimizer: none, sgd, momentum or adam.
         attention: of a network by numbers: ``fused`` (one kernel, the default) or ``eager`` (written out).
         inference: a forward pass alone.
+        gradients: ``fp32``: added up and sent at fp32, whatever the precision (Megatron).
         mode: ``proteus``: the communication model of that paper.
         stragglers: devices that take so many times as long, as ``{3: 1.5}``.
         gamma: overlap slowdown in place of the platform's.
@@ -89,7 +91,7 @@ def simulate(
     check_counts("batch", [batch], MOST_SAMPLES)
     check_amounts("gamma", [gamma])
     check_amounts("stragglers", (stragglers or {}).values())
-    training = training_of(precision, optimizer, inference)
+    training = training_of(precision, optimizer, inference, gradients)
     with naming(network, platform, strategy, calibration, database, calibrate):
         on, costs = platform_and_costs(
             str(platform),
@@ -129,6 +131,7 @@ def search(
     optimizer: str = "momentum",
     attention: Literal["eager", "fused"] | None = None,
     inference: bool = False,
+    gradients: Literal["fp32"] | None = None,
     links: Mapping[str, float] | None = None,
     calibration: AnyPath | None = None,
     database: AnyPath | None = None,
@@ -139,8 +142,9 @@ def search(
     price_node_hour: float | None = None,
     price_gpu_hour: float | None = None,
     pue: float = 1.0,
+    top: int = 20,
 ) -> dict[str, Any]:
-    """Rank all parallel strategies of some devices that fit in memory, by one objective.
+    """Rank the parallel strategies of some devices that fit in memory, by one objective.
 
     Args:
         devices: to use.
@@ -150,13 +154,15 @@ def search(
         price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
             whole node and of a GPU in use, all in one currency.
         pue: kWh of the building for one of the nodes.
-        network, platform, precision, optimizer, attention, inference, links, calibration, database,
-            calibrate, fits: as of :func:`simulate`.
+        top: how many are wanted: those that cannot be among them are not simulated.
+        network, platform, precision, optimizer, attention, inference, gradients, links, calibration,
+            database, calibrate, fits: as of :func:`simulate`.
 
     Returns:
-        ``feasible``: steps as of :func:`simulate`, the best first, with ``joules_per_sample``,
-        ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known; ``out_of_memory`` and
-        ``impossible``: by strategy, why not; ``objective``.
+        ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
+        ``joules_per_sample``, ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known;
+        ``beaten``: by strategy that fits and is not among them, the seconds that its step takes at least;
+        ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
 
     Raises:
         JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
@@ -166,17 +172,18 @@ def search(
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
-    from joulecast.planning.objective import OBJECTIVES, check_objective, ranked
+    from joulecast.planning.objective import OBJECTIVES, check_objective, ranked, rising_value
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search
 
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
+    check_counts("top", [top], MOST_SAMPLES)
     check("objective", objective, OBJECTIVES)
     prices = Prices(price, price_node_hour, price_gpu_hour, pue=pue).check()
     check_objective(objective, prices)
-    training = training_of(precision, optimizer, inference)
+    training = training_of(precision, optimizer, inference, gradients)
     with naming(network, platform, calibration, database, calibrate):
         on, costs = platform_and_costs(
             str(platform),
@@ -188,11 +195,19 @@ def search(
         )
         batch = _BATCH_PER_DEVICE * devices if global_batch is None else global_batch
         graph = network_for(str(network), training, attention)
-        ranking = search(graph, on, devices, batch, costs, Assumptions(training=training))
-        rows = ranked(ranking.feasible, objective, prices, fit_in(path(fits)))
+        assumed = Assumptions(training=training)
+        fit = fit_in(path(fits))
+        value = rising_value(objective, prices, on, devices, fit)
+        if value is None:
+            ranking = search(graph, on, devices, batch, costs, assumed)
+        else:
+            ranking = search(graph, on, devices, batch, costs, assumed, top, value)
+        rows = ranked(ranking.feasible, objective, prices, fit)
+    beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,
-        "feasible": rows,
+        "feasible": rows[:top],
+        "beaten": ranking.beaten | beaten,
         "out_of_memory": ranking.out_of_memory,
         "impossible": ranking.impossible,
     }

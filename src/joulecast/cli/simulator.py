@@ -26,6 +26,9 @@ Attention = Annotated[
     str | None, typer.Option(help="Of a network by numbers: fused (one kernel) or eager.")
 ]
 Inference = Annotated[bool, typer.Option("--inference", help="A forward pass alone.")]
+Gradients = Annotated[
+    str | None, typer.Option(help="fp32: added up and sent at fp32, whatever the precision.")
+]
 Links = Annotated[
     list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
 ]
@@ -84,6 +87,7 @@ def simulate(
     optimizer: Optimizer = "momentum",
     attention: Attention = None,
     inference: Inference = False,
+    gradients: Gradients = None,
     mode: Annotated[str, typer.Option(help="default, or proteus: the paper's own model.")] = (
         "default"
     ),
@@ -115,6 +119,7 @@ def simulate(
         optimizer=optimizer,
         attention=attention,  # type: ignore[arg-type]
         inference=inference,
+        gradients=gradients,  # type: ignore[arg-type]
         mode=mode,  # type: ignore[arg-type]
         stragglers=_stragglers(straggler),
         gamma=gamma,
@@ -177,6 +182,7 @@ def search(
     optimizer: Optimizer = "momentum",
     attention: Attention = None,
     inference: Inference = False,
+    gradients: Gradients = None,
     link: Links = None,
     calibration: Calibration = None,
     database: DatabaseFile = None,
@@ -187,10 +193,10 @@ def search(
     price_node_hour: PriceNodeHour = None,
     price_gpu_hour: PriceGpuHour = None,
     pue: Pue = 1.0,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="How many of the best to rank.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Rank all parallel strategies of some devices that fit in memory, by one objective."""
+    """Rank the parallel strategies of some devices that fit in memory, by one objective."""
     from joulecast.api.plans import search as search_on
 
     result = search_on(
@@ -202,6 +208,7 @@ def search(
         optimizer=optimizer,
         attention=attention,  # type: ignore[arg-type]
         inference=inference,
+        gradients=gradients,  # type: ignore[arg-type]
         links=_pairs(link, "--link"),
         calibration=calibration,
         database=database,
@@ -212,11 +219,12 @@ def search(
         price_node_hour=price_node_hour,
         price_gpu_hour=price_gpu_hour,
         pue=pue,
+        top=top,
     )
     if as_json:
         echo_json(result)
     else:
-        _print_ranking(result, top)
+        _print_ranking(result)
 
 
 def _energy_basis(row: dict[str, Any]) -> str:
@@ -226,14 +234,14 @@ def _energy_basis(row: dict[str, Any]) -> str:
     return f"energy of the first: {row['energy_source']}; {row['energy_rests_on']}"
 
 
-def _print_ranking(result: dict[str, Any], top: int) -> None:
+def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
     if not rows:
         typer.echo("no strategy fits in memory")
     header = ("step, ms", "samples/s", "memory, GB", "J/sample", "cost/step")
     typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
-    for row in rows[:top]:
+    for row in rows:
         joules, cost = row["joules_per_sample"], row["step_cost"]
         typer.echo(
             f"{row['step_s'] * 1e3:10.2f} {row['samples_per_s']:10,.1f} "
@@ -242,8 +250,12 @@ def _print_ranking(result: dict[str, Any], top: int) -> None:
         )
     if rows:
         typer.echo(_energy_basis(rows[0]))
+    beaten = result["beaten"]
+    if beaten:
+        least = f"{1e3 * min(beaten.values()):.2f} ms"
+        typer.echo(f"{len(beaten)} more fit and are no better (their steps take {least} or more)")
     typer.echo(
-        f"{len(rows)} fit, {len(result['out_of_memory'])} are out of memory, "
+        f"{len(rows) + len(beaten)} fit, {len(result['out_of_memory'])} are out of memory, "
         f"{len(result['impossible'])} cannot be run"
     )
 

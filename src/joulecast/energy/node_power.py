@@ -26,7 +26,7 @@ import yaml
 from numpy.typing import NDArray
 
 from joulecast.energy.priors import UNSEEN, Gaussian
-from joulecast.energy.terms import duty
+from joulecast.energy.terms import FAN_EXPONENT, duty
 from joulecast.energy.unseen import drawn_kappas, spread_of_unseen
 from joulecast.platforms import gpu_in
 from joulecast.quantities import listed
@@ -80,6 +80,17 @@ class MeteredNode:
         """Watts of a node whose accelerators all compute, all the time."""
         return self.idle_w + float(np.mean(list(self.excess_w.values())))
 
+    @property
+    def rises(self) -> bool:
+        """Whether the joules of a step never fall with its time, nor with the time that it computes."""
+        bent = 0 <= self.kappa.mean * (FAN_EXPONENT - 1) <= 1
+        return self.idle_w >= 0 and self.full_w >= self.idle_w and bent
+
+    def expected_w(self, used: Sequence[int], share: float, gpus: int) -> float:
+        """Watts of nodes that train, arguments as of :meth:`power`."""
+        excess_w = (self.full_w - self.idle_w) * sum(used) / gpus
+        return len(used) * self.idle_w + excess_w * float(duty(np.asarray(share), self.kappa.mean))
+
     def power(self, used: Sequence[int], share: float, gpus: int) -> Power:
         """Power of nodes that train.
 
@@ -106,10 +117,9 @@ class MeteredNode:
         curve_w = floor_w
         for part, count in zip(*np.unique(parts, return_counts=True), strict=True):
             curve_w = curve_w + count * excess_w * rise * duty(np.asarray(part * share), kappas)
-        expected = duty(np.asarray(share), self.kappa.mean)
         tail = (1 - _LEVEL) / 2
         return Power(
-            float(nodes * self.idle_w + excess_w * parts.sum() * expected),
+            self.expected_w(used, share, gpus),
             float(np.quantile(line_w, tail)),
             float(np.quantile(np.maximum(line_w, curve_w), 1 - tail)),
             self._rests_on(used, share, gpus),

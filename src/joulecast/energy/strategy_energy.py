@@ -6,7 +6,7 @@ alone forecasts joules: the one knows no watts, the other only what it was fitte
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,16 +181,39 @@ def _hardware(platform: Platform) -> str:
     return gpu_in(device) or gpu_in(platform.name) or platform.name
 
 
-def _used(simulation: Simulation) -> list[int]:
+def _used(platform: Platform, devices: int) -> list[int]:
     """Devices in use of each node."""
-    per_node = simulation.platform.require_cluster().devices_per_node
-    full, rest = divmod(simulation.strategy.devices, per_node)
+    per_node = platform.require_cluster().devices_per_node
+    full, rest = divmod(devices, per_node)
     return [per_node] * full + [rest] * bool(rest)
 
 
-def nodes_of(simulation: Simulation) -> int:
-    """Nodes that a simulated step takes, each whole."""
-    return len(_used(simulation))
+def nodes_of(platform: Platform, devices: int) -> int:
+    """Nodes that so many devices take, each whole."""
+    return len(_used(platform, devices))
+
+
+def rising_joules(
+    platform: Platform, devices: int, fit: CampaignFit | None = None
+) -> Callable[[float, float], float] | None:
+    """Joules of a step, of its seconds and those that a device computes, if they never fall with either.
+
+    Where they may fall, or rest on powers by stage, or are not known: ``None``.
+    """
+    if fit is None:
+        node = _of_hardware(shipped_nodes(), platform)
+    else:
+        phases = fit.mc2.get("phases")
+        node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
+    per_node = platform.require_cluster().devices_per_node
+    if node is None or node.gpus not in (None, per_node) or not node.rises:
+        return None
+    metered, used = node, _used(platform, devices)
+
+    def joules(step_s: float, computing_s: float) -> float:
+        return step_s * metered.expected_w(used, min(1.0, computing_s / step_s), per_node)
+
+    return joules
 
 
 def _widths(simulation: Simulation) -> tuple[float, float] | None:
@@ -235,7 +258,9 @@ def _node_energy(simulation: Simulation, node: MeteredNode) -> StepEnergy:
         return StepEnergy(None, None, why)
     step_s = simulation.step_s
     share = simulation.breakdown.computing_s / step_s
-    power = node.power(_used(simulation), min(1.0, max(0.0, share)), per_node)
+    power = node.power(
+        _used(platform, simulation.strategy.devices), min(1.0, max(0.0, share)), per_node
+    )
     energy = StepEnergy(
         power.watts * step_s, node.energy_source, power_w=power.watts, rests_on=power.rests_on
     )
@@ -272,7 +297,7 @@ def simulation_energy(simulation: Simulation, fit: CampaignFit | None = None) ->
     node = _of_hardware(metered_nodes(phases, fit.observations) if phases else [], platform)
     if node is not None:
         return _node_energy(simulation, node)
-    nodes = nodes_of(simulation)
+    nodes = nodes_of(platform, simulation.strategy.devices)
     by_name = platform.name in set(fit.observations["platform"])
     called = platform.name if by_name else _hardware(platform)
     energy = step_energy(fit, called, stage_times(simulation, fit), nodes, platform.hosts)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_FAN_EXPONENT = 1.4
+FAN_EXPONENT = 1.4
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,4 @@ ABLATIONS = {
 def duty(share: Floats, kappa: Floats | float) -> Floats:
     """``f(u)``: excess power at computing share ``share`` over that at 1."""
     share = np.asarray(share, dtype=float)
-    return np.asarray(share + kappa * (share - share**_FAN_EXPONENT))
+    return np.asarray(share + kappa * (share - share**FAN_EXPONENT))

@@ -9,8 +9,6 @@ Torch's schema names the arguments, so this module imports no torch.
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil
-from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs import views
@@ -21,66 +19,16 @@ from joulecast.graphs.builder import (
     OTHER,
     REDUCE,
     Call,
-    Groups,
     bindings,
     map_groups,
     rows,
 )
+from joulecast.graphs.feature_maps import adaptive_avg_pool, conv1d, conv2d, pool
 from joulecast.graphs.opgraph import Dim
-from joulecast.graphs.products import baddbmm, einsum, linear, matmul
+from joulecast.graphs.products import baddbmm, einsum, grouped, linear, matmul
 from joulecast.graphs.views import View, units
 
 Result = View | list[View]
-
-
-def _pair(value: Any, default: Any = None) -> list[int]:
-    """Height and width, from torch's one or two numbers."""
-    value = default if value is None or value == [] else value
-    return list(value) * 2 if len(value) == 1 else list(value)
-
-
-def _channels_of(call: Call, view: View, name: str) -> Groups:
-    """The dims of a feature map that the op writes: batch, ``name``, and rows and columns."""
-    n = units(view.axes[0])[0].size
-    _, c, h, w = call.shape
-    return [
-        [Dim("batch", n, BATCH)],
-        [Dim(name, c, OTHER)],
-        [Dim("h", h, OPAQUE)],
-        [Dim("w", w, OPAQUE)],
-    ]
-
-
-def conv2d(call: Call) -> Result:
-    """Dims n, cout, h, w (of the output), cin REDUCE, k1, k2; cin is OPAQUE where there are groups.
-
-    cin is the input's channels; with groups, each output channel reads only ``cin / groups`` of them.
-    """
-    x, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
-    _, cin, *kernel = call.builder.tensors[weight.tensor].shape
-    written = _channels_of(call, x, "cout")
-    written[0] = [replace(written[0][0], name="n")]
-    inner = (
-        Dim("cin", cin * groups, REDUCE if groups == 1 else OPAQUE),
-        Dim("k1", kernel[0], OPAQUE),
-        Dim("k2", kernel[1], OPAQUE),
-    )
-    names = ["n", "cin", "h", "w"]
-    reads = [(x, list(zip(x.axes, names, strict=True)))]
-    names = ["cout", "cin", "k1", "k2"]
-    reads.append((weight, list(zip(weight.axes, names, strict=True))))
-    if bias:
-        reads.append((bias, [(bias.axes[0], "cout")]))
-    return call.emit(
-        "conv2d",
-        reads,
-        written,
-        inner,
-        kernel=kernel,
-        stride=_pair(call["stride"]),
-        **({} if _pair(call["dilation"]) == [1, 1] else {"dilation": _pair(call["dilation"])}),
-        groups=groups,
-    )
 
 
 def attention(call: Call) -> Result:
@@ -147,32 +95,6 @@ def softmax(call: Call) -> Result:
 def group_wise(kind: str) -> Callable[[Call], Result]:
     """As :func:`any_operator.any_operator`, for operators that are known to be bound by memory."""
     return lambda call: any_operator(call, kind)[0]
-
-
-def _pool(call: Call, kind: str, kernel: list[int], stride: list[int]) -> View:
-    x = call["self"]
-    written = _channels_of(call, x, "channels")
-    inner = (Dim("k1", kernel[0], OPAQUE), Dim("k2", kernel[1], OPAQUE))
-    return call.emit(
-        kind, [(x, bindings(x, written))], written, inner, kernel=kernel, stride=stride
-    )
-
-
-def pool(kind: str) -> Callable[[Call], Result]:
-    """Dims batch, channels OTHER, h, w of the output, k1, k2."""
-
-    def build(call: Call) -> Result:
-        kernel = _pair(call["kernel_size"])
-        return _pool(call, kind, kernel, _pair(call["stride"], kernel))
-
-    return build
-
-
-def adaptive_avg_pool(call: Call) -> Result:
-    """An average pool whose window is what the sizes make of it, rounded up."""
-    (h, w), (rows_out, columns_out) = call["self"].shape[2:], call.shape[2:]
-    kernel = [ceil(h / rows_out), ceil(w / columns_out)]
-    return _pool(call, "avg_pool", kernel, kernel)
 
 
 def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
@@ -291,6 +213,11 @@ def _unchanged(call: Call) -> Result:
 
 OPERATORS: dict[str, Callable[[Call], Result]] = {
     "conv2d.default": conv2d,
+    "conv2d.padding": conv2d,
+    "conv1d.default": conv1d,
+    "conv1d.padding": conv1d,
+    "_grouped_mm.default": grouped,
+    "transformers.grouped_mm_fallback.default": grouped,
     "linear.default": linear,
     "matmul.default": matmul,
     "bmm.default": matmul,

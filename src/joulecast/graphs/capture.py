@@ -12,10 +12,11 @@ without it.
 import operator
 import random
 import re
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -49,6 +50,22 @@ SHIPPED_LENGTH = 1024
 
 
 @contextmanager
+def _as_in_training() -> Iterator[None]:
+    """Let a forward that asks whether it is exported run as it does in training.
+
+    Hugging Face's code makes a mask for an export where a training has a causal kernel without one. It also
+    looks whether positions begin anew, as those of packed sequences do; the positions that count up do not.
+    """
+    masks = sys.modules.get("transformers.masking_utils")
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(torch.compiler, "is_exporting", lambda: False))
+        if hasattr(masks, "find_packed_sequence_indices"):
+            unpacked = patch.object(masks, "find_packed_sequence_indices", lambda _: None)
+            patches.enter_context(unpacked)
+        yield
+
+
+@contextmanager
 def _nothing_left_out() -> Iterator[None]:
     """Let random numbers that a forward branches on be 1, so that no layer is dropped (LayerDrop)."""
     drawn = torch.rand
@@ -75,7 +92,12 @@ def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgr
     module.train()
     try:
         with _nothing_left_out():
-            return export(module, tuple(inputs), strict=False)
+            try:
+                with _as_in_training():
+                    return export(module, tuple(inputs), strict=False)
+            except Exception:
+                # It may look at values then, which an export has none of.
+                return export(module, tuple(inputs), strict=False)
     except Exception as error:
         first = str(error).strip().splitlines()[:1]
         raise JoulecastError(

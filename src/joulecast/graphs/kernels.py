@@ -96,15 +96,19 @@ def _sizes(op: Op, parts: Parts) -> dict[str, float]:
 def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
     """The matrix product of a linear layer, convolution or product of two activations.
 
-    A dim that is not written is summed over; one that both operands have and that is written counts products.
+    Where the op does not say what its dims are (``roles``: an axis that merges several follows one of them
+    alone), one that is not written is summed over, and one that both operands have counts products.
     """
     first, second = op.reads[0], op.reads[1]
     written = {axis for access in op.writes for axis in access.axes}
     has_first = {axis for axis in first.axes if axis is not None}
     has_second = {axis for axis in second.axes if axis is not None}
     found = {"count": 1.0, "m": 1.0, "n": 1.0, "k": 1.0}
+    given = op.attributes.get("roles", {})
     for name, size in _sizes(op, parts).items():
-        if name not in written:
+        if name in given:
+            role = given[name]
+        elif name not in written:
             role = "k"
         elif name in has_second:
             role = "count" if name in has_first else "n"

@@ -182,6 +182,15 @@ class OpGraph:
         return tuple(t for t in self.tensors.values() if t.role == "parameter")
 
     @cached_property
+    def trained(self) -> frozenset[str]:
+        """Tensors that have a gradient: parameters, and what depends on them."""
+        found = {tensor.name for tensor in self.parameters}
+        for op in self.ops:
+            if any(access.tensor in found for access in op.reads):
+                found |= {access.tensor for access in op.writes}
+        return frozenset(found)
+
+    @cached_property
     def _other_batches(self) -> dict[int, "OpGraph"]:
         return {self.batch: self}
 
@@ -246,6 +255,7 @@ class _Attributes(BaseModel):
 
     groups: Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)] = 1
     kernel: tuple[Annotated[int, Strict(), Field(ge=1, le=MAX_SIZE)], ...] = ()
+    roles: dict[str, Literal["count", "m", "n", "k"]] = {}
     forward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
     backward_s: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
 

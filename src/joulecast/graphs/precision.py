@@ -59,15 +59,26 @@ class Training:
     optimizer: Optimizer = OPTIMIZERS["momentum"]
     inference: bool = False
     """Whether a step is the forward pass alone: nothing is kept for a backward, nothing updated."""
+    fp32_gradients: bool = False
+    """Whether gradients are added up, and sent, at fp32, as Megatron does with bf16."""
 
     @property
     def updates(self) -> bool:
         """Whether the weights are updated."""
         return not self.inference and self.optimizer.name != "none"
 
+    @property
+    def gradient_share(self) -> float:
+        """Bytes of a gradient over those of its weight."""
+        return self._gradient_size / self.precision.tensor_bytes
+
+    @property
+    def _gradient_size(self) -> int:
+        return self._state_size if self.fp32_gradients else self.precision.tensor_bytes
+
     def gradient_bytes(self, weight_bytes: float) -> float:
         """Bytes of the gradients of weights of so many bytes."""
-        return 0.0 if self.inference else weight_bytes
+        return 0.0 if self.inference else self.gradient_share * weight_bytes
 
     def state_bytes(self, weight_bytes: float) -> float:
         """Bytes that the optimizer keeps for weights of so many bytes."""
@@ -89,7 +100,7 @@ class Training:
         if not self.updates:
             return 0.0
         size = self._state_size
-        read = self.precision.tensor_bytes + size * (1 + self.optimizer.states)
+        read = self._gradient_size + size * (1 + self.optimizer.states)
         written = size * (1 + self.optimizer.states)
         if self.precision.half:
             written += self.precision.tensor_bytes
@@ -100,9 +111,18 @@ DEFAULT_TRAINING = Training()
 
 
 def training_of(
-    precision: str = "fp32", optimizer: str = "momentum", inference: bool = False
+    precision: str = "fp32",
+    optimizer: str = "momentum",
+    inference: bool = False,
+    gradients: str | None = None,
 ) -> Training:
     """What a step does with the weights, by the names of precision and optimizer.
+
+    Args:
+        precision: of weights and activations.
+        optimizer: that updates the weights.
+        inference: whether a step is a forward pass alone.
+        gradients: ``fp32``: added up and sent at fp32, whatever the precision.
 
     Raises:
         JoulecastError: an unknown name; gives those that are known.
@@ -115,7 +135,9 @@ def training_of(
             raise JoulecastError(
                 f"{what}={name} is not known{nearest(name, known)} (known: {', '.join(known)})"
             )
-    return Training(PRECISIONS[precision], OPTIMIZERS[optimizer], inference)
+    if gradients not in (None, "fp32"):
+        raise JoulecastError(f"gradients={gradients} is not known (known: fp32; or leave it out)")
+    return Training(PRECISIONS[precision], OPTIMIZERS[optimizer], inference, gradients is not None)
 
 
 def at_precision(graph: OpGraph, precision: Precision) -> OpGraph:

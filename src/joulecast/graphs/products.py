@@ -61,7 +61,9 @@ def batched(call: Call, one: View, other: View, bias: View | None = None) -> Vie
     ]
     if bias:
         reads.append((bias, [(bias.axes[-1], "columns")]))
-    return call.emit("matmul", reads, [*front, row, [column]], (inner,))
+    roles = {dim.name: "count" for group in front for dim in group}
+    roles |= {dim.name: "m" for dim in row} | {"columns": "n", "inner": "k"}
+    return call.emit("matmul", reads, [*front, row, [column]], (inner,), roles=roles)
 
 
 def baddbmm(call: Call) -> View:
@@ -95,4 +97,37 @@ def einsum(call: Call) -> View:
         for term, view in zip(terms, operands, strict=True)
     ]
     inner = tuple(dim for letter, dim in dims.items() if letter not in result)
-    return call.emit("matmul", reads, [[dims[letter]] for letter in result], inner)
+    roles = {dim.name: _role(letter, terms, result) for letter, dim in dims.items()}
+    return call.emit("matmul", reads, [[dims[letter]] for letter in result], inner, roles=roles)
+
+
+def _role(letter: str, terms: list[str], result: str) -> str:
+    """What a letter of a sum over named axes is in the product of matrices that computes it."""
+    if letter not in result:
+        return "k"
+    if letter not in terms[0]:
+        return "n"
+    return "count" if letter in terms[-1] and len(terms) > 1 else "m"
+
+
+def grouped(call: Call) -> View:
+    """A product for each expert of a mixture, whose tokens stand one behind the other.
+
+    Dims batch, experts OTHER, sequence (the tokens of one of them, spread evenly), out OTHER, in REDUCE.
+    """
+    x, weight = call["input"] or call["self"], call["weight"] or call["mat2"]
+    experts, inner, out = weight.shape
+    *leading, tokens = rows(x.axes[:1])[0]
+    if tokens.kind is BATCH or tokens.size % experts or len(x.axes) != 2:
+        raise JoulecastError("experts among which tokens cannot be spread evenly are not known")
+    spread = [
+        *leading,
+        Dim("experts", experts, OTHER),
+        Dim("sequence", tokens.size // experts, OTHER),
+    ]
+    reads = [
+        (x, [*bindings(View(x.tensor, x.axes[:1]), [spread]), (x.axes[1], "in")]),
+        (weight, list(zip(weight.axes, ("experts", "in", "out"), strict=True))),
+    ]
+    written = [spread, [Dim("out", out, OTHER)]]
+    return call.emit("linear", reads, written, (Dim("in", inner, REDUCE),))

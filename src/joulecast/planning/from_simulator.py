@@ -72,14 +72,14 @@ def simulated_candidates(
         for batch in batches or [_BATCH_PER_DEVICE * devices]:
             setting = f"{count} nodes, batch {batch}"
             try:
-                ranking = search(graph, platform, devices, batch, costs, assumed)
+                ranking = search(graph, platform, devices, batch, costs, assumed, _STRATEGIES)
             except JoulecastError as error:
                 refused.append({"setting": setting, "why": str(error)})
                 continue
             if not ranking.feasible:
                 why = next(iter(ranking.out_of_memory.values()), "nothing fits in memory")
                 refused.append({"setting": setting, "why": why})
-            for simulation in ranking.feasible[:_STRATEGIES]:
+            for simulation in ranking.feasible:
                 candidates.append(_candidate(simulation, count, batch, samples, fit))
     return candidates, refused
 

@@ -5,10 +5,12 @@ from typing import Any, Literal, get_args
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices
-from joulecast.energy.strategy_energy import nodes_of, simulation_energy
+from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
+from joulecast.platforms import Platform
 from joulecast.quantities import steady
 from joulecast.simulator.simulate import Simulation
+from joulecast.simulator.strategy_search import Value
 
 Objective = Literal["time", "energy", "cost", "edp"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
@@ -31,7 +33,7 @@ def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dic
         **energy.as_json(),
         "joules_per_sample": None if joules is None else joules / simulation.batch,
         "energy_delay_js": None if joules is None else joules * step_s,
-        "step_cost": prices.money(step_s, joules, nodes_of(simulation), devices),
+        "step_cost": prices.money(step_s, joules, nodes_of(simulation.platform, devices), devices),
     }
 
 
@@ -41,6 +43,35 @@ _KEYS = {
     "cost": "step_cost",
     "edp": "energy_delay_js",
 }
+
+
+def rising_value(
+    objective: Objective,
+    prices: Prices,
+    platform: Platform,
+    devices: int,
+    fit: CampaignFit | None = None,
+) -> Value | None:
+    """The objective as a function of a step's seconds and those that compute, if it rises with both.
+
+    ``None`` where that is not known: then a search has to simulate all strategies.
+    """
+    if objective == "time":
+        return lambda step_s, _: step_s
+    nodes = nodes_of(platform, devices)
+    if objective == "cost" and prices.price is None:
+        return lambda step_s, _: prices.money(step_s, None, nodes, devices) or 0.0
+    joules = rising_joules(platform, devices, fit)
+    if joules is None:
+        return None
+    values: dict[str, Value] = {
+        "energy": joules,
+        "edp": lambda step_s, computing_s: step_s * joules(step_s, computing_s),
+        "cost": lambda step_s, computing_s: (
+            prices.money(step_s, joules(step_s, computing_s), nodes, devices) or 0.0
+        ),
+    }
+    return values[objective]
 
 
 def ranked(

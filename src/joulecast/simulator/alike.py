@@ -4,12 +4,16 @@ What an op costs depends on its kind, dims, attributes and tensors, and not on i
 signature. A search asks for the cost of the same few signatures thousands of times.
 """
 
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 
 Signature = tuple[object, ...]
+T = TypeVar("T")
 
 
 def _accesses(
@@ -39,35 +43,54 @@ def signature_of(graph: OpGraph, op: Op) -> Signature:
     )
 
 
-class RememberedCosts:
-    """Costs that are asked once for each signature, parts and direction."""
+class Alike:
+    """What strategies of a network have in common, and is worked out once."""
 
-    def __init__(self, costs: Costs) -> None:
-        self.costs = costs
+    def __init__(self) -> None:
         self._numbers: dict[Signature, int] = {}
         # A graph holds a dict and has no hash of its own; what is numbered is its tuple of ops.
         self._of_graph: dict[int, tuple[OpGraph, dict[str, int]]] = {}
-        self._known: dict[tuple[object, ...], Cost] = {}
-        self._passing: dict[float, RememberedCosts] = {0.0: self}
+        self._done: dict[Hashable, Any] = {}
 
-    def passing(self, passes: float) -> "RememberedCosts":
-        """The costs with so many passes over the gradients of weights, remembered too."""
-        if passes not in self._passing:
-            self._passing[passes] = RememberedCosts(with_gradient_passes(self.costs, passes))
-        return self._passing[passes]
-
-    def number(self, graph: OpGraph, op: Op) -> int:
-        """A number that ops of the same signature share."""
+    def numbers(self, graph: OpGraph) -> dict[str, int]:
+        """For each op of a graph, by name, a number that ops of the same signature share."""
         if id(graph) not in self._of_graph:
             numbers = {
                 each.name: self._numbers.setdefault(signature_of(graph, each), len(self._numbers))
                 for each in graph.ops
             }
             self._of_graph[id(graph)] = graph, numbers
-        return self._of_graph[id(graph)][1][op.name]
+        return self._of_graph[id(graph)][1]
+
+    def once(self, graph: OpGraph, key: Hashable, work: Callable[[], T]) -> T:
+        """What work on a graph gives; done once for each key."""
+        # The graph is kept, so that its id stays its own.
+        self.numbers(graph)
+        of_graph = id(graph), key
+        if of_graph not in self._done:
+            self._done[of_graph] = work()
+        found: T = self._done[of_graph]
+        return found
+
+
+class RememberedCosts:
+    """Costs that are asked once for each signature, parts and direction."""
+
+    def __init__(self, costs: Costs, alike: Alike | None = None) -> None:
+        self.costs = costs
+        self.alike = alike or Alike()
+        self._known: dict[tuple[object, ...], Cost] = {}
+        self._passing: dict[float, RememberedCosts] = {0.0: self}
+
+    def passing(self, passes: float) -> "RememberedCosts":
+        """The costs with so many passes over the gradients of weights, remembered too."""
+        if passes not in self._passing:
+            priced = with_gradient_passes(self.costs, passes)
+            self._passing[passes] = RememberedCosts(priced, self.alike)
+        return self._passing[passes]
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
-        key = (self.number(graph, op), direction, *sorted(parts.items()))
+        key = (self.alike.numbers(graph)[op.name], direction, *sorted(parts.items()))
         if key not in self._known:
             self._known[key] = self.costs.cost(graph, op, parts, direction)
         return self._known[key]

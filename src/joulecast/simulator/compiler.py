@@ -5,8 +5,8 @@ come between them; ``mode: proteus``, where an overlap slows whole ops, leaves e
 own.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
@@ -14,14 +14,15 @@ from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.schedules import Turn
 from joulecast.simulator.activities import Activity, ActivityGraph
 from joulecast.simulator.alike import remembered
+from joulecast.simulator.device_order import phases
 from joulecast.simulator.fleet import Fleet, remainder, uneven
 from joulecast.simulator.lane import Lane, Run
-from joulecast.simulator.phase import Message, Phase, Step, WeightGradient
+from joulecast.simulator.phase import Message, Phase, Step
 from joulecast.simulator.program import StageProgram
 from joulecast.simulator.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from joulecast.simulator.segments import Bucket, Segment, buckets_of, segments_of
 from joulecast.simulator.split_backward import weights_share
-from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy, phases
+from joulecast.simulator.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
 from joulecast.simulator.transfers import Transfers
 
 OPTIMIZER = "optimizer"
@@ -30,7 +31,20 @@ PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Work:
+    """What a device does in a turn: a phase of a stage, cut into segments, and the gradients it sends."""
+
+    stage: int
+    phase: Phase
+    segments: list[Segment]
+    buckets: Sequence[tuple[int, Bucket]] = ()
+    """Sent as soon as they are ready, each with its place among all."""
+    afterwards: Sequence[tuple[int, Bucket]] = ()
+    """Sent when all else is done."""
+
+
+@dataclass(frozen=True)
+class Plan:
     """A stage's program cut into segments, for devices whose parts are of one size."""
 
     program: StageProgram
@@ -44,9 +58,11 @@ class _Plan:
     weights: list[Segment]
     """The gradients of weights, where the schedule leaves them for later."""
     last_weights: list[Segment]
+    works: dict[tuple[str, bool], Work] = field(default_factory=dict)
+    """Work of its turns, by phase and whether it is the first forward or last backward of the step."""
 
     @property
-    def phases(self) -> Iterator[tuple[Phase, list[Segment]]]:
+    def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
         """Segments, and the phase that they are of."""
         yield self.program.first_forward, self.first_forward
         yield self.program.forward, self.forward
@@ -90,7 +106,7 @@ class Compiler:
         """Ops by how their cost is known."""
         self.shared: dict[object, int] = {}
         """Activities that several classes take part in."""
-        self._plans: dict[tuple[int, tuple[int, ...]], _Plan] = {}
+        self._plans: dict[tuple[int, tuple[int, ...]], Plan] = {}
 
     def compile(self, micro_batches: int | None = None) -> ActivityGraph:
         """Build the activities of every class, for another number of micro-batches if one is given."""
@@ -100,17 +116,21 @@ class Compiler:
             self._compile_class(number)
         return self.activities
 
+    def forget(self) -> None:
+        """Drop the activities, which take most of the memory."""
+        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+
     def _place(self, number: int, axis: str) -> int:
         device = int(self.fleet.classes.first[number])
         return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
 
-    def work(self, device: int, micro_batches: int) -> list[Turn]:
+    def work(self, device: int, micro_batches: int) -> tuple[Turn, ...]:
         """Order of the work of a device of the pipeline."""
         if micro_batches == self.strategy.micro_batches:
             return phases(self.strategy, device)
         return phases(self.strategy.model_copy(update={"micro_batches": micro_batches}), device)
 
-    def _plan_of(self, number: int, stage: int) -> _Plan:
+    def _plan_of(self, number: int, stage: int) -> Plan:
         program = self.programs[stage]
         places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
         more = uneven(program.items, self.fleet.mesh)
@@ -119,32 +139,47 @@ class Compiler:
             self._plans[stage, larger] = self._plan(program, places)
         return self._plans[stage, larger]
 
-    def _compile_class(self, number: int) -> None:
-        device = self._place(number, "pipeline")
+    def plans_of(self, number: int) -> list[Plan]:
+        """Plans of the chunks of the network that a class holds."""
+        device = self.device_of(number)
         stages = range(device, len(self.programs), self.strategy.pipeline)
-        plans = [self._plan_of(number, stage) for stage in stages]
-        lane = Lane(self, number, device)
-        self.lanes.append(lane)
-        work = self.work(device, self.micro_batches)
+        return [self._plan_of(number, stage) for stage in stages]
+
+    def device_of(self, number: int) -> int:
+        """The place of a class in the pipeline."""
+        return self._place(number, "pipeline")
+
+    def turns(
+        self, device: int, plans: list[Plan], micro_batches: int
+    ) -> Iterator[tuple[Turn, Work]]:
+        """What a device of the pipeline does in a step, in order."""
+        order = self.work(device, micro_batches)
         gradients_in = "weights" if self.split_backward else "backward"
         # Gradients of all micro-batches are complete with the last one of each chunk.
-        last = {piece.chunk: piece for piece in work if piece.phase == gradients_in}
-        first = {piece.chunk: piece for piece in reversed(work) if piece.phase == "forward"}
-        for piece in work:
-            plan = plans[piece.chunk]
-            lane.pieces.append((piece, []))
-            if piece.phase == "forward":
-                beginning = piece is first[piece.chunk]
-                phase = plan.program.first_forward if beginning else plan.program.forward
-                segments = plan.first_forward if beginning else plan.forward
-                lane.run(piece, plan.program.stage, phase, segments)
-            else:
-                self._backward(lane, piece, plan, piece is last[piece.chunk])
-        for plan in plans:
-            lane.exchange(plan.program.tied)
-        self._update(lane, [g for plan in plans for g in plan.program.gradients])
+        last = {piece.chunk: piece for piece in order if piece.phase == gradients_in}
+        first = {piece.chunk: piece for piece in reversed(order) if piece.phase == "forward"}
+        for piece in order:
+            edge = first if piece.phase == "forward" else last
+            yield piece, self._work_of(plans[piece.chunk], piece, piece is edge[piece.chunk])
 
-    def _backward(self, lane: Lane, piece: Turn, plan: _Plan, last: bool) -> None:
+    def _work_of(self, plan: Plan, piece: Turn, at_edge: bool) -> Work:
+        """The work of a turn; the first forward and the last backward of a chunk are at the edge."""
+        key = (piece.phase, at_edge)
+        if key not in plan.works:
+            if piece.phase == "forward":
+                plan.works[key] = self._forward(plan, at_edge)
+            else:
+                plan.works[key] = self._backward(plan, piece, at_edge)
+        return plan.works[key]
+
+    @staticmethod
+    def _forward(plan: Plan, first: bool) -> Work:
+        program = plan.program
+        if first:
+            return Work(program.stage, program.first_forward, plan.first_forward)
+        return Work(program.stage, program.forward, plan.forward)
+
+    def _backward(self, plan: Plan, piece: Turn, last: bool) -> Work:
         """A backward, or the part of it for the gradients of weights, and what it sends."""
         phase, stage = plan.program.backward, plan.program.stage
         if piece.phase == "weights":
@@ -152,15 +187,27 @@ class Compiler:
             segments = plan.last_weights if last else plan.weights
         else:
             segments = plan.last_backward if last else plan.backward
-        sends = piece.phase == "weights" or not self.split_backward
+        if self.split_backward and piece.phase != "weights":
+            return Work(stage, phase, segments)
         buckets = list(enumerate(plan.buckets)) if last else plan.each
-        overlapping = buckets if self.strategy.overlap and sends else []
-        lane.run(piece, stage, phase, segments, overlapping)
-        if sends and not self.strategy.overlap:
-            for place, bucket in buckets:
-                lane.send_bucket(bucket, (stage, place, piece.micro_batch))
+        if self.strategy.overlap:
+            return Work(stage, phase, segments, buckets)
+        return Work(stage, phase, segments, [], buckets)
 
-    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> _Plan:
+    def _compile_class(self, number: int) -> None:
+        plans = self.plans_of(number)
+        lane = Lane(self, number, self.device_of(number))
+        self.lanes.append(lane)
+        for piece, work in self.turns(lane.device, plans, self.micro_batches):
+            lane.pieces.append((piece, []))
+            lane.run(piece, work.stage, work.phase, work.segments, work.buckets)
+            for place, bucket in work.afterwards:
+                lane.send_bucket(bucket, (work.stage, place, piece.micro_batch))
+        for plan in plans:
+            lane.exchange(plan.program.tied)
+        self._update(lane, plans)
+
+    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> Plan:
         """Cut a stage's phases into segments, with what they cost a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
@@ -175,7 +222,7 @@ class Compiler:
         at_each = [bucket for _, bucket in each] if self.strategy.overlap else []
         later = Phase(program.backward.steps)
         split = self.split_backward
-        plan = _Plan(
+        plan = Plan(
             program,
             buckets,
             each,
@@ -195,12 +242,12 @@ class Compiler:
             segment.needs, segment.receives = [], []
         return segments
 
-    def _cost(self, plan: _Plan, places: Mapping[str, int]) -> None:
+    def _cost(self, plan: Plan, places: Mapping[str, int]) -> None:
         """Fill in the seconds of a plan's segments."""
         seconds: dict[tuple[str, Direction], float] = {}
         late = {id(segment) for segment in (*plan.weights, *plan.last_weights)}
         done: set[int] = set()
-        for phase, segments in plan.phases:
+        for phase, segments in plan.all_segments:
             for segment in segments:
                 if id(segment) in done:
                     continue
@@ -234,17 +281,33 @@ class Compiler:
         self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
         return cost.seconds
 
-    def _update(self, lane: Lane, gradients: list[WeightGradient]) -> None:
-        """The optimizer, on the shard of the weights whose state a device keeps."""
-        data = self.fleet.mesh.get("data", 1)
-        kept = sum(g.bytes / (data if g.zero else 1) for g in gradients)
+    def update_seconds(self, plans: list[Plan], pace: float) -> float:
+        """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""
+        gradients = [gradient for plan in plans for gradient in plan.program.gradients]
+        kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
         updated = self.training.updates and kept > 0
-        cost = self.costs.optimizer(kept, self.training).seconds if updated else 0.0
-        if cost > 0:
-            seconds = cost * lane.pace
+        return self.costs.optimizer(kept, self.training).seconds * pace if updated else 0.0
+
+    @staticmethod
+    def gathered_after_update(plans: list[Plan]) -> list[Message]:
+        """Gathers of the weights of which each device has updated its shard (ZeRO-1)."""
+        sizes: dict[str, float] = {}
+        for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
+            if gradient.gathered_after_update:
+                axis = gradient.sharding.axis
+                sizes[axis] = sizes.get(axis, 0.0) + gradient.sharding.bytes
+        return [
+            Message("all_gather", axis, size, "gather updated weights", -1)
+            for axis, size in sizes.items()
+            if size
+        ]
+
+    def _update(self, lane: Lane, plans: list[Plan]) -> None:
+        """The optimizer, and the gather of what it has updated."""
+        seconds = self.update_seconds(plans, lane.pace)
+        if seconds > 0:
             lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
-        gathered = sum(g.bytes for g in gradients if g.gathered_after_update)
-        if gathered and data > 1:
-            message = Message("all_gather", "data", gathered, "gather updated weights", -1)
+        for message in self.gathered_after_update(plans):
             after = [lane.last_compute] if lane.last_compute is not None else []
-            lane.collective(("update", lane.device), message, after + lane.gradient_messages[-1:])
+            key = ("update", lane.device, message.axis)
+            lane.collective(key, message, after + lane.gradient_messages[-1:])

@@ -1,6 +1,6 @@
 """Cutting a network into pipeline stages whose times come out even."""
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -21,7 +21,11 @@ def unit_of(module: str) -> str:
     return module
 
 
-def even_cut(weights: list[float], parts: int, cut: list[float] | None = None) -> list[int]:
+# Strategies that differ in their sharding are cut alike.
+@lru_cache(maxsize=256)
+def even_cut(
+    weights: tuple[float, ...], parts: int, cut: tuple[float, ...] | None = None
+) -> tuple[int, ...]:
     """Part of each item when a sequence is cut into parts whose largest sum is least.
 
     Dynamic programming over cuts; needs at least as many items as parts.
@@ -51,7 +55,7 @@ def even_cut(weights: list[float], parts: int, cut: list[float] | None = None) -
         start = int(choice[part, end])
         owner[start:end] = [part] * (end - start)
         end = start
-    return owner
+    return tuple(owner)
 
 
 def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
@@ -102,8 +106,9 @@ def cut_stages(
         )
     # What crosses a cut is sent forward, and its gradient back.
     replicas = strategy.replicas
-    sends = [2 * size / replicas * send_s_per_byte for size in _crossing_bytes(graph, blocks)]
-    weights = [sum(seconds[i] for i in block) for block in blocks]
+    crossing = _crossing_bytes(graph, blocks)
+    sends = tuple(2 * size / replicas * send_s_per_byte for size in crossing)
+    weights = tuple(sum(seconds[i] for i in block) for block in blocks)
     owner = even_cut(weights, strategy.stages, sends)
     stages = [0] * len(graph.ops)
     for block, stage in zip(blocks, owner, strict=True):

@@ -236,7 +236,8 @@ class _Run:
                     self.sending[device].discard(activity)
                     if device in self.computing:
                         self.changed_compute.add(self.computing[device])
-                    if self.slowdown.whole_activity:
+                    # A gather of weights may wait for no compute at all.
+                    if device in self.queued:
                         self.queued[device].discard(activity)
 
     def _stretch(self, activity: int, slowdown: float) -> None:

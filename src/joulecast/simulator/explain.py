@@ -19,7 +19,7 @@ def _compute_by_kind(simulation: Simulation) -> dict[str, float]:
         if activity.usage is not None:
             continue
         weight = sizes[activity.devices[0]] / sizes.sum()
-        pace = simulation.fleet.pace[simulation.fleet.classes.first[activity.devices[0]]]
+        pace = simulation.fleet.pace_of(activity.devices[0])
         for step, seconds in activity.parts:
             again = " again" if step.again else ""
             found[f"{step.item.op.kind} {step.direction}{again}"] += seconds * pace * weight

@@ -8,6 +8,7 @@ import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.simulator.folding import Classes, Ints, fold, unfolded
+from joulecast.simulator.mesh_axes import joined, size_along
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.strategy import Strategy
 
@@ -28,10 +29,15 @@ class Fleet:
         """Devices by their places, axes in the mesh's order."""
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
+    def pace_of(self, number: int) -> float:
+        """How many times as long the devices of a class compute."""
+        return float(self.pace[self.classes.first[number]])
+
     def groups(self, axis: str) -> Ints:
-        """Devices of every group along an axis, shape ``(groups, size)``."""
-        along = list(self.mesh).index(axis)
-        return np.moveaxis(self.grid, along, -1).reshape(-1, self.mesh[axis])
+        """Devices of every group along an axis (or two that are joined), shape ``(groups, size)``."""
+        along = [list(self.mesh).index(part) for part in axis.split("+")]
+        last = range(-len(along), 0)
+        return np.moveaxis(self.grid, along, tuple(last)).reshape(-1, size_along(self.mesh, axis))
 
     def group_of(self, axis: str) -> Ints:
         """The group along an axis of each device."""
@@ -97,7 +103,9 @@ def build_fleet(
     if by_place:
         # Exchanges among a number of ranks that is no power of two treat their places unlike.
         own += [place[axis] for axis, size in mesh.items() if size & (size - 1)]
-    groupings = [fleet.group_of(axis) for axis, size in mesh.items() if size > 1]
+    grouped = {axis: None for axis, size in mesh.items() if size > 1}
+    grouped |= dict.fromkeys(joined(tuple(grouped)))
+    groupings = [fleet.group_of(axis) for axis in grouped]
     groupings += [numbers // width for width in widths if 1 < width < devices]
     groupings.append(node_of)
     # A group across two nodes is unlike one within: what two groups have in common counts too.

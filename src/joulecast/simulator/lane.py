@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from joulecast.graphs.schedules import Turn
 from joulecast.simulator.activities import Activity
 from joulecast.simulator.chains import Chain, ChainLink
+from joulecast.simulator.mesh_axes import size_along
 from joulecast.simulator.phase import Key, Message, Phase, Step, reduction
 from joulecast.simulator.segments import Bucket, Segment, chained
 
@@ -35,7 +36,7 @@ class Lane:
         self.number = number
         self.device = device
         """Its place in the pipeline."""
-        self.pace = float(compiler.fleet.pace[compiler.fleet.classes.first[number]])
+        self.pace = compiler.fleet.pace_of(number)
         self.last_compute: int | None = None
         self.last_on: dict[object, int] = {}
         """Last message on each stream."""
@@ -146,7 +147,7 @@ class Lane:
             shared = ("gradients", *key, axis)
             after = [self.collective(shared, message, after, stream, gradient=True)]
             if kind == "reduce_scatter":
-                size /= self.compiler.fleet.mesh[axis]
+                size /= size_along(self.compiler.fleet.mesh, axis)
         self.gradient_messages += after
 
     def _runs(

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from joulecast.graphs.costs import Direction
 from joulecast.graphs.opgraph import Tensor
 from joulecast.simulator.collectives import Kind
+from joulecast.simulator.mesh_axes import shards_state
 from joulecast.simulator.placement import PlacedOp
 from joulecast.simulator.tensor_layout import Layout
 
@@ -60,25 +62,48 @@ class WeightGradient:
     """The gradient of a parameter, and when backward has it."""
 
     tensor: Tensor
-    bytes: float
     axes: tuple[str, ...]
     """Mesh axes along which it is a partial sum."""
     after: int
-    zero: int
     unit: str
+    sharding: "Sharding"
+    """Of its weight."""
+    share: float = 1.0
+    """Its bytes over those of the weight."""
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of it."""
+        return self.share * self.sharding.bytes
+
+    @property
+    def zero(self) -> int:
+        """Its level of ZeRO."""
+        return self.sharding.zero
 
     @property
     def gathered_after_update(self) -> bool:
         """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""
-        return self.zero == 1 and "data" in self.axes
+        return self.zero == 1 and self.sharding.axis in self.axes
+
+
+class Sharding(NamedTuple):
+    """How the training state of a weight is divided over replicas."""
+
+    bytes: float
+    """Of the weight that a device computes with."""
+    zero: int
+    axis: str
+    """Mesh axis of the shards, or two joined by ``+``; empty: there are none."""
+    shards: int
 
 
 def reduction(zero: int, axis: str) -> Kind:
     """The collective that sums gradients along an axis: with ZeRO a device needs but its shard."""
-    return "reduce_scatter" if zero and axis == "data" else "all_reduce"
+    return "reduce_scatter" if zero and shards_state(axis) else "all_reduce"
 
 
-def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, float]]) -> None:
+def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]]) -> None:
     """Gather each block's weights while the block before it computes.
 
     A weight that a later block shares, as the output layer does the embedding, is held until then.
@@ -92,9 +117,12 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, float]]) ->
     held: set[str] = set()
     for place, (unit, first) in enumerate(starts):
         after = starts[place - 1][1] - 1 if place else -1
-        size = sum(size for tensor, size in gathered[unit].items() if tensor not in held)
+        sizes: dict[str, float] = {}
+        for tensor, weight in gathered[unit].items():
+            if tensor not in held:
+                sizes[weight.axis] = sizes.get(weight.axis, 0.0) + weight.bytes
         held |= {t for t in gathered[unit] for u in of_unit if u != unit and t in gathered[u]}
-        if size:
+        for axis, size in sizes.items():
             label = f"gather weights of {unit}"
-            message = Message("all_gather", "data", size, label, after, weights=True)
+            message = Message("all_gather", axis, size, label, after, weights=True)
             phase.steps[first].needs.append(phase.send(message))

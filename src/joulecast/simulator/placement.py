@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
+from joulecast.simulator.alike import remembered
 from joulecast.simulator.attention_cores import attention_cores
 from joulecast.simulator.cutting import cut_stages, unit_of
+from joulecast.simulator.inferred_splits import (
+    Placements,
+    column_dims,
+    follow,
+    row_dims,
+    split_batch,
+    split_experts,
+    split_products,
+    split_sequence,
+)
+from joulecast.simulator.mesh_axes import REPLICAS
 from joulecast.simulator.strategy import Node, Strategy
 
 Placement = Mapping[str, str]
@@ -38,26 +50,6 @@ class PlacedOp:
         for axis, dim in self.placement.items():
             found[dim] = found.get(dim, 1) * mesh[axis]
         return found
-
-
-def column_dims(graph: OpGraph, op: Op) -> list[Dim]:
-    """Dims whose parts need a part of the weights each and give a part of the output each."""
-    return [d for d in op.dims if d.kind is DimKind.OTHER and d.name in _weight_axes(graph, op)]
-
-
-def row_dims(graph: OpGraph, op: Op) -> list[Dim]:
-    """Dims whose parts need a part of the weights and of the input each, and give partial sums."""
-    return [d for d in op.dims if d.kind is DimKind.REDUCE and d.name in _weight_axes(graph, op)]
-
-
-def _weight_axes(graph: OpGraph, op: Op) -> set[str]:
-    return {
-        axis
-        for access in op.reads
-        if graph.tensors[access.tensor].role == "parameter"
-        for axis in access.axes
-        if axis is not None
-    }
 
 
 def _named_dims(graph: OpGraph, op: Op, name: str) -> list[Dim]:
@@ -140,120 +132,6 @@ def _axes_of_tree(node: Node) -> set[str]:
     return axes
 
 
-def _split_batch(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None:
-    for op, placement in zip(graph.ops, placements, strict=True):
-        for dim in op.dims:
-            if dim.kind is DimKind.BATCH:
-                placement[axis] = dim.name
-
-
-def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
-    """Whether a later matrix product takes what this op writes, with nothing but pointwise ops between."""
-    waiting = [access.tensor for access in op.writes]
-    seen = set(waiting)
-    while waiting:
-        for reader in graph.readers[waiting.pop()]:
-            if reader.kind in ("linear", "conv2d", "matmul", "attention", "cross_entropy"):
-                return True
-            if reader.kind in ("layer_norm", "softmax"):
-                continue
-            for access in reader.writes:
-                if access.tensor not in seen:
-                    seen.add(access.tensor)
-                    waiting.append(access.tensor)
-    return False
-
-
-def followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
-    """The dim that an op must split to keep the shards of what it reads; none if it cannot."""
-    return _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
-
-
-def _sharded_dim(op: Op, shards: Mapping[str, int], graph: OpGraph, *kinds: DimKind) -> str | None:
-    for access in op.reads:
-        place = shards.get(access.tensor)
-        if place is None or graph.tensors[access.tensor].role != "activation":
-            continue
-        name = access.axes[place]
-        if name is not None and op.dim(name).kind in kinds:
-            return name
-    return None
-
-
-def written_shards(op: Op, dim: str | None) -> dict[str, int]:
-    """The axis along which each written tensor is sharded when the op splits ``dim``."""
-    return {a.tensor: a.axes.index(dim) for a in op.writes if dim is not None and dim in a.axes}
-
-
-def _split_products(graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int) -> None:
-    """Columns, then rows: the product after sharded columns sums over its rows (Megatron)."""
-    shards: dict[str, int] = {}
-    for op, placement in zip(graph.ops, placements, strict=True):
-        dim: str | None = None
-        if op.kind == "cross_entropy":
-            dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
-        elif op.kind == "embedding":
-            # The table is split by its rows; looking up elsewhere adds zero (Megatron).
-            dim = next((d.name for d in row_dims(graph, op) if d.size >= size), None)
-        elif op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
-            rows = {d.name for d in row_dims(graph, op) if d.size >= size}
-            read = {
-                a.axes[shards[a.tensor]]
-                for a in op.reads
-                if a.tensor in shards and graph.tensors[a.tensor].role == "activation"
-            }
-            usable = [d.name for d in column_dims(graph, op) if d.size >= size]
-            if rows & read:
-                dim = next(iter(rows & read))
-            elif usable and _feeds_matmul(graph, op):
-                dim = usable[0]
-        else:
-            dim = followed_dim(op, shards, graph)
-        if dim is not None and dim not in placement.values() and op.dim(dim).size >= size:
-            placement[axis] = dim
-            shards |= written_shards(op, dim)
-
-
-_BETWEEN = ("layer_norm", "rms_norm", "dropout", "add")
-"""Kinds of ops between two products that tensor parallelism splits: each position by itself."""
-
-
-def _split_sequence(graph: OpGraph, placements: list[dict[str, str]], axis: str, size: int) -> None:
-    """Split what is not split by tensor along the sequence, over the same devices.
-
-    Sums then end in shards, which are gathered before the next product: an all-reduce becomes a
-    reduce-scatter and an all-gather (Korthikanti et al. 2022, section 4).
-
-    Raises:
-        JoulecastError: the sequence does not divide.
-    """
-    found = False
-    for op, placement in zip(graph.ops, placements, strict=True):
-        dims = {dim.name: dim for dim in op.dims if dim.kind is DimKind.OTHER}
-        if axis in placement or op.kind not in _BETWEEN or "sequence" not in dims:
-            continue
-        if dims["sequence"].size % size:
-            raise JoulecastError(
-                f"strategy: sp: tp={size} does not divide the sequence of {dims['sequence'].size} of op "
-                f"`{op.name}`"
-            )
-        placement[axis] = "sequence"
-        found = True
-    if not found:
-        raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
-
-
-def _follow(graph: OpGraph, placements: list[dict[str, str]], axis: str) -> None:
-    """Ops without a setting keep the shards of what they read."""
-    shards: dict[str, int] = {}
-    for op, placement in zip(graph.ops, placements, strict=True):
-        if axis not in placement:
-            dim = followed_dim(op, shards, graph)
-            if dim is not None and dim not in placement.values():
-                placement[axis] = dim
-        shards |= written_shards(op, placement.get(axis))
-
-
 def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]) -> None:
     for item in placed:
         for name, parts in item.parts(mesh).items():
@@ -334,19 +212,47 @@ def place(
         JoulecastError: names the node of the tree: an unknown module, dim or axis, an opaque dim, more parts
             than a dim has, stages against the flow of data.
     """
-    placements, settings = _settle_splits(graph, strategy)
+    tree = strategy.tree
+    if tree.children or tree.split or tree.stage is not None:
+        placements, settings = _settle_splits(graph, strategy)
+        stages = _laid_out(graph, strategy, costs, send_s_per_byte, placements, settings)
+        return _placed(graph, stages, placements, settings)
+    settings = [tree] * len(graph.ops)
+
+    def laid_out() -> tuple[Placements, list[int]]:
+        placements: Placements = [{} for _ in graph.ops]
+        return placements, _laid_out(graph, strategy, costs, send_s_per_byte, placements, settings)
+
+    # What a strategy shards and computes again changes nothing here.
+    mesh = tuple(strategy.mesh.items())
+    key = (mesh, strategy.virtual, strategy.sequence_parallel, send_s_per_byte, id(costs))
+    placements, stages = remembered(costs).alike.once(graph, key, laid_out)
+    return _placed(graph, stages, placements, settings)
+
+
+def _laid_out(
+    graph: OpGraph,
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float,
+    placements: Placements,
+    settings: list[Node],
+) -> list[int]:
+    """Infer what the settings leave open of the placements; gives the stage of each op."""
     used = _axes_of_tree(strategy.tree)
     for axis, size in strategy.mesh.items():
         if axis == "pipeline" or size == 1:
             continue
         if axis in used:
-            _follow(graph, placements, axis)
-        elif axis in ("data", "replica"):
-            _split_batch(graph, placements, axis)
+            follow(graph, placements, axis)
+        elif axis == "expert":
+            split_experts(graph, placements, axis, size)
+        elif axis in REPLICAS:
+            split_batch(graph, placements, axis)
         elif axis == "tensor":
-            _split_products(graph, placements, axis, size)
+            split_products(graph, placements, axis, size)
             if strategy.sequence_parallel:
-                _split_sequence(graph, placements, axis, size)
+                split_sequence(graph, placements, axis, size)
         else:
             raise JoulecastError(f"strategy: mesh.{axis}: no node of the tree splits along it")
     for axis, size in strategy.mesh.items():
@@ -370,4 +276,4 @@ def place(
     placed = _placed(graph, stages, placements, settings)
     _check_parts(graph, placed, strategy.mesh)
     _check_stages(graph, placed, strategy.stages)
-    return placed
+    return stages

@@ -12,9 +12,18 @@ from functools import cached_property
 
 from joulecast.graphs.costs import part_of
 from joulecast.graphs.opgraph import Access, DimKind, OpGraph
-from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
-from joulecast.simulator.phase import Key, Message, Phase, Step, WeightGradient, gather_weights
+from joulecast.simulator.mesh_axes import joined, shards_state, size_along
+from joulecast.simulator.phase import (
+    Key,
+    Message,
+    Phase,
+    Sharding,
+    Step,
+    WeightGradient,
+    gather_weights,
+)
 from joulecast.simulator.placement import PlacedOp
+from joulecast.simulator.run_again import run_again
 from joulecast.simulator.tensor_layout import (
     Layout,
     conversion,
@@ -40,18 +49,18 @@ class StageProgram:
         self.items = builder.items[stage]
 
     @cached_property
-    def weights(self) -> dict[str, tuple[float, int]]:
-        """Bytes that a device computes with of each weight, and its level of ZeRO."""
+    def weights(self) -> dict[str, Sharding]:
+        """What a device computes with of each weight, and how its state is sharded."""
         return {
-            access.tensor: (self._builder.part_bytes(access, item), item.zero)
+            access.tensor: self._builder.sharding(access, item)
             for item in reversed(self.items)
             for access in item.op.reads
             if self._builder.graph.tensors[access.tensor].role == "parameter"
         }
 
     @cached_property
-    def gathered(self) -> dict[str, dict[str, float]]:
-        """Bytes of each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
+    def gathered(self) -> dict[str, dict[str, Sharding]]:
+        """Each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
         return self._builder.gathered(self.items, 3)
 
     @cached_property
@@ -102,28 +111,20 @@ class ForwardProgram(StageProgram):
         return Phase(), []
 
 
-def run_again(graph: OpGraph, unit: list[PlacedOp]) -> list[PlacedOp]:
-    """The ops of a block that recomputation runs: those up to the last tensor that a backward needs.
-
-    What follows it gives nothing that is kept, and torch's checkpoints stop there ("early stop").
-    """
-    made = {a.tensor: place for place, item in enumerate(unit) for a in item.op.writes}
-    last = -1
-    for place, item in enumerate(unit):
-        if extra_kept(graph, item.op) is not None:
-            last = place
-        needed = (made[a.tensor] for a in kept_for_backward(graph, item.op) if a.tensor in made)
-        last = max(last, *needed, -1)
-    return unit[: last + 1]
-
-
 class ProgramBuilder:
     """Builds the programs of all stages of a placed graph."""
 
     def __init__(
-        self, graph: OpGraph, placed: list[PlacedOp], mesh: Mesh, shards_kept: bool = False
+        self,
+        graph: OpGraph,
+        placed: list[PlacedOp],
+        mesh: Mesh,
+        shards_kept: bool = False,
+        gradient_share: float = 1.0,
     ) -> None:
         self.graph = graph
+        self.gradient_share = gradient_share
+        """Bytes of a gradient over those of its weight."""
         self.shards_kept = shards_kept
         """Whether of what is gathered for a product only the shard is kept for backward (Megatron)."""
         self.placed = placed
@@ -132,23 +133,28 @@ class ProgramBuilder:
         self.items: dict[int, list[PlacedOp]] = defaultdict(list)
         for item in placed:
             self.items[item.stage].append(item)
-        self.readers: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
-        self.written: dict[str, tuple[PlacedOp, Layout]] = {}
-        for item in placed:
-            for access in item.op.reads:
-                self.readers[access.tensor].append((item, access))
-            for access in item.op.writes:
-                layout = written_layout(item.op, access, item.placement, self.mesh)
-                self.written[access.tensor] = (item, layout)
-        self.trained = self._trained()
+        self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
+        """Axes along which ZeRO can shard."""
+        self._shardings: dict[tuple[str, str], Sharding] = {}
 
-    def _trained(self) -> set[str]:
-        """Tensors that have a gradient: parameters, and what depends on them."""
-        found = {tensor.name for tensor in self.graph.parameters}
+    # What only phases ask for, and memory does not.
+    @cached_property
+    def readers(self) -> dict[str, list[tuple[PlacedOp, Access]]]:
+        """The ops that read each tensor."""
+        found: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
         for item in self.placed:
-            if any(access.tensor in found for access in item.op.reads):
-                found |= {access.tensor for access in item.op.writes}
+            for access in item.op.reads:
+                found[access.tensor].append((item, access))
         return found
+
+    @cached_property
+    def written(self) -> dict[str, tuple[PlacedOp, Layout]]:
+        """The op that writes each tensor, and the layout that it leaves it in."""
+        return {
+            access.tensor: (item, written_layout(item.op, access, item.placement, self.mesh))
+            for item in self.placed
+            for access in item.op.writes
+        }
 
     def _convert(
         self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
@@ -213,7 +219,7 @@ class ProgramBuilder:
             if item.recompute and item.recompute not in again:
                 again.add(item.recompute)
                 self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
-            if not any(access.tensor in self.trained for access in item.op.reads):
+            if not any(access.tensor in self.graph.trained for access in item.op.reads):
                 continue
             step = Step(item, "backward", needs=gathered)
             gathered = self._gather_again(phase, item)
@@ -306,13 +312,14 @@ class ProgramBuilder:
                 for a, place in layout
                 if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
             )
-            if item.zero:
-                # Scattered first, so that a shard is all that travels along the other axes.
-                axes = tuple(sorted(axes, key=lambda axis: axis != "data"))
-            size = self.part_bytes(access, item)
+            # Shards are scattered first, so that they are all that travels along the other axes.
+            axes = joined(axes)
+            sharding = self.sharding(access, item)
             # A weight that several ops share is ready after the last of them.
             gradients.pop(tensor.name, None)
-            gradients[tensor.name] = WeightGradient(tensor, size, axes, step, item.zero, item.unit)
+            gradients[tensor.name] = WeightGradient(
+                tensor, axes, step, item.unit, sharding, self.gradient_share
+            )
 
     @staticmethod
     def _sums_over(item: PlacedOp, axis: str) -> bool:
@@ -327,7 +334,7 @@ class ProgramBuilder:
     ) -> None:
         """Send gradients of what earlier stages wrote, once the last reader here has added its own."""
         for access in item.op.reads:
-            if access.tensor not in self.written or access.tensor not in self.trained:
+            if access.tensor not in self.written or access.tensor not in self.graph.trained:
                 continue
             producer, written = self.written[access.tensor]
             readers = [r.op.name for r, _ in self.readers[access.tensor] if r.stage == stage]
@@ -359,14 +366,25 @@ class ProgramBuilder:
                 messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
         return messages
 
-    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, float]]:
-        """Bytes of each block's weights that are kept in shards at a level of ZeRO, by weight."""
-        weights: dict[str, dict[str, float]] = {}
-        if self.mesh.get("data", 1) == 1:
-            return weights
+    def sharding(self, access: Access, item: PlacedOp) -> Sharding:
+        """How the state of a weight is divided over the replicas that hold copies of it."""
+        key = item.op.name, access.tensor
+        if key not in self._shardings:
+            split = {dim for dim in access.axes if dim is not None}
+            copies = [a for a in self.sharded if item.placement.get(a) not in split]
+            axis = "+".join(copies)
+            shards = size_along(self.mesh, axis)
+            weight = Sharding(self.part_bytes(access, item), item.zero, axis, shards)
+            self._shardings[key] = weight
+        return self._shardings[key]
+
+    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:
+        """Each block's weights that are kept in shards at a level of ZeRO, by name."""
+        weights: dict[str, dict[str, Sharding]] = {}
         for item in items:
             for access in item.op.reads if item.zero == zero else ():
                 if self.graph.tensors[access.tensor].role == "parameter":
-                    of_unit = weights.setdefault(item.unit, {})
-                    of_unit[access.tensor] = self.part_bytes(access, item)
+                    weight = self.sharding(access, item)
+                    if weight.axis:
+                        weights.setdefault(item.unit, {})[access.tensor] = weight
         return weights

@@ -165,12 +165,12 @@ def _kinds(
             for axis in gradient.axes:
                 kinds.add((reduction(gradient.zero, axis), axis))
             if gradient.gathered_after_update:
-                kinds.add(("all_gather", "data"))
+                kinds.add(("all_gather", gradient.sharding.axis))
     return kinds, cuts
 
 
 @contextmanager
-def _no_cycles() -> Iterator[None]:
+def no_cycles() -> Iterator[None]:
     """Look for no cycles among objects: those of a step have none, and the looking takes long."""
     enabled = gc.isenabled()
     gc.disable()
@@ -203,10 +203,12 @@ def placed_programs(
     costs: Costs,
     send_s_per_byte: float = 0.0,
     kind: type[StageProgram] = StageProgram,
+    gradient_share: float = 1.0,
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    builder = ProgramBuilder(graph, placed, strategy.mesh, strategy.sequence_parallel)
+    split = strategy.sequence_parallel
+    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
@@ -227,7 +229,13 @@ class Prepared:
         """Memory of each stage's devices."""
         places = strategy.pipeline
         return [
-            memory_of(self.graph, strategy, self.programs[place::places], self.training)
+            memory_of(
+                self.graph,
+                strategy,
+                self.programs[place::places],
+                self.training,
+                remembered(self.costs).alike,
+            )
             for place in range(places)
         ]
 
@@ -254,7 +262,8 @@ def prepare(
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram
-    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind)
+    share = training.gradient_share
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share)
     if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
         check_heads(placed, strategy.mesh["tensor"])
     return Prepared(at_batch, placed, programs, topology, costs, training)
@@ -289,16 +298,15 @@ def simulate(
     return run_prepared(ready, graph, platform, strategy, assumed)
 
 
-def run_prepared(
-    ready: Prepared, graph: OpGraph, platform: Platform, strategy: Strategy, assumed: Assumptions
-) -> Simulation:
-    """Simulate what :func:`prepare` has made of a strategy."""
-    at_batch, placed, programs, topology = ready.graph, ready.placed, ready.programs, ready.topology
-    cluster = platform.require_cluster()
+def compiler_of(
+    ready: Prepared, platform: Platform, strategy: Strategy, assumed: Assumptions
+) -> Compiler:
+    """What compiles the activities of a step: its devices, folded, and the flows between them."""
+    cluster, topology = platform.require_cluster(), ready.topology
     numbers = np.arange(strategy.devices, dtype=np.int64)
     fleet = build_fleet(
         strategy,
-        placed,
+        ready.placed,
         topology.node_of(numbers),
         topology.widths,
         assumed.stragglers,
@@ -306,29 +314,41 @@ def run_prepared(
         assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
         by_place=cluster.collective_algorithm != "ring",
     )
-    kinds, cuts = _kinds(programs, strategy.pipeline)
-    transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)
-    proteus = assumed.mode == "proteus"
-    compiler = Compiler(
-        at_batch,
+    kinds, cuts = _kinds(ready.programs, strategy.pipeline)
+    return Compiler(
+        ready.graph,
         strategy,
-        programs,
+        ready.programs,
         fleet,
-        transfers,
+        Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing),
         ready.costs,
-        fuse=not proteus,
+        fuse=assumed.mode != "proteus",
         training=ready.training,
         blocking=assumed.single_queue,
     )
+
+
+def run_prepared(
+    ready: Prepared,
+    graph: OpGraph,
+    platform: Platform,
+    strategy: Strategy,
+    assumed: Assumptions,
+    compiler: Compiler | None = None,
+) -> Simulation:
+    """Simulate what :func:`prepare` has made of a strategy, and :func:`compiler_of` if that is given."""
+    compiler = compiler or compiler_of(ready, platform, strategy, assumed)
+    fleet, capacity = compiler.fleet, compiler.transfers.capacity
+    proteus = assumed.mode == "proteus"
     gamma = assumed.overlap_slowdown
-    gamma = cluster.overlap_slowdown or 0.0 if gamma is None else gamma
+    gamma = platform.require_cluster().overlap_slowdown or 0.0 if gamma is None else gamma
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
     def timed(micro_batches: int) -> Timeline:
-        network = SharedNetwork(transfers.capacity, assumed.sharing and not proteus)
+        network = SharedNetwork(capacity, assumed.sharing and not proteus)
         return execute(compiler.compile(micro_batches), network, slowdown)
 
-    with _no_cycles():
+    with no_cycles():
         timeline, repeats = timed_step(compiler, timed, assumed.folded)
         activities = compiler.activities
         by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
@@ -336,7 +356,7 @@ def run_prepared(
         graph=graph,
         strategy=strategy,
         platform=platform,
-        batch=at_batch.batch * strategy.micro_batches,
+        batch=ready.graph.batch * strategy.micro_batches,
         step_s=timeline.duration_s + repeats.left_out_s,
         breakdown=mean_breakdown(by_class, fleet.classes.size),
         memory=ready.memory(strategy),
@@ -348,5 +368,5 @@ def run_prepared(
         by_class=by_class,
         training=ready.training,
         optimizer_s=_optimizer_s(activities, fleet),
-        capacity=transfers.capacity,
+        capacity=capacity,
     )

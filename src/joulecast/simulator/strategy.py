@@ -10,6 +10,7 @@ follows the tensors that it reads (Duan et al. 2024, section 4; placements by me
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
-from joulecast.graphs.schedules import Turn, interleaved_order, work_order, zero_bubble_order
+from joulecast.simulator.mesh_axes import REPLICAS
 
 DDP_FIRST_BUCKET = 1 << 20
 DDP_BUCKET = 25 << 20
@@ -105,7 +106,7 @@ class Strategy(BaseModel):
     @property
     def replicas(self) -> int:
         """Parts of the batch."""
-        return self.mesh.get("data", 1) * self.mesh.get("replica", 1)
+        return math.prod(self.mesh.get(axis, 1) for axis in REPLICAS)
 
     def under_way(self, stage: int) -> int:
         """Micro-batches whose forward a stage may have done without their backward."""
@@ -174,22 +175,8 @@ def gradient_passes(strategy: Strategy) -> float:
     """
     zero, count = strategy.tree.zero or 0, strategy.micro_batches
     added = 3 * (count - 1) / count if zero < 2 else 0.0
-    copied = (
-        4 / count if zero == 0 and strategy.overlap and strategy.mesh.get("data", 1) > 1 else 0.0
-    )
+    copied = 4 / count if zero == 0 and strategy.overlap and strategy.replicas > 1 else 0.0
     return added + copied
-
-
-def phases(strategy: Strategy, device: int) -> list[Turn]:
-    """Order of the work of a pipeline's device in a step."""
-    if strategy.schedule == "interleaved":
-        return interleaved_order(
-            strategy.pipeline, device, strategy.micro_batches, strategy.virtual
-        )
-    if strategy.schedule == "zb-h1":
-        return zero_bubble_order(strategy.pipeline, device, strategy.micro_batches)
-    most = None if strategy.schedule == "gpipe" else strategy.under_way(device)
-    return [Turn(phase, batch) for phase, batch in work_order(strategy.micro_batches, most)]
 
 
 def _schedule(text: str, value: str) -> str | list[int]:
@@ -206,6 +193,8 @@ def _schedule(text: str, value: str) -> str | list[int]:
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
 _RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
+_GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
+"""Axes of groups of replicas, and of the replicas in a group."""
 
 
 def _number(text: str, key: str, value: str) -> float:
@@ -231,9 +220,10 @@ def parse_strategy(text: str) -> Strategy:
     Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved,
     zb-h1, or how many micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device,
     for interleaved; ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state
-    is sharded over so many neighbouring replicas, and those groups hold copies), ``scatter`` (each or once),
-    ``bucket`` (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence
-    parallelism) and ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
+    is sharded over so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism:
+    so many neighbouring replicas share the experts of a mixture), ``scatter`` (each or once), ``bucket``
+    (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence parallelism) and
+    ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
 
     Raises:
         JoulecastError: an unknown word, or a number that is none.
@@ -243,13 +233,13 @@ def parse_strategy(text: str) -> Strategy:
     sizes = {"pp": 1, "dp": 1, "tp": 1}
     rest: dict[str, object] = {}
     root: dict[str, object] = {}
-    shard: int | None = None
+    groups: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = word.partition("=")
         if key in sizes:
             sizes[key] = _size(text, key, value)
-        elif key == "shard":
-            shard = _size(text, key, value)
+        elif key in _GROUPS:
+            groups[key] = _size(text, key, value)
         elif key in _NUMBERS:
             rest[_NUMBERS[key]] = _whole(text, key, value)
         elif key == "interleaved":
@@ -268,13 +258,13 @@ def parse_strategy(text: str) -> Strategy:
             rest |= {"overlap": False} if word == "no-overlap" else {"sequence_parallel": True}
         else:
             raise JoulecastError(
-                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, micro=, schedule=, "
+                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, ep=, micro=, schedule=, "
                 "virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
                 "no-overlap; or the path of a YAML file)"
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
-    mesh = _mesh(text, sizes, shard, root)
+    mesh = _mesh(text, sizes, groups, root)
     return _validated({"mesh": mesh, "tree": root, **rest}, f"strategy `{text}`")
 
 
@@ -289,25 +279,36 @@ def _size(text: str, key: str, value: str) -> int:
 
 
 def _mesh(
-    text: str, sizes: dict[str, int], shard: int | None, root: dict[str, object]
+    text: str, sizes: dict[str, int], groups: dict[str, int], root: dict[str, object]
 ) -> dict[str, int]:
-    if shard is None:
-        return {_AXES[key]: size for key, size in sizes.items()}
-    if sizes["dp"] % shard:
+    """The mesh, with replicas in groups of neighbours that share shards or experts."""
+    for key, size in groups.items():
+        if sizes["dp"] % size:
+            raise JoulecastError(
+                f"strategy `{text}`: {key}={size} does not divide the dp={sizes['dp']} replicas"
+            )
+    if "shard" in groups and not root.get("zero"):
         raise JoulecastError(
-            f"strategy `{text}`: shard={shard} does not divide the dp={sizes['dp']} replicas"
+            f"strategy `{text}`: shard={groups['shard']} is for sharded training state; add zero=1, 2 or 3"
         )
-    if not root.get("zero"):
+    if len(groups) > 1:
         raise JoulecastError(
-            f"strategy `{text}`: shard={shard} is for sharded training state; add zero=1, 2 or 3"
+            f"strategy `{text}`: ep={groups['ep']} and shard={groups['shard']} cannot be combined; leave one "
+            "out"
         )
-    # Neighbours shard, and groups of them are copies.
-    return {
-        "pipeline": sizes["pp"],
-        "replica": sizes["dp"] // shard,
-        "data": shard,
-        "tensor": sizes["tp"],
-    }
+    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"], "tensor": sizes["tp"]}
+    for key, size in groups.items():
+        mesh = divided_replicas(mesh, key, size)
+    return mesh
+
+
+def divided_replicas(mesh: Mapping[str, int], key: str, size: int) -> dict[str, int]:
+    """A mesh with its replicas in groups of so many neighbours: ``shard`` or ``ep``."""
+    outer, inner = _GROUPS[key]
+    found: dict[str, int] = {}
+    for axis, count in mesh.items():
+        found |= {outer: count // size, inner: size} if axis == "data" else {axis: count}
+    return found
 
 
 def _validated(content: object, origin: str) -> Strategy:
@@ -329,15 +330,15 @@ def read_strategy(path: Path) -> Strategy:
 
 def _words_of_mesh(strategy: Strategy) -> list[str]:
     short = {axis: key for key, axis in _AXES.items()}
-    hybrid = "replica" in strategy.mesh and "data" in strategy.mesh
+    groups = {key: axes for key, axes in _GROUPS.items() if set(axes) <= set(strategy.mesh)}
+    inside = {axis for axes in groups.values() for axis in axes}
     words = []
     for axis, size in strategy.mesh.items():
-        if hybrid and axis in ("replica", "data"):
+        if groups and axis in inside:
             size = strategy.replicas if axis == "data" else 1
         if size > 1:
             words.append(f"{short.get(axis, axis)}={size}")
-    if hybrid:
-        words.append(f"shard={strategy.mesh['data']}")
+    words += [f"{key}={strategy.mesh[inner]}" for key, (_, inner) in groups.items()]
     return words or ["dp=1"]
 
 

@@ -1,12 +1,14 @@
 """Ranking parallel strategies: every way to divide devices, batch and training state that fits in memory.
 
 Strategies that differ only in what fits are not all timed: recomputation and gradients that add up over
-micro-batches cost time for memory, so that they are tried where the same strategy without them does not fit;
-ZeRO-2 sends what ZeRO-1 sends and keeps no more, so that it takes its place.
+micro-batches cost time for memory, so that they are tried where the same strategy without them does not fit.
+Where only the best are asked for, strategies are simulated in the order of the least time that they can take
+(:mod:`joulecast.simulator.least_time`), until what is left cannot be among them.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of
@@ -14,90 +16,97 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.quantities import steady
 from joulecast.simulator.alike import remembered
-from joulecast.simulator.cutting import unit_of
-from joulecast.simulator.memory import exceeds, memory_verdict
+from joulecast.simulator.compiler import Compiler
+from joulecast.simulator.least_time import Least, least_time
+from joulecast.simulator.memory import (
+    exceeds,
+    least_state_bytes,
+    memory_verdict,
+    state_verdict,
+)
 from joulecast.simulator.simulate import (
     Assumptions,
     Prepared,
     Simulation,
+    compiler_of,
+    no_cycles,
     prepare,
     run_prepared,
 )
-from joulecast.simulator.strategy import Node, Strategy, text_of
+from joulecast.simulator.strategy import Strategy, text_of
+from joulecast.simulator.strategy_space import (
+    Candidate,
+    Recompute,
+    candidates,
+    recomputations,
+    recomputing,
+)
 
-_ZERO_LEVELS = (0, 2, 3)
+Value = Callable[[float, float], float]
+"""What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
+either."""
+_ROUNDING = 1e-7
+"""Share of a time by which its least may be above it."""
+
+
+def _seconds(step_s: float, computing_s: float) -> float:
+    """The time of a step."""
+    return step_s
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Simulated strategies, the fastest first, and what was left out and why.
+    """Simulated strategies, the best first, and what was left out and why.
 
     Simulations have no timeline; :func:`joulecast.simulator.simulate.simulate` gives one with it.
     """
 
     feasible: list[Simulation]
+    beaten: dict[str, float]
+    """Strategies that fit and are no better than those, and the seconds that their step takes at least."""
     out_of_memory: dict[str, str]
     """Strategies that do not fit, and what does not; they are not timed."""
     impossible: dict[str, str]
     """Strategies that cannot be run at all, and why."""
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+@dataclass(frozen=True)
+class _Fitting:
+    """A strategy that fits in memory."""
+
+    strategy: Strategy
+    place: int
+    """In the order in which strategies are tried."""
+    least: Least
+    ready: Prepared
+    compiler: Compiler
 
 
-def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]]:
-    """Ways to divide devices; a tensor-parallel group stays within a node, as its messages are in line."""
-    for tensor in _divisors(devices):
-        if tensor > 1 and (tensor > per_node or per_node % tensor):
-            continue
-        for stages in _divisors(devices // tensor):
-            if stages <= blocks:
-                yield {"pipeline": stages, "data": devices // tensor // stages, "tensor": tensor}
-
-
-def _micro_batches(stages: int, batch: int) -> list[int]:
-    """Numbers of micro-batches to try, the fewest that fit in memory are taken.
-
-    With a pipeline four a stage, or as near below as the batch divides: more of them leave a shorter bubble,
-    and at four a stage it is a fifth of the step. Without one, micro-batches only save memory.
-    """
-    divisors = _divisors(batch)
-    return [max(d for d in divisors if d <= 4 * stages)] if stages > 1 else divisors
-
-
-def candidates(
-    graph: OpGraph, platform: Platform, devices: int, global_batch: int
-) -> Iterator[tuple[list[Strategy], int]]:
-    """Strategies without recomputation, by numbers of micro-batches; and the batch of a replica of each."""
-    blocks = len({unit_of(op.module) for op in graph.ops})
-    per_node = platform.require_cluster().devices_per_node
-    for mesh in _meshes(devices, blocks, per_node):
-        batch, rest = divmod(global_batch, mesh["data"])
-        if rest or not batch:
-            continue
-        counts = _micro_batches(mesh["pipeline"], batch)
-        for zero in _ZERO_LEVELS if mesh["data"] > 1 else (0,):
-            node = Node(zero=zero)
-            yield [Strategy(mesh=mesh, micro_batches=n, tree=node) for n in counts], batch
-
-
+@dataclass
 class _Search:
     """What a search has found so far."""
 
-    def __init__(
-        self, graph: OpGraph, platform: Platform, costs: Costs, assumed: Assumptions
-    ) -> None:
-        self.graph, self.platform, self.costs, self.assumed = graph, platform, costs, assumed
-        self.fits: list[Simulation] = []
-        self.too_large: dict[str, str] = {}
-        self.impossible: dict[str, str] = {}
+    graph: OpGraph
+    platform: Platform
+    costs: Costs
+    assumed: Assumptions
+    top: int | None
+    value: Value
+    fits: list[_Fitting] = field(default_factory=list)
+    too_large: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _recomputations(self) -> list[Recompute]:
+        return recomputations(self.graph)
+
+    def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
+        training = self.assumed.training
+        return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
     def fewest(self, tried: list[Strategy], batch: int) -> tuple[Strategy, Prepared] | None:
         """The strategy with the fewest micro-batches that fits; more of them never need more memory."""
-        smallest = prepare(
-            self.graph, self.platform, tried[-1], batch, self.costs, self.assumed.training
-        )
+        smallest = self._prepared(tried[-1], batch)
         memory = smallest.memory(tried[-1])
         if exceeds(memory, self.platform):
             self.too_large[text_of(tried[-1])] = memory_verdict(memory, self.platform)
@@ -106,26 +115,31 @@ class _Search:
         while below:
             # The fewest first, as one micro-batch is most often enough; then by halves.
             place = 0 if len(below) == len(tried) - 1 else (len(below) - 1) // 2
-            ready = prepare(
-                self.graph, self.platform, below[place], batch, self.costs, self.assumed.training
-            )
+            ready = self._prepared(below[place], batch)
             if exceeds(ready.memory(below[place]), self.platform):
                 below = below[place + 1 :]
             else:
                 found, below = (below[place], ready), below[:place]
         return found
 
-    def try_all(self, strategies: list[Strategy], batch: int) -> None:
-        """Simulate the one that fits with the fewest micro-batches.
+    def look_at(self, candidate: Candidate) -> None:
+        """Note the strategy that fits with the fewest micro-batches.
 
-        Where that takes several for want of memory, or none fits, the same with recomputation is tried too.
+        Where that takes several for want of memory, or none fits, the same with recomputation is looked at
+        too.
         """
-        for recompute in (False, True):
-            tried = [_recomputing(strategy) if recompute else strategy for strategy in strategies]
+        strategies = list(candidate.by_micro_batches)
+        least = least_state_bytes(self.graph, strategies[-1], self.assumed.training)
+        verdict = state_verdict(least, self.platform)
+        if verdict is not None:
+            self.too_large[text_of(strategies[-1])] = verdict
+            return
+        for recompute in self._recomputations:
+            tried = [recomputing(strategy, recompute) for strategy in strategies]
             try:
-                found = self.fewest(tried, batch)
+                found = self.fewest(tried, candidate.batch)
                 if found is not None:
-                    self._simulate(*found)
+                    self._note(*found)
             except JoulecastError as error:
                 self.impossible[text_of(tried[-1])] = str(error)
                 return
@@ -135,14 +149,47 @@ class _Search:
                     return
                 strategies = fewer
 
-    def _simulate(self, strategy: Strategy, ready: Prepared) -> None:
-        done = run_prepared(ready, self.graph, self.platform, strategy, self.assumed)
-        self.fits.append(done.without_timeline())
+    def _note(self, strategy: Strategy, ready: Prepared) -> None:
+        compiler = compiler_of(ready, self.platform, strategy, self.assumed)
+        least = Least(0.0, 0.0) if self.top is None else least_time(compiler)
+        self.fits.append(_Fitting(strategy, len(self.fits), least, ready, compiler))
 
+    def _simulated(self, each: _Fitting) -> Simulation:
+        done = run_prepared(
+            each.ready, self.graph, self.platform, each.strategy, self.assumed, each.compiler
+        )
+        each.compiler.forget()
+        return done.without_timeline()
 
-def _recomputing(strategy: Strategy) -> Strategy:
-    tree = strategy.tree.model_copy(update={"recompute": True})
-    return strategy.model_copy(update={"tree": tree})
+    def best(self) -> tuple[list[Simulation], dict[str, float]]:
+        """The best of what fits, and the least seconds of all others."""
+        top, value = self.top, self.value
+        done: dict[int, Simulation] = {}
+        beaten: dict[str, float] = {}
+        limit = float("inf")
+
+        def at_least(fitting: _Fitting) -> float:
+            return value(fitting.least.step_s, fitting.least.computing_s)
+
+        def of(simulation: Simulation) -> float:
+            return value(simulation.step_s, simulation.breakdown.computing_s)
+
+        in_order = (
+            self.fits if top is None else sorted(self.fits, key=lambda f: steady(at_least(f)))
+        )
+        for fitting in in_order:
+            if top is not None and at_least(fitting) > limit * (1 + _ROUNDING):
+                beaten[text_of(fitting.strategy)] = fitting.least.step_s
+                continue
+            done[fitting.place] = self._simulated(fitting)
+            if top is not None and len(done) >= top:
+                limit = sorted(map(of, done.values()))[top - 1]
+        # Equals stay in the order in which they were tried: the plainer first.
+        ranked = [done[place] for place in sorted(done)]
+        ranked.sort(key=lambda simulation: steady(of(simulation)))
+        for simulation in ranked[top:] if top is not None else ():
+            beaten[text_of(simulation.strategy)] = simulation.step_s
+        return ranked[:top], beaten
 
 
 def search(
@@ -152,8 +199,10 @@ def search(
     global_batch: int,
     costs: Costs | None = None,
     assumptions: Assumptions | None = None,
+    top: int | None = None,
+    value: Value = _seconds,
 ) -> Ranking:
-    """Simulate every candidate and rank those that fit by their step time.
+    """Rank the candidates that fit in memory, by their step time or another value.
 
     Args:
         graph: the network.
@@ -162,19 +211,21 @@ def search(
         global_batch: samples of a step over all devices.
         costs: seconds of ops; the platform's roofline by default.
         assumptions: as for :func:`joulecast.simulator.simulate.simulate`.
+        top: how many are wanted: those that cannot be among them are not simulated. ``None``: all.
+        value: what they are ranked by, the least first.
 
     Raises:
         JoulecastError: no strategy divides this batch over these devices.
     """
     known = remembered(costs or roofline_of(platform))
-    found = _Search(graph, platform, known, assumptions or Assumptions())
-    for strategies, batch in candidates(graph, platform, devices, global_batch):
-        found.try_all(strategies, batch)
+    found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
+    with no_cycles():
+        for candidate in candidates(graph, platform, devices, global_batch):
+            found.look_at(candidate)
+        ranked, beaten = found.best()
     if not found.fits and not found.too_large:
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(
             f"{graph.name}: no strategy divides a batch of {global_batch} over {devices} devices: {why}"
         )
-    # Equals stay in the order in which they were tried: the plainer first.
-    ranked = sorted(found.fits, key=lambda simulation: steady(simulation.step_s))
-    return Ranking(ranked, found.too_large, found.impossible)
+    return Ranking(ranked, beaten, found.too_large, found.impossible)

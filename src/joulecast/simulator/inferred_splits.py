@@ -1,0 +1,198 @@
+"""What a strategy does not say is inferred: the dim of each op that is split along an axis of the mesh.
+
+The batch along replicas; columns, then rows, of matrix products along ``tensor`` (Megatron), with what stands
+between them along the sequence; the experts of a mixture along ``expert``; and elsewhere an op keeps the
+shards of what it reads.
+"""
+
+from collections.abc import Mapping
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.opgraph import Dim, DimKind, Op, OpGraph
+
+Placements = list[dict[str, str]]
+"""For each op of a graph, the dim that is split along each axis."""
+
+
+def column_dims(graph: OpGraph, op: Op) -> list[Dim]:
+    """Dims whose parts need a part of the weights each and give a part of the output each; experts last."""
+    axes = _weight_axes(graph, op)
+    found = [d for d in op.dims if d.kind is DimKind.OTHER and d.name in axes]
+    return sorted(found, key=lambda dim: dim.name == "experts")
+
+
+def row_dims(graph: OpGraph, op: Op) -> list[Dim]:
+    """Dims whose parts need a part of the weights and of the input each, and give partial sums."""
+    return [d for d in op.dims if d.kind is DimKind.REDUCE and d.name in _weight_axes(graph, op)]
+
+
+def _weight_axes(graph: OpGraph, op: Op) -> set[str]:
+    return {
+        axis
+        for access in op.reads
+        if graph.tensors[access.tensor].role == "parameter"
+        for axis in access.axes
+        if axis is not None
+    }
+
+
+def split_batch(graph: OpGraph, placements: Placements, axis: str) -> None:
+    """Split the batch."""
+    for op, placement in zip(graph.ops, placements, strict=True):
+        for dim in op.dims:
+            if dim.kind is DimKind.BATCH:
+                placement[axis] = dim.name
+
+
+def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
+    """Whether a later matrix product takes what this op writes, with nothing but pointwise ops between."""
+    waiting = [access.tensor for access in op.writes]
+    seen = set(waiting)
+    while waiting:
+        for reader in graph.readers[waiting.pop()]:
+            if reader.kind in ("linear", "conv2d", "matmul", "attention", "cross_entropy"):
+                return True
+            if reader.kind in ("layer_norm", "softmax"):
+                continue
+            for access in reader.writes:
+                if access.tensor not in seen:
+                    seen.add(access.tensor)
+                    waiting.append(access.tensor)
+    return False
+
+
+def _followed_dim(op: Op, shards: Mapping[str, int], graph: OpGraph) -> str | None:
+    """The dim that an op must split to keep the shards of what it reads; none if it cannot."""
+    return _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)
+
+
+def _sharded_dim(op: Op, shards: Mapping[str, int], graph: OpGraph, *kinds: DimKind) -> str | None:
+    for access in op.reads:
+        place = shards.get(access.tensor)
+        if place is None or graph.tensors[access.tensor].role != "activation":
+            continue
+        name = access.axes[place]
+        if name is not None and op.dim(name).kind in kinds:
+            return name
+    return None
+
+
+def _written_shards(op: Op, dim: str | None) -> dict[str, int]:
+    """The axis along which each written tensor is sharded when the op splits ``dim``."""
+    return {a.tensor: a.axes.index(dim) for a in op.writes if dim is not None and dim in a.axes}
+
+
+def split_products(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
+    """Columns, then rows: the product after sharded columns sums over its rows (Megatron)."""
+    shards: dict[str, int] = {}
+    for op, placement in zip(graph.ops, placements, strict=True):
+        dim: str | None = None
+        if op.kind == "cross_entropy":
+            dim = _sharded_dim(op, shards, graph, DimKind.REDUCE)
+        elif op.kind == "embedding":
+            # The table is split by its rows; looking up elsewhere adds zero (Megatron).
+            dim = next((d.name for d in row_dims(graph, op) if d.size >= size), None)
+        elif op.kind in ("linear", "conv2d") and op.attributes.get("groups", 1) == 1:
+            rows = {d.name for d in row_dims(graph, op) if d.size >= size}
+            read = {
+                a.axes[shards[a.tensor]]
+                for a in op.reads
+                if a.tensor in shards and graph.tensors[a.tensor].role == "activation"
+            }
+            usable = [d.name for d in column_dims(graph, op) if d.size >= size]
+            if rows & read:
+                dim = next(iter(rows & read))
+            elif usable and _feeds_matmul(graph, op):
+                dim = usable[0]
+        else:
+            dim = _followed_dim(op, shards, graph)
+        if dim is not None and dim not in placement.values() and op.dim(dim).size >= size:
+            placement[axis] = dim
+            shards |= _written_shards(op, dim)
+
+
+_BETWEEN = ("layer_norm", "rms_norm", "dropout", "add")
+"""Kinds of ops between two products that tensor parallelism splits: each position by itself."""
+
+
+def _sequence_of(op: Op) -> Dim | None:
+    """The dim along which an op between two products can be split by position."""
+    dims = [d for d in op.dims if d.name == "sequence" and d.kind is DimKind.OTHER]
+    return dims[0] if dims and op.kind in _BETWEEN else None
+
+
+def has_sequence(graph: OpGraph) -> bool:
+    """Whether sequence parallelism has anything to split."""
+    return any(_sequence_of(op) for op in graph.ops)
+
+
+def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
+    """Split what is not split by tensor along the sequence, over the same devices.
+
+    Sums then end in shards, which are gathered before the next product: an all-reduce becomes a
+    reduce-scatter and an all-gather (Korthikanti et al. 2022, section 4).
+
+    Raises:
+        JoulecastError: the sequence does not divide.
+    """
+    found = False
+    for op, placement in zip(graph.ops, placements, strict=True):
+        sequence = _sequence_of(op)
+        if axis in placement or sequence is None:
+            continue
+        if sequence.size % size:
+            raise JoulecastError(
+                f"strategy: sp: tp={size} does not divide the sequence of {sequence.size} of op "
+                f"`{op.name}`"
+            )
+        placement[axis] = "sequence"
+        found = True
+    if not found:
+        raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
+
+
+def follow(graph: OpGraph, placements: Placements, axis: str) -> None:
+    """Let ops without a setting keep the shards of what they read."""
+    shards: dict[str, int] = {}
+    for op, placement in zip(graph.ops, placements, strict=True):
+        if axis not in placement:
+            dim = _followed_dim(op, shards, graph)
+            if dim is not None and dim not in placement.values():
+                placement[axis] = dim
+        shards |= _written_shards(op, placement.get(axis))
+
+
+def _experts_of(graph: OpGraph, op: Op) -> Dim | None:
+    """The experts of an op that has weights of each of them."""
+    if "experts" not in _weight_axes(graph, op):
+        return None
+    return next((d for d in op.dims if d.name == "experts" and d.kind is DimKind.OTHER), None)
+
+
+def split_experts(graph: OpGraph, placements: Placements, axis: str, size: int) -> None:
+    """Split the experts of a mixture, and the batch elsewhere: tokens go all to all in between.
+
+    Raises:
+        JoulecastError: there are no experts, or they do not divide.
+    """
+    split_batch(graph, placements, axis)
+    shards: dict[str, int] = {}
+    for op, placement in zip(graph.ops, placements, strict=True):
+        experts = _experts_of(graph, op)
+        if experts is not None and experts.size % size:
+            raise JoulecastError(
+                f"strategy: ep={size} does not divide the {experts.size} experts of op `{op.name}`"
+            )
+        # What is computed element by element between two products of the experts stays with them.
+        dim = experts.name if experts else _sharded_dim(op, shards, graph, DimKind.OTHER)
+        if dim is not None:
+            placement[axis] = dim
+            shards |= _written_shards(op, dim)
+    if not shards:
+        raise JoulecastError(f"strategy: ep={size}: {graph.name} has no experts to split")
+
+
+def experts_in(graph: OpGraph) -> int:
+    """Experts of the mixtures in a network; 0 if there are none."""
+    found = (_experts_of(graph, op) for op in graph.ops)
+    return max((dim.size for dim in found if dim is not None), default=0)

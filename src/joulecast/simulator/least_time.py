@@ -1,0 +1,253 @@
+"""The least time that a step can take: its longest path, if no two transfers shared a port.
+
+A device computes one thing at a time, a transfer is never faster than alone, and nothing starts before what
+it waits for is done. The longest path through a step at those rates is therefore never above its simulated
+time. What a device does in a turn depends on its state before (when its compute, and its streams of weights
+and gradients, are free) and on what arrives from other stages: each outcome is the latest of some of these,
+each with a delay. The delays are worked out once for turns alike, and a step of thousands of turns is
+followed in milliseconds where its simulation takes seconds.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from joulecast.simulator.compiler import Compiler, Work
+from joulecast.simulator.mesh_axes import size_along
+from joulecast.simulator.network import alone
+from joulecast.simulator.phase import Key, reduction
+from joulecast.simulator.segments import Bucket, Segment
+from joulecast.simulator.transfers import Flow
+
+Delays = dict[Hashable, float]
+"""Seconds behind what a turn starts from: a time is the latest of all of these, each with its delay."""
+_COMPUTE, _WEIGHTS, _GRADIENTS, _SENT = "compute", "weights", "gradient", "sent"
+_STATE = (_COMPUTE, _WEIGHTS, _GRADIENTS, _SENT)
+"""When a device's compute and its streams are free, and when the last of its gradients are summed."""
+
+
+def _latest(times: Iterable[Delays]) -> Delays:
+    found: Delays = {}
+    for time in times:
+        for start, delay in time.items():
+            if delay > found.get(start, -1.0):
+                found[start] = delay
+    return found
+
+
+def _later(time: Delays, seconds: float) -> Delays:
+    return {start: delay + seconds for start, delay in time.items()}
+
+
+@dataclass(frozen=True)
+class _Effect:
+    """What a turn does: the new state, and what it sends to other stages, as delays."""
+
+    computing_s: float
+    receives: list[Key]
+    state: dict[str, Delays]
+    sends: dict[Key, Delays]
+
+
+class _Turn:
+    """One turn while its delays are worked out: as :class:`joulecast.simulator.lane.Lane` runs it."""
+
+    def __init__(self, compiler: Compiler, number: int, work: Work) -> None:
+        self.transfers, self.mesh = compiler.transfers, compiler.fleet.mesh
+        self.number, self.work = number, work
+        self.pace = compiler.fleet.pace_of(number)
+        self.state: dict[str, Delays] = {name: {name: 0.0} for name in _STATE}
+        self.sent: dict[int, Delays] = {}
+        self.receives: list[Key] = []
+        self.sends: dict[Key, Delays] = {}
+
+    def effect(self) -> _Effect:
+        for number, message in enumerate(self.work.phase.messages):
+            if message.after == -1:
+                self._start(number)
+        for segment in self.work.segments:
+            self._compute(segment)
+            for number in segment.starts:
+                self._start(number)
+            for _, bucket in self.work.buckets:
+                if bucket.after in segment.steps:
+                    self._send_bucket(bucket)
+        for _, bucket in self.work.afterwards:
+            self._send_bucket(bucket)
+        changed = {name: time for name, time in self.state.items() if time != {name: 0.0}}
+        computing = self.pace * sum(segment.seconds for segment in self.work.segments)
+        return _Effect(computing, list(dict.fromkeys(self.receives)), changed, self.sends)
+
+    def _compute(self, segment: Segment) -> None:
+        before = [self.state[_COMPUTE], *(self.sent[number] for number in segment.needs)]
+        before += [{key: 0.0} for key in segment.receives]
+        self.receives += segment.receives
+        self.state[_COMPUTE] = _later(_latest(before), segment.seconds * self.pace)
+
+    def _start(self, number: int) -> None:
+        message = self.work.phase.messages[number]
+        after = [self.state[_COMPUTE], *(self.sent[earlier] for earlier in message.behind)]
+        if message.key is not None:
+            flow = self.transfers.send(self.number, message.key[3], message.key[4])
+            self.sent[number] = self._passed(flow, message.bytes, after)
+            self.sends[message.key] = self.sent[number]
+            return
+        flow = self.transfers.flow(message.kind, message.axis, self.number)
+        if message.weights:
+            after.append(self.state[_WEIGHTS])
+        self.sent[number] = self._passed(flow, message.bytes, after)
+        if message.weights:
+            self.state[_WEIGHTS] = self.sent[number]
+
+    def _passed(self, flow: Flow, size: float, after: list[Delays]) -> Delays:
+        return _later(_latest(after), least_seconds(flow, size, self.transfers.capacity))
+
+    def _send_bucket(self, bucket: Bucket) -> None:
+        """Sum a bucket, as :meth:`joulecast.simulator.lane.Lane.send_bucket` does."""
+        stream = _WEIGHTS if bucket.zero >= 2 else _GRADIENTS
+        done, size = self.state[_COMPUTE], bucket.bytes
+        for axis in bucket.axes:
+            kind = reduction(bucket.zero, axis)
+            flow = self.transfers.flow(kind, axis, self.number)
+            done = self._passed(flow, size, [done, self.state[stream]])
+            self.state[stream] = done
+            if kind == "reduce_scatter":
+                size /= size_along(self.mesh, axis)
+        self.state[_SENT] = _latest([self.state[_SENT], done])
+
+
+def least_seconds(flow: Flow, size: float, capacity: list[float]) -> float:
+    """Seconds of a transfer that has its ports for itself."""
+    activity = flow.activity("", size, False)
+    return activity.latency + activity.work / alone(flow.usage, capacity)
+
+
+_Sums = list[tuple[int, float]]
+"""A time as places of other times, each with its delay: it is the latest of them."""
+_Channel = dict[int, float]
+"""When a message from one class to another stage arrives, by its micro-batch."""
+
+
+class _Step:
+    """The messages under way between the classes of a step, and who waits for them."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.channels: dict[tuple[Key, int], _Channel] = {}
+        self.waiting: dict[int, list[_Class]] = {}
+        """Classes that wait for more to arrive on a channel, by its id."""
+        self.ready: deque[_Class] = deque()
+
+    def channel(self, key: Key, source: int) -> _Channel:
+        """What a class sends under a key."""
+        return self.channels.setdefault((key, source), {})
+
+    def run(self) -> "Least":
+        """Least seconds of the step."""
+        classes = [_Class(self, number) for number in range(self.compiler.fleet.classes.count)]
+        self.ready.extend(classes)
+        while self.ready:
+            self.ready.popleft().advance()
+        sizes = self.compiler.fleet.classes.size
+        computing = sum(c.computing_s * n for c, n in zip(classes, sizes.tolist(), strict=True))
+        return Least(max(each.end_s() for each in classes), computing / int(sizes.sum()))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """An effect by places in a class's list of times."""
+
+    computing_s: float
+    receives: list[tuple[_Channel, int]]
+    sends: list[tuple[_Channel, _Sums]]
+    state: list[tuple[int, _Sums]]
+
+
+class _Class:
+    """A class of devices on its way through the step."""
+
+    def __init__(self, step: _Step, number: int) -> None:
+        self.step, self.compiler, self.number = step, step.compiler, number
+        self.plans = self.compiler.plans_of(number)
+        device = self.compiler.device_of(number)
+        micro_batches = self.compiler.strategy.micro_batches
+        self.turns = self.compiler.turns(device, self.plans, micro_batches)
+        self.places: dict[Hashable, int] = {name: i for i, name in enumerate(_STATE)}
+        self.times = [0.0] * len(_STATE)
+        self.effects: dict[int, _Known] = {}
+        self.update_s = self.compiler.update_seconds(
+            self.plans, self.compiler.fleet.pace_of(number)
+        )
+        self.computing_s = self.update_s
+        self.upcoming = next(self.turns, None)
+
+    def advance(self) -> None:
+        """Do all turns whose input is there; then wait for that of the next."""
+        times, effects = self.times, self.effects
+        while self.upcoming is not None:
+            turn, work = self.upcoming
+            micro_batch = turn.micro_batch
+            effect = effects.get(id(work)) or self._learnt(work)
+            for channel, place in effect.receives:
+                if micro_batch not in channel:
+                    self.step.waiting.setdefault(id(channel), []).append(self)
+                    return
+                times[place] = channel[micro_batch]
+            for channel, sums in effect.sends:
+                channel[micro_batch] = max([times[place] + delay for place, delay in sums])
+                if id(channel) in self.step.waiting:
+                    self.step.ready.extend(self.step.waiting.pop(id(channel)))
+            new = [max([times[p] + delay for p, delay in sums]) for _, sums in effect.state]
+            for (place, _), time in zip(effect.state, new, strict=True):
+                times[place] = time
+            self.computing_s += effect.computing_s
+            self.upcoming = next(self.turns, None)
+
+    def _learnt(self, work: Work) -> _Known:
+        effect = _Turn(self.compiler, self.number, work).effect()
+        for key in effect.receives:
+            if key not in self.places:
+                self.places[key] = len(self.times)
+                self.times.append(0.0)
+        partner = self.compiler.transfers.partner
+        # Work is remembered by its plan, so that its id stays its own.
+        known = self.effects[id(work)] = _Known(
+            effect.computing_s,
+            [
+                (self.step.channel(key, partner(self.number, key[3])), self.places[key])
+                for key in effect.receives
+            ],
+            [
+                (self.step.channel(key, self.number), self._sums(time))
+                for key, time in effect.sends.items()
+            ],
+            [(self.places[name], self._sums(time)) for name, time in effect.state.items()],
+        )
+        return known
+
+    def _sums(self, time: Delays) -> _Sums:
+        return [(self.places[start], delay) for start, delay in time.items()]
+
+    def end_s(self) -> float:
+        """When it is done, with its gradients, the optimizer, and what is gathered behind it."""
+        done = max(self.times[self.places[name]] for name in (_COMPUTE, _SENT))
+        done += self.update_s
+        transfers = self.compiler.transfers
+        for message in self.compiler.gathered_after_update(self.plans):
+            flow = transfers.flow(message.kind, message.axis, self.number)
+            done += least_seconds(flow, message.bytes, transfers.capacity)
+        return done
+
+
+@dataclass(frozen=True)
+class Least:
+    """What a step takes at least: never above what its simulation gives."""
+
+    step_s: float
+    computing_s: float
+    """Seconds that a device computes, the mean over devices."""
+
+
+def least_time(compiler: Compiler) -> Least:
+    """Seconds that a step takes at least."""
+    return _Step(compiler).run()
