@@ -139,7 +139,8 @@ def corrected(
         if step.memory_bytes is not None
     ]
     cluster = platform.require_cluster()
-    known = {"reserved_bytes": max(0.0, median(extra))} if extra else {}
+    reserved = cluster.device.reserved_bytes
+    known = {"reserved_bytes": max(0.0, reserved + median(extra))} if extra else {}
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
     return platform.model_copy(update={"cluster": described}), Scaled(costs, factor, "calibrated")

@@ -31,6 +31,8 @@ class Memory:
     """At the peak."""
     at_op: str
     """The op at the peak."""
+    communication_bytes: float = 0.0
+    """Buffers of the communication library."""
 
     @property
     def state_bytes(self) -> float:
@@ -40,7 +42,7 @@ class Memory:
     @property
     def peak_bytes(self) -> float:
         """All of it."""
-        return self.state_bytes + self.activations_bytes
+        return self.state_bytes + self.activations_bytes + self.communication_bytes
 
 
 def _largest_part(op: Op, name: str, parts: float) -> float:
@@ -181,8 +183,9 @@ class _Stage:
                     gradients += held[access.tensor]
             total = now + gradients + sum(again.values())
             if item.op.kind == "cross_entropy":
-                # The gradient of the shares' logarithms, before that of the logits.
-                total += self.sizes[f"kept by {item.op.name}"]
+                # The gradient of the shares' logarithms, and that of the logits at their precision.
+                kept, logits = f"kept by {item.op.name}", item.op.reads[0].tensor
+                total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
             if total > peak:
                 peak, where = total, item.op.name
             for access in item.op.writes:
@@ -253,11 +256,21 @@ def _gradients_bytes(
     return sum(b / (data if zero >= 2 else 1) for b, zero in sizes) + _largest_block(programs)
 
 
+def _communicators(strategy: Strategy) -> int:
+    """Groups of devices that a device talks in: one for each axis, as data parallelism alone has one.
+
+    Megatron's code has two more: all devices, and those that hold one model, for overflows and norms.
+    """
+    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
+    return len(axes) + (2 if axes - {"data"} else 0)
+
+
 def memory_of(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
     training: Training = DEFAULT_TRAINING,
+    communicator_bytes: float = 0.0,
 ) -> Memory:
     """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
 
@@ -266,6 +279,7 @@ def memory_of(
         strategy: that it is run by.
         programs: of the stages on these devices; several, where the schedule is interleaved.
         training: precision and optimizer, and whether there is a backward.
+        communicator_bytes: of the communication library's buffers, for each group of devices.
     """
     peak, where = _activations(graph, strategy, programs, not training.inference)
     data = strategy.mesh.get("data", 1)
@@ -278,6 +292,7 @@ def memory_of(
         optimizer_bytes=sum(training.state_bytes(b) / (data if zero else 1) for b, zero in sizes),
         activations_bytes=peak,
         at_op=where,
+        communication_bytes=communicator_bytes * _communicators(strategy),
     )
 
 

@@ -222,12 +222,19 @@ class Prepared:
     costs: Costs
 
     training: Training = DEFAULT_TRAINING
+    communicator_bytes: float = 0.0
 
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""
         places = strategy.pipeline
         return [
-            memory_of(self.graph, strategy, self.programs[place::places], self.training)
+            memory_of(
+                self.graph,
+                strategy,
+                self.programs[place::places],
+                self.training,
+                self.communicator_bytes,
+            )
             for place in range(places)
         ]
 
@@ -257,7 +264,8 @@ def prepare(
     placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind)
     if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
         check_heads(placed, strategy.mesh["tensor"])
-    return Prepared(at_batch, placed, programs, topology, costs, training)
+    buffers = platform.require_cluster().communicator_bytes
+    return Prepared(at_batch, placed, programs, topology, costs, training, buffers)
 
 
 def simulate(
@@ -304,7 +312,7 @@ def run_prepared(
         assumed.stragglers,
         # A folded flow is several that share ports: without sharing each has to be one of its own.
         assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
-        by_place=cluster.collective_algorithm != "ring",
+        by_place=cluster.collective_algorithm not in ("ring", "nccl"),
     )
     kinds, cuts = _kinds(programs, strategy.pipeline)
     transfers = Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Cluster, Platform
+from joulecast.simulator.direct_links import Links, rate_share
 
 Ints = NDArray[np.int64]
 
@@ -46,6 +47,8 @@ class Topology:
     """Devices behind one port, by level."""
     bytes_per_s: tuple[float, ...]
     latency_s: tuple[float, ...]
+    pairs: Links = ()
+    """Lines between each two devices of a node, where no switch joins them."""
 
     @property
     def nodes(self) -> int:
@@ -55,6 +58,21 @@ class Topology:
     def node_of(self, devices: Ints) -> Ints:
         """The node of each device."""
         return devices // self.devices_per_node
+
+    def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
+        """Share of a device's lines that each group (a row) can use, where lines join devices directly."""
+        # Groups that stand alike in their nodes are looked at once.
+        first = groups[:, :1] // self.devices_per_node * self.devices_per_node
+        alike, where = np.unique(groups - first, axis=0, return_inverse=True)
+        shares = []
+        for row in alike.tolist():
+            nodes = {device // self.devices_per_node for device in row}
+            within = [
+                sorted(d % self.devices_per_node for d in row if d // self.devices_per_node == node)
+                for node in nodes
+            ]
+            shares.append(min(rate_share(self.pairs, tuple(places)) for places in within))
+        return np.array(shares)[where.reshape(-1)]
 
     def _offset(self, level: int) -> int:
         return sum(2 * -(-self.devices // width) for width in self.widths[:level])
@@ -125,8 +143,9 @@ def topology_of(platform: Platform, devices: int) -> Topology:
         raise JoulecastError(
             f"platform {platform.name}: cluster.links join {width} devices at most, {devices} are asked for"
         )
+    pairs = cluster.links[0].pairs if widths else ()
     return Topology(
-        devices, cluster.devices_per_node, tuple(widths), tuple(rates), tuple(latencies)
+        devices, cluster.devices_per_node, tuple(widths), tuple(rates), tuple(latencies), pairs
     )
 
 
