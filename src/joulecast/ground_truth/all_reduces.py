@@ -7,6 +7,7 @@ import pandas as pd
 
 from joulecast.files.columns import Column, read_csv
 from joulecast.platforms import Platform, find_platform
+from joulecast.simulator.collectives import Kind
 from joulecast.simulator.fleet import build_fleet
 from joulecast.simulator.network import alone
 from joulecast.simulator.strategy import parse_strategy
@@ -29,10 +30,10 @@ def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
     strategy = parse_strategy(f"dp={devices}")
     fleet = build_fleet(strategy, [], node_of, topology.widths, {}, folded=True)
     cluster = platform.require_cluster()
-    kinds = {("all_reduce", "data")}
-    transfers = Transfers(fleet, topology, cluster, kinds, set(), "default", sharing=True)  # type: ignore[arg-type]
+    kinds: set[tuple[Kind, str]] = {("all_reduce", "data")}
+    transfers = Transfers(fleet, topology, cluster, kinds, set(), "default", sharing=True)
     sent = transfers.flow("all_reduce", "data", 0).activity("all-reduce", size, gradient=False)
-    return sent.latency + sent.work / alone(sent.usage, transfers.capacity)
+    return sent.latency + sent.work / alone(sent.usage or {}, transfers.capacity)
 
 
 def judged_all_reduces(folder: Path) -> pd.DataFrame:

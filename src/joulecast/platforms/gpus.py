@@ -34,7 +34,9 @@ _HELD_SHARE = 0.85
 """Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
 settle at the power limit. An assumption; the steps of vTrain and llm-foundry say 0.75 to 1."""
 _PER_NODE = 8
-_NICS = {"nvlink": "8x400", "fabric": "8x200", "pcie": "1x100"}
+_LINKS = ("nvlink", "fabric", "pcie")
+_NICS = "1x100"
+"""Network cards of a node that is sold with none of its own: an assumption."""
 _OVERLAP_SLOWDOWN = 0.2
 """Gamma: NCCL runs on 16 to 24 of about 110 multiprocessors (its default channels); an assumption."""
 _CONTEXT_BYTES = 0.6e9
@@ -65,6 +67,8 @@ class Gpu(BaseModel):
     pcie: int | None = None
     nvlink: float | None = None
     fabric: float | None = None
+    nics: str = _NICS
+    """Network cards of a node with NVLink or fabric, as its maker sells it."""
     mesh: str | None = None
     """How NVLink joins the GPUs of a node of up to eight, if not by a switch."""
     per_node: int = _PER_NODE
@@ -181,9 +185,9 @@ def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
     if not count.isdigit() or not 1 <= int(count) <= 16:
         raise JoulecastError(f"platform `{text}`: gpus={count}: a node has 1 to 16")
     link = given.get("link", gpu.link)
-    if link not in _NICS:
+    if link not in _LINKS:
         raise JoulecastError(f"platform `{text}`: link={link}: nvlink, fabric or pcie")
-    nics = re.fullmatch(r"(\d{1,2})x(\d{1,4})", given.get("nics", _NICS[link]))
+    nics = re.fullmatch(r"(\d{1,2})x(\d{1,4})", given.get("nics", _NICS if link == "pcie" else gpu.nics))
     if nics is None or not int(nics[1]) or not int(nics[2]):
         raise JoulecastError(
             f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, as 4x200"

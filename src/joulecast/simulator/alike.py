@@ -4,7 +4,7 @@ What an op costs depends on its kind, dims, attributes and tensors, and not on i
 signature. A search asks for the cost of the same few signatures thousands of times.
 """
 
-from joulecast.graphs.costs import Cost, Costs, Direction, Parts
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, Source
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
@@ -55,6 +55,12 @@ class RememberedCosts:
         if passes not in self._passing:
             self._passing[passes] = RememberedCosts(with_gradient_passes(self.costs, passes))
         return self._passing[passes]
+
+    def scaled(self, factor: float, source: Source) -> "RememberedCosts":
+        """The costs that are ``factor`` times as long, remembered too."""
+        found = RememberedCosts(Scaled(self, factor, source))
+        found._numbers, found._of_graph = self._numbers, self._of_graph
+        return found
 
     def number(self, graph: OpGraph, op: Op) -> int:
         """A number that ops of the same signature share."""

@@ -20,10 +20,10 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.platforms import Platform
 from joulecast.simulator.activities import ActivityGraph, Slowdown, Timeline
-from joulecast.simulator.alike import remembered
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
+from joulecast.simulator.correction import costs_in_step
 from joulecast.simulator.executor import execute
 from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.interval import rests_on, step_interval
@@ -257,7 +257,13 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = remembered(costs or roofline_of(platform)).passing(gradient_passes(strategy))
+    costs = costs_in_step(
+        costs or roofline_of(platform),
+        gradient_passes(strategy),
+        at_batch,
+        strategy,
+        training.inference,
+    )
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram

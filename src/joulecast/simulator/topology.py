@@ -72,7 +72,8 @@ class Topology:
                 for node in nodes
             ]
             shares.append(min(rate_share(self.pairs, tuple(places)) for places in within))
-        return np.array(shares)[where.reshape(-1)]
+        found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
+        return found
 
     def _offset(self, level: int) -> int:
         return sum(2 * -(-self.devices // width) for width in self.widths[:level])
