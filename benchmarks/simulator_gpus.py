@@ -34,7 +34,7 @@ CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {
 }
 """GPUs that speak of a constant, and the values that are tried."""
 MMA_SYNC = {"h100-sxm": 0.63}
-"""Share of the matrix units' peak that the instructions of Ampere reach on Hopper (Luo et al. 2024, "Benchmarking
+"""Share of the matrix units' peak that Ampere's instructions reach on Hopper (Luo et al. 2024, "Benchmarking
 and Dissecting the Nvidia Hopper GPU Architecture"): those of the FlashAttention that llm-foundry ran."""
 
 
