@@ -182,7 +182,7 @@ def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "out_of_memory": bool(found.out_of_memory),
             }
         )
-    return with_measured_steps(pd.DataFrame(rows))
+    return with_measured_steps(pd.DataFrame(rows)).drop(columns="error")
 
 
 def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:

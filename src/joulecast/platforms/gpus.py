@@ -38,8 +38,8 @@ _LINKS = ("nvlink", "fabric", "pcie")
 _NICS = "1x100"
 """Network cards of a node that is sold with none of its own: an assumption."""
 _OVERLAP_SLOWDOWN = {"nvlink": 0.6, "fabric": 0.6, "pcie": 0.2}
-"""Gamma. With NVLink: where the errors of FSDP's steps (``llm_foundry.csv``) scatter least, 0.6 on H100 and 0.8
-on A100 alone. The others are assumptions: over PCIe NCCL runs on 4 multiprocessors, over NVLink on 24."""
+"""Gamma. With NVLink: where the errors of FSDP's steps (``llm_foundry.csv``) scatter least, 0.6 on H100 and
+0.8 on A100 alone. The others are assumptions: over PCIe NCCL runs on 4 multiprocessors, over NVLink on 24."""
 _CONTEXT_BYTES = 0.6e9
 """What a process takes for the driver's context and the kernels of its libraries: 0.5 to 1 GB."""
 _CHANNELS = {"nvlink": 24, "fabric": 24, "pcie": 4}

@@ -148,7 +148,7 @@ def _split_batch(graph: OpGraph, placements: list[dict[str, str]], axis: str) ->
 
 
 def _gives_words(graph: OpGraph, op: Op) -> bool:
-    """Whether an op is the product with a vocabulary before the loss: Megatron splits the words in any case."""
+    """Whether an op is the product with a vocabulary before the loss, which Megatron splits by words."""
     readers = [reader for access in op.writes for reader in graph.readers[access.tensor]]
     if op.kind != "linear" or all(reader.kind != "cross_entropy" for reader in readers):
         return False

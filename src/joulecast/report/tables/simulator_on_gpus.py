@@ -82,6 +82,18 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
     )
 
 
+def write_all_reduces_table(folder: Path, frame: pd.DataFrame) -> None:
+    """Write ``simulator_collectives``, of the rows of ``joulecast.ground_truth.all_reduces``."""
+    write_table(
+        folder / "simulator_collectives",
+        "The simulator's collectives on real GPUs",
+        [
+            "All-reduces of 1 MB to 1 GB in one node (vTrain), against the price from the GPU's name."
+        ],
+        frame,
+    )
+
+
 _FEWEST = 4
 """Configurations of one training that make a choice."""
 
