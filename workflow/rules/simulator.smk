@@ -167,7 +167,9 @@ rule simulator_report:
         judged=rules.judge_simulator.output.judged,
         on_gpus=rules.judge_on_gpus.output.judged if CONFIG.simulator.gpu_steps else [],
         collectives=(
-            rules.judge_on_gpus.output.collectives if CONFIG.simulator.gpu_steps else []
+            rules.judge_on_gpus.output.collectives
+            if CONFIG.simulator.gpu_steps
+            else []
         ),
         forecast=rules.scaling_forecast.output.forecast,
         published=PROTEUS.files,
