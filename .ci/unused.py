@@ -16,6 +16,7 @@ write_shipped
 
 # Python, torch, jinja and pydantic look these up by name.
 __getattr__
+__loader__
 call_function
 is_compile_supported
 device_type

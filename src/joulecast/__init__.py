@@ -1,6 +1,7 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
-Ten functions do what the commands do: :func:`measure` runs, :func:`read_records`; :func:`fit`,
+Eleven functions do what the commands do: :func:`measure` runs of a configuration, :func:`observe` a
+training of yours; :func:`read_records`; :func:`fit`,
 :func:`evaluate` and :func:`forecast` from them, :func:`advise` on a setting; :func:`simulate` and
 :func:`search` strategies; :func:`partition` a network; :func:`tune` a training that recurs. What they return
 is plain data, the same that the command of that name prints with ``--json``, unless they say otherwise.
@@ -14,6 +15,7 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 from typing import TYPE_CHECKING
 
 from joulecast.api.forecasts import advise, evaluate, fit, forecast, measure, read_records
+from joulecast.api.observing import observe
 from joulecast.api.plans import partition, search, simulate, tune
 from joulecast.errors import JoulecastError
 
@@ -37,6 +39,7 @@ __all__ = [
     "fit",
     "forecast",
     "measure",
+    "observe",
     "partition",
     "read_records",
     "search",

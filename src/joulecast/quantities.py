@@ -21,6 +21,11 @@ _COUNTED = 1e15
 MOST_NODES = 10**7
 MOST_SAMPLES = 10**18
 _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
+_WATT_HOURS = ((1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1.0, "Wh"))
+_J_PER_WH = 3600.0
+_MUCH_J = 3.6e5
+"""Joules from which an energy is given as a bill has it, in kWh."""
+_GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*")
 _TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
@@ -97,6 +102,23 @@ def times(*values: Any) -> list[str]:
 def energies(*values: Any) -> list[str]:
     """Energies in joules, as 1.23 kJ; all of them in one unit."""
     return _together(values, _JOULES)
+
+
+def consumptions(*values: Any) -> list[str]:
+    """Energies of whole trainings in joules: small ones as 1.23 kJ, from 0.1 kWh on as 1.23 kWh."""
+    if max((abs(value) for value in values if is_number(value)), default=0.0) < _MUCH_J:
+        return energies(*values)
+    return _together([v / _J_PER_WH if is_number(v) else v for v in values], _WATT_HOURS)
+
+
+def masses(*values: Any) -> list[str]:
+    """Masses in kg, as 1.23 kg; all of them in one unit."""
+    return _together([1e3 * value if is_number(value) else value for value in values], _GRAMS)
+
+
+def money(currency: str, *values: Any) -> list[str]:
+    """Amounts of money, as EUR 0.57."""
+    return [f"{currency} {_significant(value)}" if is_number(value) else NONE for value in values]
 
 
 def seconds(value: Any) -> str:

@@ -190,7 +190,7 @@ def _run(*words: str) -> tuple[int, str]:
 
 
 SEARCH = ["search", "--network", NETWORK, "--devices", "16", "--platform"]
-PRICES = ["--price-kwh", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
+PRICES = ["--price", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_rent_alone_needs_no_joules():
             ["a100", "--objective", "energy"],
             "objective energy: the energy of a step is not known: no",
         ),
-        (["a100", "--objective", "cost", "--price-kwh", "1"], "no metered run of a100-80gb-sxm"),
+        (["a100", "--objective", "cost", "--price", "1"], "no metered run of a100-80gb-sxm"),
         (
             ["h100", "--objective", "cost"],
-            "give --price-kwh, --price-node-hour or --price-gpu-hour",
+            "give --price, --price-node-hour or --price-gpu-hour",
         ),
         (["h100", "--objective", "speed"], "objective 'speed'"),
         (["h100", "--pue", "0.5"], "pue 0.5: must be 1 or more"),
-        (["h100", "--price-kwh", "-1"], "price_kwh"),
+        (["h100", "--price", "-1"], "price"),
     ],
 )
 def test_an_objective_that_cannot_be_judged_is_an_error(words, said):

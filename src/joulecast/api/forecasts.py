@@ -142,28 +142,40 @@ def evaluate(
 
 def forecast(
     records: Records,
-    nodes: Iterable[int],
+    nodes: Iterable[int] = (),
     *,
+    gpus: Iterable[int] = (),
     scaling: Literal["recorded", "weak", "strong"] = "recorded",
     batch: int | None = None,
     samples: float | None = None,
     epochs: float | None = None,
     to_target: bool = False,
+    price: float | None = None,
+    price_node_hour: float | None = None,
+    price_gpu_hour: float | None = None,
+    co2: float | None = None,
+    pue: float = 1.0,
 ) -> dict[str, Any]:
-    """Forecast energy and time of node counts not yet run, from MC2 fitted to run records.
+    """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
 
     Args:
         nodes: node counts.
+        gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
         scaling: whether the batch of all nodes grows with them: as in the records, or yes, or no.
         batch: of all nodes, in place of ``scaling``.
         samples, epochs: work, in place of the recorded one.
         to_target: train to the quality that the records reached: the work follows the batch, by the work law
             of the records and of the recorded MLPerf times.
+        price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a whole
+            node and of a GPU in use, all in one currency.
+        co2: grams of CO2 equivalent for a kWh.
+        pue: kWh of the building for one of the nodes.
 
     Returns:
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
-        (``time_low_s``, ...), and ``fitted_on``, the source of the energies;
+        (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, and ``fitted_on``, the
+        source of the energies;
         ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:
@@ -171,14 +183,16 @@ def forecast(
     """
     from joulecast.energy.forecast import Asked
     from joulecast.energy.forecast import forecast as forecast_records
+    from joulecast.energy.prices import Prices
     from joulecast.records.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
-    asked = Asked(list(nodes), scaling, batch, samples, epochs, to_target)
+    asked = Asked(list(nodes), scaling, batch, samples, epochs, to_target, list(gpus))
     # Before the records are read.
     asked.check()
+    prices = Prices(price, price_node_hour, price_gpu_hour, co2, pue).check()
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, asked)
+        return forecast_records(folders, asked, prices)
 
 
 def advise(

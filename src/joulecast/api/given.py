@@ -8,15 +8,36 @@ from os import PathLike
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
+from joulecast.files.shipped import recorded_folder
+from joulecast.records.record import MEASURED, measured_names, measured_records
 
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
-"""A folder of run records, however deep they lie in it, or a recorded campaign; or several of these."""
+"""A folder of run records, however deep they lie in it, a recorded campaign, or the name of an observed
+training, whose records lie in ``results/measured``; or several of these."""
 
 
 def paths(records: Records) -> list[Path]:
     """The folders."""
-    return [Path(records)] if isinstance(records, str | PathLike) else [Path(r) for r in records]
+    given = [records] if isinstance(records, str | PathLike) else list(records)
+    return [folder for one in given for folder in _folders(Path(one))]
+
+
+def _folders(given: Path) -> list[Path]:
+    """The folder that is given; where there is none, those of the observed training of that name."""
+    if given.exists() or len(given.parts) != 1:
+        return [given]
+    found = measured_records(given.name)
+    if found:
+        return found
+    if recorded_folder(given).exists():
+        return [given]
+    known = measured_names()
+    listed = f"known: {', '.join(known)}" if known else f"{MEASURED} has none"
+    raise JoulecastError(
+        f"{given}: no folder, no recorded campaign, and no training that `joulecast measure` has run "
+        f"({listed})"
+    )
 
 
 def path(given: AnyPath | None) -> Path | None:

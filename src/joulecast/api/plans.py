@@ -135,7 +135,7 @@ def search(
     calibrate: AnyPath | None = None,
     fits: AnyPath | None = None,
     objective: Literal["time", "energy", "cost", "edp"] = "time",
-    price_kwh: float | None = None,
+    price: float | None = None,
     price_node_hour: float | None = None,
     price_gpu_hour: float | None = None,
     pue: float = 1.0,
@@ -147,7 +147,7 @@ def search(
         global_batch: samples of a step over all devices; 32 of each by default.
         objective: ``time`` of a step, ``energy`` of a sample, ``cost`` of a step by the prices, or ``edp``:
             joules times seconds of a step.
-        price_kwh, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
+        price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
             whole node and of a GPU in use, all in one currency.
         pue: kWh of the building for one of the nodes.
         network, platform, precision, optimizer, attention, inference, links, calibration, database,
@@ -162,10 +162,11 @@ def search(
         JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
             needs is not known.
     """
+    from joulecast.energy.prices import Prices
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
-    from joulecast.planning.objective import OBJECTIVES, Prices, ranked
+    from joulecast.planning.objective import OBJECTIVES, check_objective, ranked
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search
@@ -173,8 +174,8 @@ def search(
     check_counts("devices", [devices], MOST_NODES)
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
     check("objective", objective, OBJECTIVES)
-    prices = Prices(price_kwh, price_node_hour, price_gpu_hour, pue)
-    prices.check(objective)
+    prices = Prices(price, price_node_hour, price_gpu_hour, pue=pue).check()
+    check_objective(objective, prices)
     training = training_of(precision, optimizer, inference)
     with naming(network, platform, calibration, database, calibrate):
         on, costs = platform_and_costs(

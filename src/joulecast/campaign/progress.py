@@ -161,7 +161,7 @@ def run_state(
             facts = by_attempts
     setting: dict[str, Any] = {}
     if spec is not None:
-        network = None if spec.workload is None else spec.workload.network
+        network = spec.network
         setting = {"kind": spec.kind, "network": network, "nodes": spec.nodes}
     return RunState(run=run, **(setting | facts))
 

@@ -167,10 +167,10 @@ def run_table(runs: list[RunSpec]) -> pd.DataFrame:
         {
             "run": spec.run,
             "kind": spec.kind,
-            "network": spec.workload.network if spec.workload else None,
+            "network": spec.network,
             "nodes": spec.nodes,
             "ranks": spec.ranks,
-            "batch": spec.training.global_batch_size if spec.training else None,
+            "batch": spec.global_batch_size,
             "repeat": spec.repeat,
             "order": order,
         }

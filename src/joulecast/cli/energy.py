@@ -6,12 +6,27 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.cli.options import RECORDS_HELP, AsJson, echo_json, whole_numbers
+from joulecast.cli.options import (
+    RECORDS_HELP,
+    AsJson,
+    Co2,
+    Price,
+    PriceGpuHour,
+    PriceNodeHour,
+    Pue,
+    echo_json,
+    whole_numbers,
+)
+from joulecast.errors import JoulecastError
 from joulecast.quantities import (
+    NONE,
+    consumptions,
     counted,
     digits,
     energies,
     joules,
+    masses,
+    money,
     percent,
     seconds,
     times,
@@ -44,14 +59,25 @@ class Scaling(StrEnum):
     STRONG = "strong"
 
 
-Records = Annotated[Path, typer.Option("--records", help=RECORDS_HELP)]
+Records = Annotated[Path | None, typer.Option("--records", help=RECORDS_HELP)]
+Named = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Of a training that `measure` has run.")
+]
+
+
+def _records(name: str | None, records: Path | None) -> str | Path:
+    """The records by the name of a training or by their folder."""
+    if (name is None) == (records is None):
+        raise JoulecastError("give the NAME of a measured training, or --records FOLDER")
+    return name if name is not None else records  # type: ignore[return-value]
 
 
 def _print_table(rows: list[dict[str, str]]) -> None:
-    columns = list(rows[0]) if rows else []
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
-    for row in [{name: name for name in columns}, *rows]:
-        typer.echo("  ".join(row[name].ljust(widths[name]) for name in columns).rstrip())
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [{name: name for name in columns}, *rows]
+    widths = {name: max(len(row.get(name, NONE)) for row in cells) for name in columns}
+    for row in cells:
+        typer.echo("  ".join(row.get(name, NONE).ljust(widths[name]) for name in columns).rstrip())
 
 
 def _print_notes(result: dict[str, Any]) -> None:
@@ -82,7 +108,8 @@ def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
 
 
 def evaluate(
-    records: Records,
+    name: Named = None,
+    records: Records = None,
     split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
     time: Annotated[
         Time | None,
@@ -93,7 +120,9 @@ def evaluate(
     """Judge MC2 and its rivals on run records, imported or measured."""
     from joulecast.api.forecasts import evaluate as evaluate_on
 
-    verdict = evaluate_on(records, split=split.value, time=None if time is None else time.value)
+    verdict = evaluate_on(
+        _records(name, records), split=split.value, time=None if time is None else time.value
+    )
     if as_json:
         echo_json(verdict)
         return
@@ -146,9 +175,55 @@ def _as_run(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def _units(result: dict[str, Any], count: str) -> str:
+    """So many nodes, GPUs or ranks, as the records count them."""
+    observed = [
+        row["nodes_are"] for row in result["forecasts"] if row["nodes_are"] in ("GPUs", "ranks")
+    ]
+    return f"{count} {observed[0] if observed else 'nodes'}"
+
+
+def _costs(row: dict[str, Any], currency: str) -> dict[str, str]:
+    """Money and CO2 of a forecast, where they are known; what rests on an estimated power says so."""
+    note = " (estimated power)" if row["fitted_on"] == "estimated" else ""
+    cells = {}
+    for name, key, unit in (("cost", "cost", ""), ("CO2e", "co2", "_kg")):
+        values = [row[f"{key}{end}{unit}"] for end in ("", "_low", "_high")]
+        if values[0] is None:
+            continue
+        shown = with_range(*(money(currency, *values) if name == "cost" else masses(*values)))
+        cells[name] = shown + note
+    return cells
+
+
+def _as_forecast(row: dict[str, Any], currency: str) -> dict[str, str]:
+    """One forecast as a line."""
+    amounts = {
+        name: with_range(*together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high"))))
+        for name, unit, together in (("time", "s", times), ("energy", "j", consumptions))
+    }
+    scale = {"GPUs": "gpus", "ranks": "gpus"}.get(str(row["nodes_are"]), "nodes")
+    return {
+        **{name: str(row[name]) for name in ("platform", "workload")},
+        "nodes" if scale == "nodes" else str(row["nodes_are"]): digits(row[scale]),
+        "batch_size": digits(row["batch_size"]),
+        "work": f"{digits(row['work'])} {row['work_unit']}",
+        "work is": str(row["work_is"]),
+        **amounts,
+        **_costs(row, currency),
+        "as it was run": _as_run(row),
+        "energy is": f"forecast from {row['fitted_on']}" if row["fitted_on"] else "not known",
+        "nodes are": str(row["nodes_are"]),
+    }
+
+
 def forecast(
-    records: Records,
-    nodes: Annotated[str, typer.Option(help="Node counts, as 16,32,64.")],
+    name: Named = None,
+    records: Records = None,
+    nodes: Annotated[str | None, typer.Option(help="Node counts, as 16,32,64.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="Counts of GPUs (ranks without GPUs), as 8,16,64.")
+    ] = None,
     scaling: Annotated[
         Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
     ] = Scaling.RECORDED,
@@ -165,49 +240,39 @@ def forecast(
         bool,
         typer.Option("--target", help="Train to the recorded quality: the work follows the batch."),
     ] = False,
+    price: Price = None,
+    price_node_hour: PriceNodeHour = None,
+    price_gpu_hour: PriceGpuHour = None,
+    co2: Co2 = None,
+    pue: Pue = 1.0,
+    currency: Annotated[str, typer.Option(help="Of the prices, for the printed table.")] = "EUR",
     as_json: AsJson = False,
 ) -> None:
-    """Forecast energy and time of node counts not yet run, with 90 % intervals."""
+    """Forecast time, energy, money and CO2 of node counts not yet run, with 90 % intervals."""
     from joulecast.api.forecasts import forecast as forecast_from
 
     result = forecast_from(
-        records,
-        whole_numbers("--nodes", nodes),
+        _records(name, records),
+        () if nodes is None else whole_numbers("--nodes", nodes),
+        gpus=() if gpus is None else whole_numbers("--gpus", gpus),
         scaling=scaling.value,
         batch=batch,
         samples=samples,
         epochs=epochs,
         to_target=target,
+        price=price,
+        price_node_hour=price_node_hour,
+        price_gpu_hour=price_gpu_hour,
+        co2=co2,
+        pue=pue,
     )
     if as_json:
         echo_json(result)
         return
-    rows = []
-    for row in result["forecasts"]:
-        amounts = {
-            name: with_range(
-                *together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high")))
-            )
-            for name, unit, together in (("time", "s", times), ("energy", "j", energies))
-        }
-        rows.append(
-            {
-                **{name: str(row[name]) for name in ("platform", "workload")},
-                **{name: digits(row[name]) for name in ("nodes", "batch_size")},
-                "work": f"{digits(row['work'])} {row['work_unit']}",
-                "work is": str(row["work_is"]),
-                **amounts,
-                "as it was run": _as_run(row),
-                "energy is": f"forecast from {row['fitted_on']}"
-                if row["fitted_on"]
-                else "not known",
-                "nodes are": str(row["nodes_are"]),
-            }
-        )
-    _print_table(rows)
-    beyond = counted(result["largest_fitted_nodes"], "node")
+    _print_table([_as_forecast(row, currency) for row in result["forecasts"]])
+    beyond = digits(result["largest_fitted_nodes"])
     typer.echo(
-        f"\nfitted to {result['fitted_runs']} runs on up to {beyond}; beyond, the time is an "
-        "extrapolation\nin brackets: 90 % intervals; batch_size is of all nodes"
+        f"\nfitted to {counted(result['fitted_runs'], 'run')} on up to {_units(result, beyond)}; beyond, the "
+        "time is an extrapolation\nin brackets: 90 % intervals; batch_size is of all nodes"
     )
     _print_notes(result)

@@ -11,6 +11,7 @@ from joulecast.campaign.check import dry_run, project_here, remarks, require_cam
 from joulecast.campaign.external import locate
 from joulecast.cli.energy import evaluate, forecast
 from joulecast.cli.errors import Commands
+from joulecast.cli.measure import measure
 from joulecast.cli.options import Platforms
 from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
@@ -42,6 +43,7 @@ import_app = typer.Typer(
     cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
 )
 app.add_typer(import_app, name="import")
+app.command()(measure)
 app.command()(simulate)
 app.command()(search)
 app.command()(capture)

@@ -10,6 +10,12 @@ from joulecast.errors import JoulecastError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Platforms = Annotated[Path, typer.Option(help="Folder of your platform files.")]
+_MONEY = "in the currency of all prices."
+Price = Annotated[float | None, typer.Option(help=f"Of a kWh, {_MONEY}")]
+PriceNodeHour = Annotated[float | None, typer.Option(help=f"Of an hour of a whole node, {_MONEY}")]
+PriceGpuHour = Annotated[float | None, typer.Option(help=f"Of an hour of a GPU in use, {_MONEY}")]
+Co2 = Annotated[float | None, typer.Option(help="Grams of CO2 equivalent for a kWh.")]
+Pue = Annotated[float, typer.Option(help="kWh of the building for one of the nodes.")]
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.cli.options import AsJson, echo_json
+from joulecast.cli.options import AsJson, Price, PriceGpuHour, PriceNodeHour, Pue, echo_json
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, energies, with_range
 
@@ -46,7 +46,6 @@ Fits = Annotated[
     Path | None,
     typer.Option(help="Fits of metered runs of this hardware, for the joules; shipped by default."),
 ]
-_MONEY = "for --objective cost."
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
@@ -184,14 +183,10 @@ def search(
     calibrate: Calibrate = None,
     fits: Fits = None,
     objective: Annotated[str, typer.Option(help="time, energy, cost or edp.")] = "time",
-    price_kwh: Annotated[float | None, typer.Option(help=f"Of a kWh, {_MONEY}")] = None,
-    price_node_hour: Annotated[
-        float | None, typer.Option(help=f"Of an hour of a whole node, {_MONEY}")
-    ] = None,
-    price_gpu_hour: Annotated[
-        float | None, typer.Option(help=f"Of an hour of a GPU in use, {_MONEY}")
-    ] = None,
-    pue: Annotated[float, typer.Option(help="kWh of the building for one of the nodes.")] = 1.0,
+    price: Price = None,
+    price_node_hour: PriceNodeHour = None,
+    price_gpu_hour: PriceGpuHour = None,
+    pue: Pue = 1.0,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -213,7 +208,7 @@ def search(
         calibrate=calibrate,
         fits=fits,
         objective=objective,  # type: ignore[arg-type]
-        price_kwh=price_kwh,
+        price=price,
         price_node_hour=price_node_hour,
         price_gpu_hour=price_gpu_hour,
         pue=pue,

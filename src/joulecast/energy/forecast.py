@@ -18,6 +18,8 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, mc2_for
 from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
+from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
+from joulecast.energy.scale import counts, gpus_per_node, is_observed
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.records.record import read_info
@@ -31,6 +33,7 @@ class Asked:
 
     Attributes:
         nodes: node counts.
+        gpus: counts of GPUs (of ranks, where an observed training had none), in place of node counts.
         scaling: whether the batch of all nodes grows with them.
         batch: of all nodes, in place of what ``scaling`` says.
         samples: work, in place of the recorded one.
@@ -44,10 +47,14 @@ class Asked:
     samples: float | None = None
     epochs: float | None = None
     to_target: bool = False
+    gpus: Sequence[int] = ()
 
     def check(self) -> None:
         """Raise a :class:`JoulecastError` for what cannot be asked."""
         check_counts("nodes", self.nodes, MOST_NODES)
+        check_counts("gpus", self.gpus, MOST_NODES)
+        if bool(self.nodes) == bool(self.gpus):
+            raise JoulecastError("nodes and gpus say the scale in different ways; give one")
         works = [self.samples is not None, self.epochs is not None, self.to_target]
         if sum(works) > 1:
             raise JoulecastError(
@@ -66,7 +73,8 @@ class Asked:
 _COLUMNS = {
     "workload": "network",
     "platform": "platform",
-    "nodes": "nodes",
+    "nodes": "hosts",
+    "gpus": "gpus",
     "batch_size": "batch",
     "work": "work",
     "work_unit": "work_unit",
@@ -128,6 +136,8 @@ def _setting(of_workload: pd.DataFrame, nodes: int, asked: Asked) -> dict[str, A
     recorded = most_frequent(largest["batch"])
     usual = largest if math.isnan(recorded) else largest[largest["batch"] == recorded]
     example: dict[str, Any] = usual.iloc[0].to_dict()
+    if "ranks_per_host" in example:
+        example["ranks_per_host"] = of_workload["ranks_per_host"].max()
     growth = nodes / float(example["nodes"])
     scaling = asked.scaling
     weak = _scales_weakly(of_workload) if scaling == "recorded" else scaling == "weak"
@@ -144,7 +154,14 @@ def _setting(of_workload: pd.DataFrame, nodes: int, asked: Asked) -> dict[str, A
     elif batch != recorded and not math.isnan(recorded):
         work_is = "as recorded, though the batch is not"
     unit = example.get("work_unit")
-    named = {"work_unit": unit if isinstance(unit, str) else "samples", "work_is": work_is}
+    per_node = gpus_per_node(of_workload)
+    observed = is_observed(of_workload)
+    named = {
+        "work_unit": unit if isinstance(unit, str) else "samples",
+        "work_is": work_is,
+        "hosts": math.ceil(nodes / per_node) if observed and per_node else nodes,
+        "gpus": nodes if observed else nodes * per_node if per_node else math.nan,
+    }
     return as_setting(example, nodes, batch, work) | named
 
 
@@ -152,7 +169,8 @@ def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
     """Reason why a workload's records cannot be asked for this work; ``None`` if they can."""
     first = of_workload.iloc[0]
     imported = first["kind"] == "imported"
-    unit = first["work_unit"] if imported else "samples"
+    unit = first.get("work_unit")
+    unit = unit if isinstance(unit, str) else "samples"
     if asked.batch is not None and of_workload["batch"].isna().all():
         return "its logs do not show their batch"
     if asked.to_target and not imported:
@@ -188,7 +206,16 @@ def _law_in_words(model: Phased, example: pd.Series) -> str:
     return f"to the target, by the law of {batches} batches of {counted(submitters, 'submitter')}"
 
 
-def forecast_table(runs: KnownRuns, asked: Asked) -> tuple[pd.DataFrame, list[str]]:
+def _scales(fitted: pd.DataFrame) -> str:
+    """The node counts of some runs, in words."""
+    listed = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
+    observed = fitted[fitted["nodes_are"].isin(("GPUs", "ranks"))]["nodes_are"]
+    return f"{listed} {'nodes' if observed.empty else observed.iloc[0]}"
+
+
+def forecast_table(
+    runs: KnownRuns, asked: Asked, prices: Prices = NO_PRICES
+) -> tuple[pd.DataFrame, list[str]]:
     """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and why
     workloads were left out.
 
@@ -200,14 +227,18 @@ def forecast_table(runs: KnownRuns, asked: Asked) -> tuple[pd.DataFrame, list[st
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
-        counts = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
-        rests_on = f"MC2, fitted to {len(fitted)} runs on {counts} nodes"
+        rests_on = f"MC2, fitted to {len(fitted)} runs on {_scales(fitted)}"
         for workload, of_workload in fitted.groupby("workload"):
             why_not = _can_be_asked(of_workload, asked)
             if why_not:
                 left.append(f"{workload} is not forecast: {why_not}")
                 continue
-            rows = pd.DataFrame([_setting(of_workload, count, asked) for count in asked.nodes])
+            try:
+                wanted = counts(of_workload, asked.nodes, asked.gpus)
+            except JoulecastError as error:
+                left.append(f"{workload} is not forecast: {error}")
+                continue
+            rows = pd.DataFrame([_setting(of_workload, count, asked) for count in wanted])
             predicted = rows.join(model.predict(rows, "predicted"))
             # The work that was asked for, or that the law predicts.
             predicted["work"] = predicted["work"].fillna(predicted["samples"])
@@ -215,7 +246,9 @@ def forecast_table(runs: KnownRuns, asked: Asked) -> tuple[pd.DataFrame, list[st
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
             columns = {name: predicted[column] for name, column in _COLUMNS.items()}
             ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
-            forecasts = pd.DataFrame(columns).assign(rests_on=rests_on)
+            forecasts = pd.DataFrame(columns).assign(
+                rests_on=rests_on, **cost_columns(columns, prices)
+            )
             parts.append(pd.concat([forecasts, pd.DataFrame(ran)], axis=1))
     if left and not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(left)}")
@@ -223,7 +256,7 @@ def forecast_table(runs: KnownRuns, asked: Asked) -> tuple[pd.DataFrame, list[st
     return table, left
 
 
-def forecast(folders: Sequence[Path], asked: Asked) -> dict[str, Any]:
+def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) -> dict[str, Any]:
     """Forecast all workloads in the records.
 
     Args:
@@ -233,7 +266,8 @@ def forecast(folders: Sequence[Path], asked: Asked) -> dict[str, Any]:
         ``forecasts`` (a list of settings with ``batch_size``, ``work``, its unit and where it is from
         (``work_is``), ``time_s``, ``energy_j`` and their 90 % intervals, means of the
         runs of that very setting (``measured_``), what the forecasts rest on, and what the nodes are;
-        energies are ``None`` where the records have none), ``fitted_runs``, ``largest_fitted_nodes``,
+        energies are ``None`` where the records have none), with the columns of
+        :func:`~joulecast.energy.prices.cost_columns`; ``fitted_runs``, ``largest_fitted_nodes``,
         ``left_out``, ``notes``.
 
     Raises:
@@ -241,7 +275,7 @@ def forecast(folders: Sequence[Path], asked: Asked) -> dict[str, Any]:
     """
     asked.check()
     runs = KnownRuns.of_records(folders)
-    table, left = forecast_table(runs, asked)
+    table, left = forecast_table(runs, asked, prices)
     return {
         "forecasts": plain_rows(table),
         "fitted_runs": len(runs.trained),

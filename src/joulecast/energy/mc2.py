@@ -264,7 +264,9 @@ class MC2:
         terms = {"P0": _floats(runs, "metered_units") * _floats(runs, "total_s")}
         for stage in TIMED:
             name = self._power_name(stage)
-            terms[name] = terms.get(name, 0.0) + node_steps * _floats(runs, f"t_{stage}_s")
+            # The time of a stage that was not seen is in another one.
+            seconds = np.nan_to_num(_floats(runs, f"t_{stage}_s"))
+            terms[name] = terms.get(name, 0.0) + node_steps * seconds
         return terms
 
     def _fit_power(

@@ -11,12 +11,15 @@ covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``en
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
 the record.
+Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
 Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`, and
 ``submitter``, ``accelerator``, ``work_unit`` and ``series``: what is compared among itself, a submitter's
 runs of a benchmark on one accelerator.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import exposed_intervals, stage_energy
 from joulecast.records.frames import FRAMES, STAGES
+from joulecast.records.metering import kind_of
 from joulecast.records.record import RunInfo, RunRecord, read_info, read_record
 
 UNNAMED = "mlperf"
@@ -97,13 +101,13 @@ def identity(submission: str, benchmark: str, accelerator: str | None, platform:
 def _setting(info: RunInfo) -> dict[str, Any]:
     """What was run, of any kind of record."""
     spec, outcome, foreign = info.spec, info.outcome, info.spec.foreign
-    batch = spec.training.global_batch_size if spec.training else 0
+    batch = spec.global_batch_size or 0
     row: dict[str, Any] = {
         "run": spec.run,
         "kind": spec.kind,
         "platform": spec.platform.name,
-        "network": spec.workload.network if spec.workload else None,
-        "workload": spec.workload.network if spec.workload else None,
+        "network": spec.network,
+        "workload": spec.network,
         "nodes": spec.nodes,
         "ranks": spec.ranks,
         "repeat": spec.repeat,
@@ -122,6 +126,8 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "overlap": bool(spec.training and spec.training.overlap),
         "algorithm": info.algorithm_used,
     }
+    if spec.observed is not None:
+        row |= _of_observed(info)
     if foreign is not None:
         platform = platform_family(spec.platform.name)
         if spec.campaign != UNNAMED:
@@ -135,17 +141,38 @@ def _setting(info: RunInfo) -> dict[str, Any]:
             "batch_per_rank": np.nan,
             "metered_units": spec.nodes,
             "work_unit": foreign.work_unit,
+            "accelerators_per_node": foreign.accelerators_per_node,
         }
         model = accelerator_model(foreign.accelerator, spec.platform.name)
         row |= identity(spec.campaign, foreign.benchmark, model, platform)
     return row
 
 
+def _of_observed(info: RunInfo) -> Row:
+    """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
+    spec = info.spec
+    assert spec.observed is not None
+    gpus = Counter(m.node for m in info.meters if m.available and kind_of(m.meter) == "nvml")
+    on_gpus = spec.observed.device == "cuda"
+    return {
+        "nodes": spec.ranks,
+        "nodes_are": "GPUs" if on_gpus else "ranks",
+        "ranks_per_host": max([spec.ranks_per_node, *(gpus.values() if on_gpus else ())]),
+        "work_unit": spec.observed.work_unit,
+    }
+
+
 def _stage_seconds(record: RunRecord) -> dict[str, float]:
     """Node-seconds of each stage over the run, averaged over ranks."""
     exposed = exposed_intervals(record.stages)
     seconds = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
-    return {stage: float(seconds.get(stage, 0.0)) / record.info.spec.ranks for stage in TIMED}
+    unseen = record.info.unseen
+    return {
+        stage: float("nan")
+        if stage in unseen
+        else float(seconds.get(stage, 0.0)) / record.info.spec.ranks
+        for stage in TIMED
+    }
 
 
 def _energy(record: RunRecord) -> dict[str, Any]:
@@ -199,6 +226,9 @@ def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> 
         nodes: of the run that is asked for.
         hosts: physical hosts that all nodes live on; ``None``: one host for each node.
     """
+    per_host = example.get("ranks_per_host", np.nan)
+    if per_host == per_host:  # an observed training
+        return float(math.ceil(nodes / per_host))
     if example["nodes"] > 1:
         # One meter that all nodes share stays one; meters of nodes come with their nodes.
         shared = example["metered_units"] == 1
@@ -234,7 +264,8 @@ def observe(record: RunRecord) -> dict[str, Any]:
     )
     row["sigma_computing_s"] = float(per_step.sum().std()) if len(computing) > 1 else 0.0
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
-    row["t_other_s"] = max(0.0, row["total_s"] - sum(seconds.values())) / steps
+    timed_s = float(np.nansum(list(seconds.values())))
+    row["t_other_s"] = max(0.0, row["total_s"] - timed_s) / steps
     return _with_sound_energy(row | _energy(record) | _utilisation(record))
 
 

@@ -191,7 +191,7 @@ def _recorded_on(records: Sequence[Path], network: str, platform: str, simulated
             if not simulated or _imported_platform(info) == platform:
                 return True
             continue
-        named = spec.workload is not None and spec.workload.network == network
+        named = spec.network == network
         if named and spec.platform.name == platform:
             return True
     return False

@@ -1,63 +1,25 @@
 """Ranking simulated strategies by what they cost: time, energy, money, or energy and delay together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.prices import Prices
 from joulecast.energy.strategy_energy import nodes_of, simulation_energy
 from joulecast.errors import JoulecastError
-from joulecast.quantities import check_amounts, steady
+from joulecast.quantities import steady
 from joulecast.simulator.simulate import Simulation
 
 Objective = Literal["time", "energy", "cost", "edp"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
-_J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
 
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices, all in one currency; what is ``None`` costs nothing.
-
-    Attributes:
-        kwh: of a kWh at the building's meter.
-        node_hour: of an hour of a whole node, whatever it computes.
-        gpu_hour: of an hour of a GPU in use.
-        pue: power usage effectiveness: kWh of the building for one of the nodes.
-    """
-
-    kwh: float | None = None
-    node_hour: float | None = None
-    gpu_hour: float | None = None
-    pue: float = 1.0
-
-    def check(self, objective: Objective) -> None:
-        """Raise a :class:`JoulecastError` for a price that is none, or an objective without prices."""
-        for name in ("kwh", "node_hour", "gpu_hour"):
-            check_amounts(f"price_{name}", [getattr(self, name)])
-        check_amounts("pue", [self.pue])
-        if self.pue < 1:
-            raise JoulecastError(
-                f"pue {self.pue:g}: must be 1 or more (the building's kWh a node's)"
-            )
-        if objective == "cost" and not self.known:
-            raise JoulecastError(
-                "objective cost: no price is known; give --price-kwh, --price-node-hour or --price-gpu-hour"
-            )
-
-    @property
-    def known(self) -> bool:
-        """Whether there is any price."""
-        return any(price is not None for price in (self.kwh, self.node_hour, self.gpu_hour))
-
-    def step(self, seconds: float, joules: float | None, nodes: int, gpus: int) -> float | None:
-        """Cost of a step; ``None`` without a price, or where its joules have a price and are not known."""
-        if not self.known or (self.kwh is not None and joules is None):
-            return None
-        hours = seconds / _S_PER_HOUR
-        rent = hours * (nodes * (self.node_hour or 0.0) + gpus * (self.gpu_hour or 0.0))
-        return rent + (joules or 0.0) / _J_PER_KWH * self.pue * (self.kwh or 0.0)
+def check_objective(objective: str, prices: Prices) -> None:
+    """Refuse an objective whose prices are not known."""
+    if objective == "cost" and not prices.known:
+        raise JoulecastError(
+            "objective cost: no price is known; give --price, --price-node-hour or --price-gpu-hour"
+        )
 
 
 def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
@@ -69,7 +31,7 @@ def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dic
         **energy.as_json(),
         "joules_per_sample": None if joules is None else joules / simulation.batch,
         "energy_delay_js": None if joules is None else joules * step_s,
-        "step_cost": prices.step(step_s, joules, nodes_of(simulation), devices),
+        "step_cost": prices.money(step_s, joules, nodes_of(simulation), devices),
     }
 
 

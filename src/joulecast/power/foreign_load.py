@@ -78,14 +78,15 @@ def _children(pid: int) -> list[int]:
 
 
 def work_of(pids: Iterable[int]) -> float:
-    """CPU seconds of some processes and of the processes that these have started."""
+    """CPU seconds of some processes and of all their descendants."""
     total = 0.0
-    for pid in pids:
+    left = list(pids)
+    while left:
+        pid = left.pop()
         with suppress(psutil.Error):
+            # Its own, and that of its children which have ended.
             total += sum(psutil.Process(pid).cpu_times()[:4])
-        for child in _children(pid):
-            with suppress(psutil.Error):
-                total += sum(psutil.Process(child).cpu_times()[:4])
+        left += _children(pid)
     return total
 
 

@@ -8,6 +8,7 @@ record is written aside, validated and then
 renamed, so a folder that is there is complete.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ class RunInfo(_Part):
     is kept in them. ``disturbed`` says what other programs did meanwhile; such a run is left out of fits
     where an undisturbed one of its setting exists. ``scheduler_node_of_rank`` is what a scheduler calls
     the node of each rank, if one started the run; several of its nodes may be one host. ``frames_sha256``
-    are the checksums of the other files.
+    are the checksums of the other files. ``unseen`` has the stages that an observed training does not show,
+    each with the reason; their time is in another stage, which the reason names.
     """
 
     format: int = FORMAT
@@ -100,6 +102,7 @@ class RunInfo(_Part):
     remarks: list[str] = []
     step_bytes: list[Count] | None = None
     reference_step_s: dict[str, NonNegativeFloat] | None = None
+    unseen: dict[str, str] = {}
     frames_sha256: dict[str, str] = {}
 
     @property
@@ -218,7 +221,8 @@ def _validate_execution(record: RunRecord) -> None:
         raise JoulecastError(f"run {run}: power.parquet: a reading has no time")
     if len(info.node_of_rank) != spec.ranks:
         raise JoulecastError(f"run {run}: names the nodes of {len(info.node_of_rank)} ranks only")
-    if spec.kind == "training":
+    # A command may fail before its first step; its record says so.
+    if spec.kind == "training" and not (spec.observed is not None and record.stages.empty):
         seen = set(record.stages["rank"].unique())
         if seen != set(range(spec.ranks)):
             raise JoulecastError(f"run {run}: stages of ranks {sorted(seen)} only")
@@ -314,6 +318,24 @@ def record_folders(above: Path) -> list[Path]:
             "unpack a recorded campaign with `joulecast replay`"
         )
     return folders
+
+
+MEASURED = Path("results/measured")
+"""Folder of the records of observed trainings, below the working directory."""
+_MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
+
+
+def measured_records(name: str, above: Path = MEASURED) -> list[Path]:
+    """The records of the observed training ``name``, in the order of their node counts and numbers."""
+    found = [(match, path) for path in above.glob("*") if (match := _MEASURED.fullmatch(path.name))]
+    own = [(int(match[2]), int(match[3]), path) for match, path in found if match[1] == name]
+    return [path for _, _, path in sorted(own)]
+
+
+def measured_names(above: Path = MEASURED) -> list[str]:
+    """The names of the observed trainings that have records."""
+    found = (_MEASURED.fullmatch(path.name) for path in above.glob("*"))
+    return sorted({match[1] for match in found if match})
 
 
 def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:

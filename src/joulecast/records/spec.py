@@ -87,6 +87,20 @@ class Foreign(_Frozen):
     work_unit: Literal["samples", "epochs"] = "samples"
 
 
+class Observed(_Frozen):
+    """A training that ran as a command of its own and was observed from outside.
+
+    ``global_batch_size`` is what a step of all ranks trains on, in ``work_unit``: where samples could not be
+    counted, a step is the unit.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    global_batch_size: int = Field(ge=1, le=10**18)
+    work_unit: Literal["samples", "steps"] = "samples"
+    device: str = "cpu"
+
+
 class RunSpec(_Frozen):
     """One run of a campaign."""
 
@@ -104,12 +118,15 @@ class RunSpec(_Frozen):
     training: Training | None = None
     calibration: Calibration | None = None
     foreign: Foreign | None = None
+    observed: Observed | None = None
     meters: tuple[str, ...] = ("nvml", "rapl")
     sample_period_s: float = Field(0.1, gt=0)
 
     @model_validator(mode="after")
     def _kind_has_its_parts(self) -> "RunSpec":
         needed = {"training": ("workload", "training"), "imported": ("foreign",)}
+        if self.kind == "training" and self.observed is not None:
+            return self
         for part in needed.get(self.kind, ("calibration",)):
             if getattr(self, part) is None:
                 raise ValueError(f"a run of kind {self.kind} needs the part `{part}`")
@@ -119,6 +136,19 @@ class RunSpec(_Frozen):
                 f"{self.ranks} ranks ({self.nodes} nodes x {self.ranks_per_node})"
             )
         return self
+
+    @property
+    def network(self) -> str | None:
+        """Name of what was trained, if anything was: a network, or what an observed training is called."""
+        if self.observed is not None:
+            return self.observed.name
+        return None if self.workload is None else self.workload.network
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Batch of all ranks, of a training."""
+        part = self.observed or self.training
+        return None if part is None else part.global_batch_size
 
     @property
     def ranks(self) -> int:
@@ -139,7 +169,9 @@ class RunSpec(_Frozen):
 
     def digest(self) -> str:
         """SHA-256 over everything that decides what is measured; the names are left out."""
-        science = self.model_dump(mode="json", exclude={"run", "campaign"})
+        # Runs that were not observed keep the digest of the time before there were such.
+        unused = set() if self.observed is not None else {"observed"}
+        science = self.model_dump(mode="json", exclude={"run", "campaign", *unused})
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
 
 

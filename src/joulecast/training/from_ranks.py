@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from joulecast.training.hosts import RunClock
+from joulecast.power.run_clock import RunClock
 
 
 @dataclass

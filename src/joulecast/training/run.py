@@ -15,12 +15,13 @@ from threading import Thread
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
 from joulecast.power.meters import MeteredNodes
+from joulecast.power.run_clock import RunClock
 from joulecast.power.sampler import Sampler, SamplerOrder
 from joulecast.records import provenance
 from joulecast.records.spec import RunSpec, check_cores
 from joulecast.training import calibration_runs
 from joulecast.training.from_ranks import FromRank, Measured
-from joulecast.training.hosts import Hosts, RunClock, arrive_slowly, clock_offsets
+from joulecast.training.hosts import Hosts, arrive_slowly, clock_offsets
 from joulecast.training.mpi import MPI
 from joulecast.training.progress_bar import shown_progress
 from joulecast.training.stage_clock import StageClock

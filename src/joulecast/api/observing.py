@@ -1,0 +1,97 @@
+"""Observing a training from inside its own program: one line in place of a command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ContextDecorator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from joulecast.api.given import AnyPath
+
+if TYPE_CHECKING:
+    from joulecast.observer.observation import Observation
+
+
+class observe(ContextDecorator):  # noqa: N801 - is used as a function
+    """Observe the training in a ``with`` block, or of a decorated function, as ``joulecast measure`` does.
+
+    Each rank enters it; the first one writes the record. Under ``joulecast measure`` it adds nothing.
+
+    Args:
+        name: of the training, for :func:`joulecast.forecast`.
+        samples_per_step: samples that all ranks train on in a step; else as the loaders show.
+        steps: first and last step that count, from 0; all but the first one by default.
+        out: folder of the records, ``results/measured`` by default; all hosts must see it.
+        platform: what it runs on: a name, or a FILE.yaml.
+        meters: kinds of meters, best first; all by default.
+        period_s: between two readings.
+
+    Attributes:
+        folder: of the record, afterwards, in the process that has written it.
+
+    Raises:
+        JoulecastError: a name that no folder can have, an unknown platform or meter.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        samples_per_step: int | None = None,
+        steps: tuple[int, int] | None = None,
+        out: AnyPath | None = None,
+        platform: AnyPath = "this-machine",
+        meters: tuple[str, ...] | None = None,
+        period_s: float = 0.1,
+    ) -> None:
+        from joulecast.observer.asked import ALL_METERS, asked_of
+        from joulecast.records.record import MEASURED
+
+        self._asked = asked_of(
+            name,
+            tuple(sys.argv),
+            platform=str(platform),
+            samples_per_step=samples_per_step,
+            steps=steps,
+            meters=ALL_METERS if meters is None else meters,
+            period_s=period_s,
+        )
+        self._out = MEASURED if out is None else Path(out)
+        self._observation: Observation | None = None
+        self.folder: Path | None = None
+
+    def __enter__(self) -> observe:
+        """Begin to observe."""
+        from joulecast.observer.inside import install
+        from joulecast.observer.measure import FOLDER
+        from joulecast.observer.observation import Observation
+
+        if FOLDER not in os.environ:
+            self._observation = Observation(self._asked, self._out, os.environ)
+            self._marks = install(str(self._observation.marks))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Write the record, and a summary to standard error."""
+        from joulecast.report.measured_training import result_lines
+
+        if self._observation is None:
+            return
+        self._marks.close()
+        try:
+            faults = [] if error is None else [f"failed: the training raised {error!r}"]
+            result = self._observation.end(None, faults)
+        finally:
+            self._observation.close()
+            self._observation = None
+        self.folder = result.folder
+        if lines := result_lines(result):
+            print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Measures any training from outside: runs its command, samples its hosts, observes its steps."""

@@ -1,0 +1,61 @@
+"""What is to be measured: a training, its name, and what the user knows of it."""
+
+import re
+from dataclasses import dataclass
+
+from joulecast.errors import JoulecastError
+from joulecast.files.shipped import PLATFORMS
+from joulecast.platforms import Platform, find_platform
+from joulecast.power.meter_registry import METERS
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+ALL_METERS = ("nvml", "rapl", "estimated")
+_SHORTEST_S, _LONGEST_S = 0.01, 60.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured, and what the user knows of it.
+
+    ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
+    counts; ``meters`` and ``period_s`` are the sampler's.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    platform: Platform
+    samples_per_step: int | None = None
+    steps: tuple[int, int] | None = None
+    meters: tuple[str, ...] = ALL_METERS
+    period_s: float = 0.1
+
+
+def asked_of(
+    name: str,
+    command: tuple[str, ...],
+    *,
+    platform: str = "this-machine",
+    samples_per_step: int | None = None,
+    steps: tuple[int, int] | None = None,
+    meters: tuple[str, ...] = ALL_METERS,
+    period_s: float = 0.1,
+) -> Asked:
+    """What a user asks for, checked.
+
+    Raises:
+        JoulecastError: a name that no folder can have, an unknown platform or meter, a useless period.
+    """
+    if not _NAME.fullmatch(name):
+        raise JoulecastError(
+            f"--name {name}: use letters, digits, '.', '_' and '-', with a letter or digit first"
+        )
+    if not _SHORTEST_S <= period_s <= _LONGEST_S:
+        raise JoulecastError(f"--period {period_s:g}: give {_SHORTEST_S:g} to {_LONGEST_S:g} s")
+    unknown = [meter for meter in meters if meter not in METERS]
+    if unknown or not meters:
+        raise JoulecastError(
+            f"--meters {','.join(meters)}: {', '.join(unknown) or 'nothing'} is no meter; known are "
+            f"{', '.join(METERS)}"
+        )
+    on = find_platform(platform, PLATFORMS)
+    return Asked(name, command, on, samples_per_step, steps, meters, period_s)

@@ -1,0 +1,294 @@
+"""The run record of an observed training, from what its hosts and processes left behind."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.observer.asked import Asked
+from joulecast.observer.marks_file import Process
+from joulecast.observer.steps import Steps
+from joulecast.power.foreign_load import Load, disturbances
+from joulecast.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
+from joulecast.quantities import counted
+from joulecast.records import provenance
+from joulecast.records.frames import PHASE_COLUMNS, STAGE_COLUMNS
+from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
+from joulecast.records.spec import Observed, RunSpec
+
+_FEWEST_STEPS = 3
+"""Steps that a process must make before its first one is left out as a warm-up."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of the run; its clock gives the run's time."""
+
+    sampled: SampledHost
+    fingerprint: Mapping[str, Any]
+    load_before: Load | None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process that trained, the host that it ran on, and its steps."""
+
+    process: Process
+    host: Host
+    steps: Steps
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What it noted of itself."""
+        return self.process.facts
+
+
+def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> list[Rank]:
+    """The processes that trained, one for each rank: of several the one with the most updates."""
+    chosen: dict[int, tuple[Process, Host]] = {}
+    for process, host in processes:
+        if process.updates == 0:
+            continue
+        known = chosen.get(process.rank)
+        if known is None or process.updates > known[0].updates:
+            chosen[process.rank] = (process, host)
+    others = sum(process.updates > 0 for process, _ in processes) - len(chosen)
+    if others > 0:
+        remarks.append(
+            f"{counted(others, 'other process', 'other processes')} of the command trained too, with fewer "
+            "updates; their steps are not counted"
+        )
+    several = len(chosen) > 1
+    return [
+        Rank(process, host, Steps.of(process.marks, several and _exchanges_by_mpi(process)))
+        for _, (process, host) in sorted(chosen.items())
+    ]
+
+
+def _exchanges_by_mpi(process: Process) -> bool:
+    """Whether a rank seems to exchange gradients between backward pass and update, unseen by torch."""
+    return bool(process.facts.get("mpi")) and not process.facts.get("wrapper")
+
+
+def _window(ranks: Sequence[Rank], asked: Asked) -> tuple[int, int]:
+    """First and last step that count.
+
+    Raises:
+        JoulecastError: the steps that were asked for were not made.
+    """
+    made = min(len(rank.steps.ends) for rank in ranks)
+    if asked.steps is not None:
+        first, last = asked.steps
+        if not 0 <= first <= last < made:
+            raise JoulecastError(
+                f"--steps {first}:{last}: the training made {counted(made, 'step')}, numbered from 0; give "
+                f"steps within 0:{made - 1}"
+            )
+        return first, last
+    return (1 if made >= _FEWEST_STEPS else 0), made - 1
+
+
+def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
+    """Stages on the run's clock, with the exchange split into waiting for others and the exchange itself."""
+    rows = []
+    for number, rank in enumerate(ranks):
+        at = rank.host.sampled.clock
+        rows += [
+            (number, step, stage, at(start), at(stop))
+            for step, stage, start, stop in rank.steps.of_window(first, last)
+        ]
+    stages = pd.DataFrame(rows, columns=list(STAGE_COLUMNS))
+    return _with_wait(stages.astype({"rank": int, "step": int, "start_s": float, "stop_s": float}))
+
+
+def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
+    """Cut from each exchange the time before the last rank of the step has begun its own."""
+    copies = stages["stage"] == "communicating_copy"
+    if not copies.any():
+        return stages
+    exchange = stages[copies]
+    # Ranks exchange in the same order: the first of one belongs to the first of another.
+    turn = exchange.groupby(["rank", "step"]).cumcount()
+    together = exchange.groupby([exchange["step"], turn])["start_s"].transform("max")
+    begins = np.clip(together, exchange["start_s"], exchange["stop_s"])
+    wait = exchange.assign(stage="communicating_wait", stop_s=begins)
+    copy = exchange.assign(start_s=begins)
+    parts = [stages[~copies], wait[wait["stop_s"] > wait["start_s"]], copy]
+    return pd.concat(parts).sort_values(["rank", "step", "start_s"], ignore_index=True)
+
+
+def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
+    """Stages that the marks do not show, with the reason."""
+    reasons = {}
+    if not any(rank.steps.fetches for rank in ranks):
+        reasons["materials"] = (
+            "no torch DataLoader was iterated in the thread that trains; waiting for data is part of "
+            "computing"
+        )
+    exchanged = any(rank.steps.shows_exchange for rank in ranks)
+    if len(ranks) > 1 and not exchanged:
+        reasons["communicating_copy"] = (
+            "the ranks exchange gradients neither by DistributedDataParallel nor by synchronous collectives "
+            "of torch; the exchange is part of computing"
+        )
+    return reasons
+
+
+def _batch(ranks: Sequence[Rank], asked: Asked) -> tuple[int, Literal["samples", "steps"]]:
+    """What a step of all ranks trains on, and the unit."""
+    if asked.samples_per_step is not None:
+        return asked.samples_per_step, "samples"
+    sizes = [rank.steps.samples for rank in ranks]
+    known = [size for size in sizes if size is not None]
+    if not ranks or len(known) < len(sizes):
+        return 1, "steps"
+    return max(1, round(sum(known))), "samples"
+
+
+def _spec(
+    asked: Asked, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
+) -> RunSpec:
+    each = Counter(rank.host.sampled.host for rank in ranks)
+    per_host = max(each.values(), default=1)
+    if ranks and len(set(each.values())) > 1:
+        listed = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
+        raise JoulecastError(
+            f"{asked.name}: its hosts ran different numbers of ranks ({listed}), which no record describes"
+        )
+    batch, unit = _batch(ranks, asked)
+    return RunSpec(
+        run=run,
+        campaign=asked.name,
+        platform=asked.platform.model_copy(update={"hosts": None}),
+        nodes=max(1, len(each) or len(hosts)),
+        ranks_per_node=per_host,
+        repeat=repeat,
+        observed=Observed(
+            name=asked.name,
+            command=asked.command,
+            global_batch_size=max(batch, 1),
+            work_unit=unit,
+            device=str(ranks[0].facts.get("device", "cpu")) if ranks else "cpu",
+        ),
+        meters=asked.meters,
+        sample_period_s=asked.period_s,
+    )
+
+
+def _parameters(ranks: Sequence[Rank]) -> int | None:
+    """Parameters that rank 0 trains, of all of its optimizers."""
+    known = [value for name, value in ranks[0].facts.items() if name.startswith("parameters_")]
+    return sum(known) if known else None
+
+
+def _remarks(ranks: Sequence[Rank]) -> list[str]:
+    facts, steps = ranks[0].facts, ranks[0].steps
+    precision = facts.get("autocast") or facts.get("precision") or "unknown"
+    said = [f"observed: {facts.get('optimizer', 'an optimizer')}, {precision}"]
+    if steps.micro_batches > 1:
+        said.append(f"{steps.micro_batches} backward passes a step")
+    if wrapper := facts.get("wrapper"):
+        said.append(str(wrapper))
+    return [", ".join(said)]
+
+
+def observed_record(
+    asked: Asked,
+    run: str,
+    repeat: int,
+    hosts: Sequence[Host],
+    processes: Sequence[tuple[Process, Host]],
+    span: tuple[float, float],
+    faults: Sequence[str] = (),
+) -> RunRecord:
+    """The record of an observed run.
+
+    Args:
+        asked: what the user said of it.
+        run, repeat: its name, and its number among the runs of one name and node count.
+        hosts: the first one's clock is the run's.
+        processes: those that left marks, with the hosts that they ran on.
+        span: begin and end of the observation on the run's clock, in s.
+        faults: reasons why the run counts as failed.
+
+    Raises:
+        JoulecastError: no record can describe it; says why.
+    """
+    remarks: list[str] = []
+    ranks = _ranks(processes, remarks)
+    spec = _spec(asked, run, repeat, hosts, ranks)
+    stages = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
+    steps, start_s, stop_s = 0, *span
+    polluted = list(faults)
+    if ranks:
+        first, last = _window(ranks, asked)
+        stages = _stages(ranks, first, last)
+        steps = last - first + 1
+        start_s, stop_s = _edges(ranks, first, last)
+        remarks += _remarks(ranks)
+    else:
+        polluted.append("no steps: no optimizer of torch made an update in this command")
+    outcome = Outcome(
+        start_s=start_s,
+        stop_s=stop_s,
+        steps=steps,
+        samples=steps * (spec.global_batch_size or 0),
+    )
+    sampled = [host.sampled for host in hosts]
+    power, activity = frames(sampled)
+    during = load_during(sampled, outcome)
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        started_utc=_utc(span),
+        nodes=[host.sampled.node for host in hosts],
+        node_of_rank=[rank.host.sampled.node for rank in ranks] or [hosts[0].sampled.node],
+        scheduler_job=None,
+        nodes_are=spec.nodes_are,
+        parameters=_parameters(ranks) if ranks else None,
+        outcome=outcome,
+        checks=Checks(ranks=max(1, len(ranks)), distinct_hosts=len(hosts)),
+        meters=meter_infos(sampled, power, outcome, asked.period_s),
+        clock={host.host: host.clock.facts() for host in sampled},
+        hosts=[dict(host.fingerprint) for host in hosts],
+        versions=provenance.versions(),
+        source=provenance.source_state(),
+        load_during={} if during is None else {"busy_cores": during.busy_cores},
+        disturbed=disturbances(_busiest([host.load_before for host in hosts]), during),
+        polluted=polluted,
+        remarks=remarks,
+        unseen=_unseen(ranks) if ranks else {},
+    )
+    return RunRecord(info, stages, power, activity, _phases(span, outcome))
+
+
+def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
+    """Begin of step ``first`` of the first rank and end of step ``last`` of the last, on the run's clock."""
+    begins, ends = [], []
+    for rank in ranks:
+        at, own = rank.host.sampled.clock, rank.steps
+        begin = own.ends[first - 1] if first else own.begin
+        begins.append(at(float(begin)))
+        ends.append(at(float(own.ends[last])))
+    return min(begins), max(ends)
+
+
+def _phases(span: tuple[float, float], outcome: Outcome) -> pd.DataFrame:
+    rows = [("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))]
+    if outcome.steps and outcome.start_s > span[0]:
+        rows.insert(0, ("init", 0.0, span[0], outcome.start_s, float("nan")))
+    return pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
+
+
+def _utc(span: tuple[float, float]) -> str:
+    begun = datetime.now(UTC) - timedelta(seconds=span[1] - span[0])
+    return begun.isoformat(timespec="seconds")
+
+
+def _busiest(loads: Sequence[Load | None]) -> Load | None:
+    return max((load for load in loads if load), key=lambda load: load.busy_cores, default=None)

@@ -1,0 +1,60 @@
+"""Offsets between the clocks of hosts, from round trips over TCP: the first host answers, the others ask."""
+
+import json
+import socket
+import threading
+import time
+from contextlib import suppress
+
+from joulecast.power.run_clock import ClockOffset
+
+_PINGS = 50
+_PATIENCE_S = 5.0
+
+
+class ClockServer:
+    """Answers with this host's clock until it is closed."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("", 0))
+        self.address = (socket.getfqdn(), self._socket.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                asking, _ = self._socket.accept()
+                threading.Thread(target=self._answer, args=(asking,), daemon=True).start()
+
+    @staticmethod
+    def _answer(asking: socket.socket) -> None:
+        with suppress(OSError), asking:
+            asking.settimeout(_PATIENCE_S)
+            asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while asking.recv(1):
+                asking.sendall(json.dumps(time.monotonic()).encode() + b"\n")
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._socket.close()
+
+
+def offset_from(address: tuple[str, int]) -> ClockOffset | None:
+    """Offset of the clock behind ``address`` from this host's, by the fastest of some round trips; ``None``
+    where it cannot be reached."""
+    best = None
+    try:
+        with socket.create_connection(address, _PATIENCE_S) as asking:
+            asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            answers = asking.makefile("rb")
+            for _ in range(_PINGS):
+                sent_s = time.monotonic()
+                asking.sendall(b"?")
+                there_s = float(answers.readline())
+                back_s = time.monotonic()
+                trip_s = back_s - sent_s
+                if best is None or trip_s / 2 < best.uncertainty_s:
+                    best = ClockOffset(there_s - (sent_s + back_s) / 2, trip_s / 2, back_s)
+    except (OSError, ValueError):
+        return None
+    return best

@@ -1,0 +1,30 @@
+"""The observer inside a training: marks when steps and their parts begin and end.
+
+This package runs in processes whose Python environment is the user's, where joulecast and what it needs may
+be missing. It therefore imports the standard library alone, and of torch what the user's program has
+imported itself. Its modules import each other by relative names, as it is loaded as `joulecast_inside`.
+"""
+
+from __future__ import annotations
+
+from .hooks import Watch
+from .imports import after_import
+from .marks import Marks
+
+_WATCH: list[Watch] = []
+"""That of this process, once its hooks are in."""
+
+
+def install(folder: str) -> Marks:
+    """Observe this process: hooks come in when it imports torch, or at once if it has.
+
+    Args:
+        folder: of this host, which gets the marks of each process.
+    """
+    if not _WATCH:
+        _WATCH.append(Watch(Marks()))
+        for module, hook in _WATCH[0].by_module().items():
+            after_import(module, hook)
+    _WATCH[0].begin()
+    _WATCH[0].marks.open(folder)
+    return _WATCH[0].marks

@@ -1,0 +1,132 @@
+"""Exchange between ranks: collectives that keep their caller waiting, and the statistics of DDP."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .marks import EXCHANGE, HIDDEN, Marks
+from .wrapping import named_as
+
+_COLLECTIVES = ("all_", "barrier", "broadcast", "gather", "reduce", "scatter")
+"""Beginnings of the names of torch's collectives, which differ between its versions."""
+_SHORTEST_S = 1e-5
+"""An exchange that keeps its caller for less has only been put into a queue."""
+_READING_SHARE = 1e-3
+"""Share of the time that reading DDP's statistics may take."""
+_EVERY_ON_A_DEVICE = 20
+"""DDP collects its statistics of so many steps once on a GPU, as it waits for the device then."""
+_FEWEST_READ = 4
+"""Steps whose statistics are read one after the other, before some are left out."""
+
+
+class Collectives:
+    """The functions of ``torch.distributed``, and the waiting for what they started."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._inside = False
+
+    def watch(self, module: Any) -> None:
+        """Wrap the collectives of ``torch.distributed.distributed_c10d``."""
+        # Its names are copied into the package, which may have happened already.
+        package = sys.modules.get("torch.distributed")
+        for name, own in list(vars(module).items()):
+            if name.startswith(_COLLECTIVES) and callable(own) and not isinstance(own, type):
+                timed = self._timed(own)
+                setattr(module, name, timed)
+                if getattr(package, name, None) is own:
+                    setattr(package, name, timed)
+        # What was started without waiting is waited for here.
+        module.Work.wait = self._timed(module.Work.wait)
+
+    def _timed(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        def timed_collective(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return own(*args, **kwargs)
+            start = time.monotonic()
+            self._inside = True
+            try:
+                return own(*args, **kwargs)
+            finally:
+                self._inside = False
+                stop = time.monotonic()
+                if stop - start > _SHORTEST_S:
+                    self._marks.add(EXCHANGE, start, stop)
+
+        return named_as(timed_collective, own)
+
+
+class Replicas:
+    """The replicas of DistributedDataParallel in this process, and what they say of their exchange."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._known: list[weakref.ref[Any]] = []
+        self._read_next, self._last_s, self._read_ns = 2, 0.0, 0
+        self._rated = 0
+
+    def begin(self) -> None:
+        """Begin with a training whose updates are counted from 1."""
+        self._read_next = 2
+
+    def watch(self, module: Any) -> None:
+        """Note each replica that is made, or was made already."""
+        kind = module.DistributedDataParallel
+        own = kind.__init__
+
+        def noted_init(replica: Any, *args: Any, **kwargs: Any) -> None:
+            own(replica, *args, **kwargs)
+            self._note(replica)
+
+        kind.__init__ = named_as(noted_init, own)
+        if "torch.nn.parallel" in sys.modules:
+            for thing in gc.get_objects():
+                if type(thing) is kind:
+                    self._note(thing)
+
+    def _note(self, replica: Any) -> None:
+        self._known.append(weakref.ref(replica))
+        self._marks.note(wrapper="DistributedDataParallel")
+
+    def read(self, update: int) -> None:
+        """Read the statistics of the step before, in as many steps as cost next to nothing."""
+        now = time.monotonic()
+        step_s, self._last_s = now - self._last_s, now
+        replicas = [replica for known in self._known if (replica := known()) is not None]
+        for replica in replicas[self._rated :]:
+            every = 1 if replica.device_type == "cpu" else _EVERY_ON_A_DEVICE
+            replica._set_ddp_runtime_logging_sample_rate(every)
+            self._rated += 1
+        if update < self._read_next:
+            return
+        for replica in replicas:
+            self._read(replica)
+        between = 1
+        if update > _FEWEST_READ:
+            took_s = time.monotonic() - now
+            between = max(1, int(took_s / (_READING_SHARE * max(step_s, 1e-6))))
+        self._read_next = update + between
+
+    def _read(self, replica: Any) -> None:
+        logged = replica._get_ddp_logging_data()
+        stop_ns = logged.get("backward_comm_time_end")
+        if stop_ns is None or stop_ns == self._read_ns:
+            return
+        self._read_ns = stop_ns
+        self._marks.note(gradient_bytes=logged.get("total_parameter_size_bytes"))
+        hidden = logged["backward_compute_comm_overlap_time"] / 1e9
+        exposed = logged["backward_comm_time"] / 1e9 - hidden
+        if replica.device_type != "cpu":
+            # Lengths alone: the moments are those of the host.
+            self._marks.add(HIDDEN, 0.0, hidden, exposed)
+            return
+        # DDP has the wall clock; marks have the monotonic one.
+        lag = time.time() - time.monotonic()
+        stop = stop_ns / 1e9 - lag
+        self._marks.add(EXCHANGE, stop - exposed, stop)
+        self._marks.add(HIDDEN, stop - exposed - hidden, stop - exposed, exposed)

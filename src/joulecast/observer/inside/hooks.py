@@ -1,0 +1,156 @@
+"""Hooks into torch: waiting for data, backward passes, exchange of gradients, and updates.
+
+All are those that torch offers, or wrappers around one function. They never wait for a device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .device_clock import HostClock, Moment, clock_of
+from .exchange import Collectives, Replicas
+from .facts import facts_of, facts_of_tensors, samples_of
+from .imports import Hook
+from .marks import BACKWARD, FETCH, PREFETCH, UPDATE, Marks
+from .wrapping import named_as
+
+_FUNCTIONAL = (
+    *("sgd", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop"),
+    *("rprop", "asgd", "adafactor"),
+)
+"""Optimizers that torch also has as functions, in modules of the same name."""
+
+
+class Watch:
+    """The hooks of one process."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+        self._clock = HostClock()
+        self._begun = self._clock.now()
+        self._in_update = False
+        self._has_gradients = False
+        self._thread = threading.main_thread().ident
+        self._backward_depth = 0
+        self._optimizers: dict[int, int] = {}
+        self._updates = 0
+        self._replicas, self._collectives = Replicas(marks), Collectives(marks)
+
+    def by_module(self) -> dict[str, Hook]:
+        """The hooks by the module that they are for."""
+        return {
+            "torch.optim.optimizer": self._watch_optimizers,
+            "torch.autograd": self._watch_backward,
+            "torch.utils.data.dataloader": self._watch_loaders,
+            "torch.nn.parallel.distributed": self._replicas.watch,
+            "torch.distributed.distributed_c10d": self._collectives.watch,
+            "torch.amp.autocast_mode": self._watch_autocast,
+            **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
+            "mpi4py.MPI": lambda module: self.marks.note(mpi=True),
+        }
+
+    def begin(self) -> None:
+        """Begin with a training of which nothing is known."""
+        self._optimizers.clear()
+        self._updates = 0
+        self._replicas.begin()
+
+    def _add(self, kind: int, start: Moment, amount: float = 0.0) -> None:
+        """Add a mark that ends now; of a device it is written when the device has got there."""
+        marks = self.marks
+        self._clock.add(start, self._clock.now(), lambda a, b: marks.add(kind, a, b, amount))
+
+    def _watch_optimizers(self, module: Any) -> None:
+        module.register_optimizer_step_pre_hook(self._before_update)
+        module.register_optimizer_step_post_hook(self._after_update)
+
+    def _before_update(self, optimizer: Any, *_: Any) -> None:
+        self._begun = self._clock.now()
+        self._in_update = True
+
+    def _after_update(self, optimizer: Any, *_: Any) -> None:
+        is_new = id(optimizer) not in self._optimizers
+        number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
+        self._updated(number)
+        if is_new:
+            self._note(facts_of(optimizer, number))
+
+    def _watch_functional(self, name: str) -> Hook:
+        """Updates by a function of torch, outside of any optimizer object."""
+
+        def hook(module: Any) -> None:
+            own = getattr(module, name)
+
+            def timed_update(*args: Any, **kwargs: Any) -> Any:
+                if self._in_update:
+                    return own(*args, **kwargs)
+                self._begun = self._clock.now()
+                result = own(*args, **kwargs)
+                # Some call it once for each tensor: the first call after a backward pass is a step.
+                is_step = self._has_gradients
+                self._updated(0 if is_step else 1)
+                if is_step and self._updates == 1:
+                    tensors = args[0] if args else kwargs.get("params", ())
+                    self._note({"optimizer": name, **facts_of_tensors(list(tensors), 0)})
+                return result
+
+            setattr(module, name, named_as(timed_update, own))
+
+        return hook
+
+    def _note(self, facts: dict[str, Any]) -> None:
+        """Note what is trained, and take the time where it is trained from now on."""
+        self.marks.note(**facts)
+        self._clock = clock_of(facts.get("device", "cpu"))
+
+    def _updated(self, number: int) -> None:
+        self._in_update = self._has_gradients = False
+        self._thread = threading.get_ident()
+        self._add(UPDATE, self._begun, number)
+        self._clock.read()
+        self._updates += 1
+        self._replicas.read(self._updates)
+        self.marks.write()
+
+    def _watch_backward(self, module: Any) -> None:
+        own: Callable[..., Any] = module.backward
+
+        def timed_backward(*args: Any, **kwargs: Any) -> Any:
+            start = self._clock.now()
+            self._backward_depth += 1
+            try:
+                return own(*args, **kwargs)
+            finally:
+                self._backward_depth -= 1
+                if self._backward_depth == 0:
+                    self._has_gradients = True
+                    self._add(BACKWARD, start)
+
+        module.backward = named_as(timed_backward, own)
+
+    def _watch_autocast(self, module: Any) -> None:
+        enter = module.autocast.__enter__
+        marks = self.marks
+
+        def noted_enter(autocast: Any) -> Any:
+            if getattr(autocast, "_enabled", True):
+                marks.note(autocast=str(autocast.fast_dtype).removeprefix("torch."))
+            return enter(autocast)
+
+        module.autocast.__enter__ = named_as(noted_enter, enter)
+
+    def _watch_loaders(self, module: Any) -> None:
+        kind = module._BaseDataLoaderIter
+        following = kind.__next__
+
+        def timed_next(iterator: Any) -> Any:
+            start = self._clock.now()
+            batch = following(iterator)
+            # A batch of another thread keeps the training waiting only when it asks for it.
+            own = threading.get_ident() == self._thread
+            self._add(FETCH if own else PREFETCH, start, samples_of(batch) or 0)
+            return batch
+
+        kind.__next__ = named_as(timed_next, following)

@@ -1,0 +1,59 @@
+"""The marks that the observer left in a host's folder, process by process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.files.reading import read_json_object
+from joulecast.observer.inside import marks
+
+MARK = np.dtype([("kind", "u1"), ("start", "<f8"), ("length", "<f8"), ("amount", "<f8")])
+"""A mark as :mod:`joulecast.observer.inside.marks` packs it; times in s of the host's monotonic clock."""
+
+Marked = NDArray[np.void]
+
+
+def _updates(marked: Marked) -> NDArray[np.int64]:
+    """Updates of each optimizer, by its number."""
+    numbers = marked["amount"][marked["kind"] == marks.UPDATE]
+    counted: NDArray[np.int64] = np.bincount(numbers.astype(np.int64))
+    return counted
+
+
+def main_optimizer(marked: Marked) -> int:
+    """Number of the optimizer with the most updates, the first of several: its updates end the steps."""
+    counts = _updates(marked)
+    return int(counts.argmax()) if len(counts) else 0
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that trained: its facts, and its marks (marks,) of type :data:`MARK`."""
+
+    facts: dict[str, Any]
+    marks: Marked
+
+    @property
+    def rank(self) -> int:
+        """Rank, by its launcher; 0 without one."""
+        return int(self.facts.get("rank") or 0)
+
+    @property
+    def updates(self) -> int:
+        """Updates of its main optimizer."""
+        return int(_updates(self.marks).max(initial=0))
+
+
+def read_processes(folder: Path) -> list[Process]:
+    """The processes that trained, in the order of their ranks; a mark that is cut short is left out."""
+    found = []
+    for path in sorted(folder.glob("*.marks")):
+        content = path.read_bytes()
+        whole = len(content) // MARK.itemsize * MARK.itemsize
+        facts = path.with_suffix(".json")
+        known = read_json_object(facts, "facts of a process") if facts.is_file() else {}
+        found.append(Process(known, np.frombuffer(content[:whole], MARK)))
+    return sorted(found, key=lambda process: (process.rank, -process.updates))

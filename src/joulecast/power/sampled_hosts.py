@@ -1,0 +1,138 @@
+"""Readings of the samplers of a run's hosts, on the run's clock; meters, and load by other programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.power.foreign_load import Load
+from joulecast.power.integration import reading_quality
+from joulecast.power.run_clock import RunClock
+from joulecast.power.sampler import Part
+from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS
+from joulecast.records.metering import MeterInfo
+from joulecast.records.record import Outcome
+
+_SEEN_S = 1.0
+"""Foreign load is judged over at least this many seconds, as far as the sampler ran that long."""
+_SHORTEST_JUDGED_S = 0.2
+"""In less time, foreign load is not judged: the kernel counts work in ticks of 10 ms."""
+
+
+@dataclass(frozen=True)
+class SampledHost:
+    """One host: its identity, its name in the record, its clock, and the answer of its sampler."""
+
+    host: str
+    node: str
+    clock: RunClock
+    answer: Part
+
+
+def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]]:
+    """The nodes that read each device: several where containers of one machine count as hosts."""
+    nodes: dict[str | None, list[str]] = {None: []}
+    for host in hosts:
+        for meter in host.answer["meters"]:
+            if meter["identity"] is not None:
+                nodes.setdefault(meter["identity"], []).append(meter["node"])
+    return nodes
+
+
+def meter_infos(
+    hosts: Sequence[SampledHost], power: pd.DataFrame, outcome: Outcome, period_s: float
+) -> list[MeterInfo]:
+    """The meters of all hosts, and how well each was read over the run."""
+    infos = []
+    read_by = _nodes_by_device(hosts)
+    for host in hosts:
+        answer = host.answer
+        for absent in answer["absent"]:
+            reason = f"{absent['reason']}; {absent['remedy']}"
+            infos.append(
+                MeterInfo(node=host.node, meter=absent["meter"], available=False, reason=reason)
+            )
+        for meter in answer["meters"]:
+            fault = meter["fault"] or answer["died"]
+            of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
+            coverage, gap = reading_quality(
+                of_meter["t_s"].to_numpy(float),
+                outcome.start_s,
+                outcome.stop_s,
+                period_s,
+            )
+            infos.append(
+                MeterInfo(
+                    node=meter["node"],
+                    meter=meter["meter"],
+                    available=fault is None,
+                    source=meter["source"],
+                    counter=meter["counter"],
+                    reason=fault,
+                    readings=len(of_meter),
+                    failed_reads=meter["failed"],
+                    missed_deadlines=answer["missed_deadlines"],
+                    longest_gap_s=gap,
+                    coverage=coverage,
+                    shared_with=[
+                        node for node in read_by[meter["identity"]] if node != meter["node"]
+                    ],
+                )
+            )
+    return infos
+
+
+def frames(hosts: Sequence[SampledHost]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Power and activity of all hosts on the run clock."""
+    power: list[list[Any]] = []
+    activity: list[list[Any]] = []
+    for host in hosts:
+        at = host.clock
+        power += [[n, m, at(t), w, j] for n, m, t, w, j in host.answer["power"]]
+        activity += [
+            [node, at(t), cpu, gpu, memory, network]
+            for node, t, cpu, gpu, memory, network in host.answer["activity"]
+        ]
+    numbers = dict.fromkeys(POWER_COLUMNS[2:], float)
+    return (
+        pd.DataFrame(power, columns=list(POWER_COLUMNS)).astype(numbers),
+        pd.DataFrame(activity, columns=list(ACTIVITY_COLUMNS)).astype(
+            dict.fromkeys(ACTIVITY_COLUMNS[1:], float)
+        ),
+    )
+
+
+def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
+    """Load by other programs during the run, on the machine where it was highest; ``None`` if not known.
+
+    For a run of less than a second, the time just before and after it counts too.
+    """
+    loads = []
+    around_s = max(0.0, (_SEEN_S - (outcome.stop_s - outcome.start_s)) / 2)
+    machines: dict[str, list[SampledHost]] = {}
+    for host in hosts:
+        # Containers of one machine see all its work: only together do they know how much is foreign.
+        boot = host.host.partition(":")[2]
+        machines.setdefault(host.host if boot == "unknown-boot" else boot, []).append(host)
+    for of_machine in machines.values():
+        if any(host.answer["died"] for host in of_machine):
+            continue
+        worked = {"machine": 0.0, "own": 0.0}
+        programs: set[str] = set()
+        for place, host in enumerate(of_machine):
+            seen = np.array(host.answer["work"], dtype=float)
+            times = [host.clock(t) for t in seen[:, 0]]
+            ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
+            inside = np.clip(ends, times[0], times[-1])
+            machine, own = (np.diff(np.interp(inside, times, seen[:, k]))[0] for k in (1, 2))
+            worked["own"] += float(own)
+            if place == 0:
+                worked["machine"] = float(machine)
+                span = float(inside[1] - inside[0])
+                programs |= set(host.answer["programs"])
+        if span > _SHORTEST_JUDGED_S:
+            foreign = max(0.0, worked["machine"] - worked["own"]) / span
+            loads.append(Load(round(foreign, 3), tuple(sorted(programs))))
+    return max(loads, key=lambda load: load.busy_cores, default=None)

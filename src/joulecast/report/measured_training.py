@@ -1,0 +1,64 @@
+"""What was measured of a training, in some lines for the terminal."""
+
+from pathlib import Path
+
+from joulecast.energy.observations import observe
+from joulecast.observer.observation import Result
+from joulecast.quantities import counted, digits, is_number, joules, percent, seconds
+from joulecast.records.record import RunRecord
+
+_STAGES = {
+    "materials": "t_materials_s",
+    "computing": "t_computing_s",
+    "waiting for ranks": "t_communicating_wait_s",
+    "exchange": "t_communicating_copy_s",
+    "update": "t_update_s",
+    "other": "t_other_s",
+}
+
+
+def _summary(record: RunRecord, folder: Path) -> list[str]:
+    """What was measured, in some lines."""
+    info, row = record.info, observe(record)
+    outcome = info.outcome
+    lines = [f"joulecast: {folder}"]
+    if outcome.steps:
+        step_s = row["total_s"] / outcome.steps
+        unit = "" if info.spec.observed is None else info.spec.observed.work_unit
+        batch = (
+            f"{digits(info.spec.global_batch_size)} samples"
+            if unit == "samples"
+            else "samples unknown"
+        )
+        ranks = counted(info.spec.ranks, "rank")
+        lines.append(f"  {counted(outcome.steps, 'step')} of {seconds(step_s)} ({batch}), {ranks}")
+        shares = [
+            f"{name} {percent(100 * row[column] / step_s)}"
+            for name, column in _STAGES.items()
+            if is_number(row[column]) and row[column] > 0
+        ]
+        lines.append(f"  a step is {', '.join(shares)}")
+    energy = joules(row["energy_j"])
+    if is_number(row["energy_j"]):
+        watts = row["energy_j"] / row["total_s"]
+        each = (
+            f", {joules(row['energy_j'] / outcome.samples)} a sample"
+            if outcome.samples and unit == "samples"
+            else ""
+        )
+        lines.append(
+            f"  {energy} in {seconds(row['total_s'])} ({digits(watts)} W{each}), {row['energy_source']}"
+        )
+    else:
+        lines.append(f"  no energy: {row['why_no_energy']}")
+    lines += [f"  {stage} not seen: {why}" for stage, why in info.unseen.items()]
+    lines += [f"  left out of forecasts: {why}" for why in info.polluted]
+    lines += [f"  disturbed: {why}" for why in info.disturbed]
+    return lines
+
+
+def result_lines(result: Result) -> list[str]:
+    """Lines of a record that was made, or why there is none; nothing where another process makes it."""
+    if result.record is not None and result.folder is not None:
+        return _summary(result.record, result.folder)
+    return [f"joulecast: no record: {result.why_not}"] if result.why_not else []

@@ -1,0 +1,240 @@
+"""Any training under `joulecast measure`: its record, its output and its end are what they should be."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from joulecast.energy.observations import observe
+from joulecast.records.record import RunRecord, read_record
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
+EXAMPLE = PROGRAMS.parents[1] / "examples/own-training/train.py"
+DDP = str(PROGRAMS / "ddp_training.py")
+JOULECAST = [sys.executable, "-m", "joulecast.cli.main"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+SMALL = """
+import os, sys, time, torch
+network = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for step in range(30):
+    optimizer.zero_grad()
+    network(torch.randn(32, 64)).pow(2).mean().backward()
+    optimizer.step()
+    if step == 20:
+        {at_20}
+"""
+
+
+def measured(
+    folder: Path, command: list[str], *options: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+    words = [*JOULECAST, "measure", "--name", "mine", *options, "--", *command]
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=240)
+
+
+def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
+    return read_record(folder / "results/measured" / run)
+
+
+def own_clock(output: str) -> tuple[int, float]:
+    found = re.search(r"(\d+) steps of (\S+) s", output)
+    assert found is not None, output
+    return int(found[1]), float(found[2])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_steps_time_batch_and_stages_of_ddp(tmp_path, ranks):
+    answer = measured(tmp_path, [*TORCHRUN, str(ranks), DDP])
+    assert answer.returncode == 0, answer.stderr
+    steps, step_s = own_clock(answer.stdout)
+    record = record_of(tmp_path)
+    row = observe(record)
+    # The first step is the warm-up.
+    assert record.info.outcome.steps == steps - 1
+    updates = record.stages[(record.stages["rank"] == 0) & (record.stages["stage"] == "update")]
+    lasted_s = updates["stop_s"].max() - updates["stop_s"].min()
+    assert lasted_s / (steps - 2) == pytest.approx(step_s, rel=0.1)
+    assert row["batch"] == 16 * ranks
+    assert (row["nodes"], row["nodes_are"]) == (ranks, "ranks")
+    assert record.info.parameters == 4 * (256 * 256 + 256)
+    assert row["t_computing_s"] > 0 and row["t_update_s"] > 0 and row["t_materials_s"] > 0
+    exchange_s = row["t_communicating_wait_s"] + row["t_communicating_copy_s"]
+    assert exchange_s > 0
+    stages = [value for name, value in row.items() if re.fullmatch(r"t_\w+_s", name)]
+    assert sum(stages) == pytest.approx(row["total_s"] / row["steps"], rel=0.02)
+    assert not record.info.polluted
+
+
+@pytest.mark.parametrize("how", [[], ["--sharded"]], ids=["copies", "shards"])
+def test_the_example_is_observed(tmp_path, how):
+    answer = measured(tmp_path, [*TORCHRUN, "2", str(EXAMPLE), "--steps", "12", *how])
+    assert answer.returncode == 0, answer.stderr
+    record = record_of(tmp_path)
+    row = observe(record)
+    assert record.info.outcome.steps == 11
+    assert record.info.unseen == {}
+    assert row["batch"] == 16
+    assert row["t_communicating_copy_s"] > 0
+
+
+def test_accumulated_gradients_are_one_step(tmp_path):
+    answer = measured(tmp_path, [sys.executable, DDP, "4"])
+    steps, _ = own_clock(answer.stdout)
+    assert steps == 10
+    record = record_of(tmp_path)
+    assert record.info.outcome.steps == 9
+    assert record.info.spec.global_batch_size == 64
+    assert "4 backward passes a step" in record.info.remarks[0]
+
+
+def test_what_it_prints_and_how_it_ends_are_the_commands_own(tmp_path):
+    words = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    answer = measured(tmp_path, [sys.executable, "-c", words])
+    assert (answer.returncode, answer.stdout) == (3, "out\n")
+    assert answer.stderr.startswith("err\n")
+    info = record_of(tmp_path).info
+    assert any("exit code 3" in reason for reason in info.polluted)
+    assert any("no steps" in reason for reason in info.polluted)
+
+
+def test_a_command_without_python_keeps_its_power(tmp_path):
+    answer = measured(tmp_path, ["sleep", "1"])
+    assert answer.returncode == 0
+    record = record_of(tmp_path)
+    assert observe(record)["total_s"] == pytest.approx(1.0, abs=0.3)
+    assert len(record.power) > 5
+
+
+@pytest.mark.parametrize(
+    ("at_20", "code", "why"),
+    [
+        ("os._exit(7)", 7, "exit code 7"),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "SIGKILL"),
+        ("raise SystemExit(0)", 0, None),
+    ],
+)
+def test_an_abrupt_end_keeps_the_steps_before_it(tmp_path, at_20, code, why):
+    answer = measured(tmp_path, [sys.executable, "-c", SMALL.format(at_20=at_20)])
+    assert answer.returncode == code
+    info = record_of(tmp_path).info
+    assert info.outcome.steps == 20
+    assert info.unseen["materials"]
+    assert bool(info.polluted) == (why is not None)
+    assert why is None or why in info.polluted[0]
+
+
+def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
+    program = SMALL.format(at_20="print('there', flush=True); time.sleep(120)")
+    words = [*JOULECAST, "measure", "--name", "mine", "--", sys.executable, "-c", program]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "there\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == -signal.SIGTERM
+    assert "SIGTERM" in record_of(tmp_path).info.polluted[0]
+
+
+def test_a_forked_child_has_steps_of_its_own(tmp_path):
+    child = (
+        "\n        if os.fork() == 0:\n            optimizer.step()\n            os._exit(0)\n"
+        "        os.wait()"
+    )
+    answer = measured(tmp_path, [sys.executable, "-c", SMALL.format(at_20=child)])
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert info.outcome.steps == 29
+    assert any("other process" in remark for remark in info.remarks)
+
+
+def test_a_window_of_a_training_that_runs_on(tmp_path):
+    # It trains until the record of its window is there.
+    program = SMALL.format(at_20="pass").replace(
+        "range(30)", "iter(lambda: os.path.exists('results/measured/mine-n1-r1'), True)"
+    )
+    answer = measured(tmp_path, [sys.executable, "-c", program], "--for", "15s")
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert info.outcome.steps > 3
+    assert not info.polluted
+
+
+def test_the_sites_own_sitecustomize_still_runs(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import builtins\nbuiltins.of_site = 5\n")
+    answer = measured(
+        tmp_path,
+        [sys.executable, "-c", "print(of_site)"],
+        environment={"PYTHONPATH": str(tmp_path / "site")},
+    )
+    assert answer.stdout == "5\n", answer.stderr
+
+
+def test_one_line_in_the_program_does_the_same(tmp_path):
+    (tmp_path / "train.py").write_text(
+        f"import runpy, joulecast\n"
+        f"for name in ('one', 'two'):\n"
+        f"    with joulecast.observe(name):\n"
+        f"        runpy.run_path({DDP!r})\n"
+    )
+    words = [sys.executable, "train.py"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.returncode == 0, answer.stderr
+    for name in ("one", "two"):
+        info = record_of(tmp_path, f"{name}-n1-r1").info
+        assert (info.outcome.steps, info.spec.global_batch_size) == (39, 16)
+    # Under the command, the command makes the record.
+    assert measured(tmp_path, words).returncode == 0
+    assert record_of(tmp_path).info.outcome.steps == 39
+    assert not (tmp_path / "results/measured/one-n1-r2").exists()
+
+
+def test_measured_scales_are_forecast_by_name(tmp_path):
+    for ranks in ("1", "2"):
+        assert measured(tmp_path, [*TORCHRUN, ranks, DDP]).returncode == 0
+    words = [
+        *JOULECAST,
+        "forecast",
+        "mine",
+        "--gpus",
+        "1,2,4",
+        "--samples",
+        "1e6",
+        "--price",
+        "0.3",
+    ]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert answer.returncode == 0, answer.stderr
+    assert "EUR" in answer.stdout and "estimated power" in answer.stdout
+    unknown = subprocess.run(
+        [*JOULECAST, "forecast", "other", "--gpus", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert unknown.returncode == 2
+    assert "known: mine" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--name", "a/b"], "--name a/b"),
+        (["--steps", "4"], "--steps 4"),
+        (["--meters", "steam"], "steam is no meter"),
+        (["--for", "soon"], "no duration"),
+        (["--period", "0"], "--period 0"),
+    ],
+)
+def test_bad_options_end_before_the_command(tmp_path, options, why):
+    words = [*JOULECAST, "measure", *options, "--", "touch", "begun"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 2
+    assert why in answer.stderr
+    assert not (tmp_path / "begun").exists()

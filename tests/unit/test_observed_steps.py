@@ -1,0 +1,260 @@
+"""Stages of steps from marks, the place of a process in its launch, clocks of hosts, prices of forecasts."""
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecast.energy.prices import Prices
+from joulecast.errors import JoulecastError
+from joulecast.observer.host_clocks import ClockServer, offset_from
+from joulecast.observer.inside import marks
+from joulecast.observer.inside.device_clock import DeviceClock
+from joulecast.observer.inside.facts import samples_of
+from joulecast.observer.launch_place import place
+from joulecast.observer.marks_file import MARK, read_processes
+from joulecast.observer.steps import Steps, without
+
+PARTS = st.floats(1e-3, 1.0)
+
+
+def marked(*rows: tuple[int, float, float, float]) -> np.ndarray:
+    return np.array(list(rows), MARK)
+
+
+def plain_steps(count: int, micro_batches: int = 1, exchange: float = 0.0) -> Steps:
+    """Steps of: other 1 s, then for each micro-batch fetch 1 s, forward 2 s, backward 3 s; update 1 s."""
+    rows, at = [], 0.0
+    for _ in range(count):
+        at += 1
+        for _ in range(micro_batches):
+            rows += [(marks.FETCH, at, 1.0, 8.0), (marks.BACKWARD, at + 3, 3.0, 0.0)]
+            at += 6
+        if exchange:
+            rows.append((marks.EXCHANGE, at - exchange, exchange, 0.0))
+        rows.append((marks.UPDATE, at, 1.0, 0.0))
+        at += 1
+    return Steps.of(marked(*rows))
+
+
+def lengths(steps: Steps, first: int, last: int) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for _, stage, start, stop in steps.of_window(first, last):
+        total[stage] = total.get(stage, 0.0) + stop - start
+    return total
+
+
+def test_a_plain_step_has_its_stages():
+    steps = plain_steps(4)
+    assert lengths(steps, 1, 3) == pytest.approx(
+        {"materials": 3.0, "computing": 15.0, "update": 3.0}
+    )
+    assert steps.samples == 8
+
+
+def test_micro_batches_add_up_and_their_samples_too():
+    steps = plain_steps(3, micro_batches=4)
+    assert (steps.micro_batches, steps.fetches, steps.samples) == (4, 4, 32)
+    assert lengths(steps, 1, 2) == pytest.approx(
+        {"materials": 8.0, "computing": 40.0, "update": 2.0}
+    )
+
+
+def test_exchange_that_nothing_hides_is_not_computing():
+    assert lengths(plain_steps(3, exchange=0.5), 1, 1) == pytest.approx(
+        {"materials": 1.0, "computing": 4.5, "communicating_copy": 0.5, "update": 1.0}
+    )
+
+
+def test_an_evaluation_between_steps_is_other():
+    # Three batches of an evaluation, 2 s each, before the third step's own.
+    steps = plain_steps(4)
+    late = steps.marks.copy()
+    late["start"][late["start"] > 16.5] += 6
+    evaluated = [(marks.FETCH, 17.0 + 2 * k, 1.0, 64.0) for k in range(3)]
+    moved = Steps.of(np.concatenate([late, marked(*evaluated)]))
+    assert moved.samples == 8
+    assert lengths(moved, 2, 2) == pytest.approx(lengths(steps, 2, 2))
+
+
+def test_a_closure_computes_inside_its_update():
+    rows = []
+    for step in range(3):
+        rows += [(marks.BACKWARD, 10 * step + 2.0, 6.0, 0.0), (marks.UPDATE, 10 * step, 9.0, 0.0)]
+    found = lengths(Steps.of(marked(*rows)), 1, 2)
+    assert found["update"] == pytest.approx(2.0)
+
+
+def test_steps_that_ddp_did_not_measure_get_the_mean_of_those_it_did():
+    rows = []
+    for step in range(6):
+        at = 10.0 * step
+        rows += [(marks.BACKWARD, at + 1, 6.0, 0.0), (marks.UPDATE, at + 8, 1.0, 0.0)]
+        if step in (1, 3):
+            rows += [(marks.EXCHANGE, at + 5, 2.0, 0.0), (marks.HIDDEN, at + 3, 2.0, 2.0)]
+    found = list(Steps.of(marked(*rows)).of_window(1, 5))
+    exchanged = {step: b - a for step, stage, a, b in found if stage == "communicating_copy"}
+    assert exchanged == pytest.approx(dict.fromkeys(range(5), 2.0))
+
+
+@given(st.lists(st.tuples(PARTS, PARTS, PARTS, PARTS, PARTS), min_size=3, max_size=8))
+def test_stages_of_a_rank_overlap_nowhere_and_fill_no_more_than_its_steps(parts):
+    rows, at = [], 0.0
+    for other, fetch, forward, backward, update in parts:
+        at += other
+        rows.append((marks.FETCH, at, fetch, 4.0))
+        at += fetch + forward
+        rows.append((marks.BACKWARD, at, backward, 0.0))
+        at += backward
+        rows.append((marks.UPDATE, at, update, 0.0))
+        at += update
+    steps = Steps.of(marked(*rows))
+    found = sorted((a, b) for _, _, a, b in steps.of_window(1, len(parts) - 1))
+    assert all(b <= c + 1e-9 for (_, b), (c, _) in pairwise(found))
+    whole = steps.ends[-1] - steps.ends[0]
+    named = sum(b - a for a, b in found)
+    assert named == pytest.approx(whole - sum(p[0] for p in parts[1:]))
+
+
+SPANS = st.lists(st.tuples(PARTS, PARTS), max_size=6)
+
+
+@given(SPANS, SPANS)
+def test_what_is_left_and_what_is_cut_make_the_whole(whole, cut):
+    def spans(lengths):
+        edges = np.cumsum([x for pair in lengths for x in pair])
+        return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+    one, other = spans(whole), spans(cut)
+    left = without(one, other)
+    both = without(one, left)
+    total = sum(b - a for a, b in one)
+    assert sum(b - a for a, b in left) + sum(b - a for a, b in both) == pytest.approx(total)
+    assert without(left, other) == left
+
+
+class _Device:
+    """A device with a clock of its own, which passes events as it gets to them."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.queue_ms = 0.0
+        """When all that was launched will have run."""
+        self.waits = 0
+
+    def event(self) -> "_Event":
+        return _Event(self, max(self.queue_ms, self.now_ms))
+
+
+class _Event:
+    def __init__(self, device: _Device, at_ms: float) -> None:
+        self.device, self.at_ms = device, at_ms
+
+    def query(self) -> bool:
+        return self.device.now_ms >= self.at_ms
+
+    def synchronize(self) -> None:
+        self.device.waits += 1
+        self.device.now_ms = max(self.device.now_ms, self.at_ms)
+
+    def elapsed_time(self, later: "_Event") -> float:
+        return later.at_ms - self.at_ms
+
+
+def test_times_on_a_device_are_its_own_and_nobody_waits_for_them():
+    device = _Device()
+    clock = DeviceClock(device.event)
+    found: list[float] = []
+    for _ in range(50):
+        start = clock.now()
+        device.queue_ms += 20.0  # launched at once, runs for 20 ms
+        clock.add(start, clock.now(), lambda a, b: found.append(b - a))
+        clock.read()
+    assert found == []
+    device.now_ms = 500.0
+    clock.read()
+    assert found == pytest.approx([0.02] * 25)
+    assert device.waits == 1
+
+
+def test_a_mark_that_is_cut_short_is_left_out(tmp_path):
+    row = marks.ROW.pack(marks.UPDATE, 1.0, 0.5, 0.0)
+    (tmp_path / "7.marks").write_bytes(3 * row + row[:9])
+    (process,) = read_processes(tmp_path)
+    assert (process.updates, process.rank) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, 1, "alone-")),
+        (
+            {
+                **{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"},
+                **{"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "77"},
+            },
+            (1, 2, "slurm-77.0"),
+        ),
+        # In a batch script, where nothing was launched yet.
+        ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "77", "SLURM_NTASKS": "4"}, (0, 1, "alone-")),
+        (
+            {
+                **{"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
+                **{"PMIX_NAMESPACE": "p-1"},
+            },
+            (3, 4, "openmpi-p-1"),
+        ),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2, "hydra-")),
+    ],
+)
+def test_the_place_in_a_launch(environment, expected):
+    found = place(environment)
+    assert (found.rank, found.size) == expected[:2]
+    assert found.job.startswith(expected[2])
+
+
+def test_the_clock_of_another_host_is_asked_over_tcp():
+    server = ClockServer()
+    try:
+        offset = offset_from(("127.0.0.1", server.address[1]))
+    finally:
+        server.close()
+    assert offset is not None
+    assert abs(offset.offset_s) <= offset.uncertainty_s + 1e-6
+    assert offset.at_s <= time.monotonic()
+
+
+class _Batch:
+    def __init__(self, **parts: object) -> None:
+        self.__dict__.update(parts)
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (np.zeros((8, 3)), 8),
+        ({"ids": np.zeros((4, 7)), "labels": np.zeros(4)}, 4),
+        (["text", (np.zeros((2, 1)), 5)], 2),
+        (_Batch(x=np.zeros((6, 2))), 6),
+        (["text", 5], None),
+        (np.zeros(()), None),
+    ],
+)
+def test_samples_of_a_batch(batch, samples):
+    assert samples_of(batch) == samples
+
+
+def test_prices_of_a_forecast():
+    prices = Prices(price=0.3, price_node_hour=2.0, price_gpu_hour=1.0, co2=400.0, pue=1.5).check()
+    # One kWh at the node is 1.5 at the building's meter.
+    assert prices.kwh(3.6e6) == pytest.approx(1.5)
+    assert prices.money(3600.0, 3.6e6, 2, 8) == pytest.approx(0.45 + 4 + 8)
+    assert prices.co2_kg(3.6e6) == pytest.approx(0.6)
+    assert prices.money(3600.0, None, 2, 8) is None
+    assert Prices(price_node_hour=2.0).money(3600.0, None, 2, 8) == pytest.approx(4.0)
+    assert Prices().money(3600.0, 1.0, 2, 8) is None
+    with pytest.raises(JoulecastError, match="pue"):
+        Prices(pue=0.9).check()
