@@ -65,13 +65,13 @@ class Topology:
         first = groups[:, :1] // self.devices_per_node * self.devices_per_node
         alike, where = np.unique(groups - first, axis=0, return_inverse=True)
         shares = []
-        for row in alike.tolist():
-            nodes = {device // self.devices_per_node for device in row}
-            within = [
-                sorted(d % self.devices_per_node for d in row if d // self.devices_per_node == node)
-                for node in nodes
-            ]
-            shares.append(min(rate_share(self.pairs, tuple(places)) for places in within))
+        for row in alike:
+            of_node: dict[int, list[int]] = {}
+            for device in sorted(row.tolist()):
+                node, place = divmod(device, self.devices_per_node)
+                of_node.setdefault(node, []).append(place)
+            ways = {tuple(places) for places in of_node.values()}
+            shares.append(min(rate_share(self.pairs, places) for places in ways))
         found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
         return found
 
