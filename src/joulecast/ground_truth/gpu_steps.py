@@ -71,8 +71,11 @@ def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
     if family is None or row["note"]:
         # Mixtures of experts whose sizes are not given, and steps of a compiled network.
         return None
+    # Its code takes a classifier of sequences for BERT's inference, and the language model for training
+    # (neusight/Tracing/trace.py).
+    head = ",head=pooler" if family == "bert" and row["kind"] == "inference" else ""
     return MeasuredStep(
-        network=f"{family}:{_numbers(row)},loss=no",
+        network=f"{family}:{_numbers(row)},loss=no{head}",
         strategy=f"dp={row['dp']}" if int(row["dp"]) > 1 else "dp=1",
         batch=int(row["global_batch"]) // int(row["dp"]),
         precision="fp32",
