@@ -67,3 +67,12 @@ metric
 batch_size_only
 power_limit_only
 GIVEN
+
+# Hugging Face's and Lightning's trainers call these.
+JoulecastCallback
+on_train_begin
+on_train_start
+on_train_end
+on_exception
+control
+pl_module

@@ -11,7 +11,7 @@ from conftest import ROOT
 import joulecast
 
 PAGE = ROOT / "docs/api.md"
-MEASURING = ("measure", "tune")
+MEASURING = ("measure", "observe", "tune")
 
 
 def shown(title: str) -> str:

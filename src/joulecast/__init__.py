@@ -1,7 +1,7 @@
 """Forecast the joules and seconds of distributed training from a few measured runs.
 
 Eleven functions do what the commands do: :func:`measure` runs of a configuration, :func:`observe` a
-training of yours; :func:`read_records`; :func:`fit`,
+training of yours, :func:`read_records`; :func:`fit`,
 :func:`evaluate` and :func:`forecast` from them, :func:`advise` on a setting; :func:`simulate` and
 :func:`search` strategies; :func:`partition` a network; :func:`tune` a training that recurs. What they return
 is plain data, the same that the command of that name prints with ``--json``, unless they say otherwise.

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -219,7 +218,7 @@ def test_measured_scales_are_forecast_by_name(tmp_path):
         text=True,
     )
     assert unknown.returncode == 2
-    assert "known: mine" in unknown.stderr
+    assert "(mine)" in unknown.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import recorded_folder
-from joulecast.records.record import MEASURED, measured_names, measured_records
 
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
@@ -27,16 +26,15 @@ def _folders(given: Path) -> list[Path]:
     """The folder that is given; where there is none, those of the observed training of that name."""
     if given.exists() or len(given.parts) != 1:
         return [given]
+    from joulecast.records.record import MEASURED, measured_names, measured_records
+
     found = measured_records(given.name)
-    if found:
-        return found
-    if recorded_folder(given).exists():
-        return [given]
-    known = measured_names()
-    listed = f"known: {', '.join(known)}" if known else f"{MEASURED} has none"
+    if found or recorded_folder(given).exists():
+        return found or [given]
+    known = ", ".join(measured_names()) or f"{MEASURED} has none"
     raise JoulecastError(
-        f"{given}: no folder, no recorded campaign, and no training that `joulecast measure` has run "
-        f"({listed})"
+        f"{given}: holds no run record, and is no training that `joulecast measure` has run ({known}); "
+        "give a folder of run records, the name of a recorded campaign, or of such a training"
     )
 
 

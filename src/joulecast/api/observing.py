@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ContextDecorator
 from pathlib import Path
 from types import TracebackType
@@ -12,10 +13,20 @@ from typing import TYPE_CHECKING
 from joulecast.api.given import AnyPath
 
 if TYPE_CHECKING:
+    from joulecast.observer.asked import Asked
     from joulecast.observer.observation import Observation
 
 
-class observe(ContextDecorator):  # noqa: N801 - is used as a function
+def observe(
+    name: str,
+    *,
+    samples_per_step: int | None = None,
+    steps: tuple[int, int] | None = None,
+    out: AnyPath | None = None,
+    platform: AnyPath = "this-machine",
+    meters: Sequence[str] | None = None,
+    period_s: float = 0.1,
+) -> Observing:
     """Observe the training in a ``with`` block, or of a decorated function, as ``joulecast measure`` does.
 
     Each rank enters it; the first one writes the record. Under ``joulecast measure`` it adds nothing.
@@ -27,43 +38,39 @@ class observe(ContextDecorator):  # noqa: N801 - is used as a function
         out: folder of the records, ``results/measured`` by default; all hosts must see it.
         platform: what it runs on: a name, or a FILE.yaml.
         meters: kinds of meters, best first; all by default.
-        period_s: between two readings.
+        period_s: seconds between two readings.
 
-    Attributes:
-        folder: of the record, afterwards, in the process that has written it.
+    Returns:
+        A context manager, and decorator, whose ``folder`` is afterwards that of the record, in the process
+        that has written it.
 
     Raises:
         JoulecastError: a name that no folder can have, an unknown platform or meter.
     """
+    from joulecast.observer.asked import ALL_METERS, asked_of
+    from joulecast.records.record import MEASURED
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        samples_per_step: int | None = None,
-        steps: tuple[int, int] | None = None,
-        out: AnyPath | None = None,
-        platform: AnyPath = "this-machine",
-        meters: tuple[str, ...] | None = None,
-        period_s: float = 0.1,
-    ) -> None:
-        from joulecast.observer.asked import ALL_METERS, asked_of
-        from joulecast.records.record import MEASURED
+    asked = asked_of(
+        name,
+        tuple(sys.argv),
+        platform=str(platform),
+        samples_per_step=samples_per_step,
+        steps=steps,
+        meters=ALL_METERS if meters is None else tuple(meters),
+        period_s=period_s,
+    )
+    return Observing(asked, MEASURED if out is None else Path(out))
 
-        self._asked = asked_of(
-            name,
-            tuple(sys.argv),
-            platform=str(platform),
-            samples_per_step=samples_per_step,
-            steps=steps,
-            meters=ALL_METERS if meters is None else meters,
-            period_s=period_s,
-        )
-        self._out = MEASURED if out is None else Path(out)
+
+class Observing(ContextDecorator):
+    """The observation of what a block, or a function, trains; :func:`observe` makes it."""
+
+    def __init__(self, asked: Asked, out: Path) -> None:
+        self._asked, self._out = asked, out
         self._observation: Observation | None = None
         self.folder: Path | None = None
 
-    def __enter__(self) -> observe:
+    def __enter__(self) -> Observing:
         """Begin to observe."""
         from joulecast.observer.inside import install
         from joulecast.observer.measure import FOLDER

@@ -72,7 +72,7 @@ def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> lis
 
 def _exchanges_by_mpi(process: Process) -> bool:
     """Whether a rank seems to exchange gradients between backward pass and update, unseen by torch."""
-    return bool(process.facts.get("mpi")) and not process.facts.get("wrapper")
+    return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
 
 
 def _window(ranks: Sequence[Rank], asked: Asked) -> tuple[int, int]:

@@ -1,8 +1,9 @@
 """Times on a GPU: events in its stream, whose times are read when it has passed them.
 
-The host launches kernels long before they run. So a moment of the training is an event in the stream. Its
-time on the host's clock follows from the device's own clock: the time of an event before it, plus what the device
-counts between the two. The host waits for the device once, at the first event, to relate the clocks.
+The host launches kernels long before they run. So a moment of the training is an event in the stream.
+Its time on the host's clock follows from the device's own clock: the time of an event before it, plus what
+the device counts between the two. The host waits for the device once, at the first event, to relate the
+clocks.
 """
 
 from __future__ import annotations

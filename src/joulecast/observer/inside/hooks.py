@@ -48,8 +48,12 @@ class Watch:
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
-            "mpi4py.MPI": lambda module: self.marks.note(mpi=True),
+            "mpi4py.MPI": self._note_mpi,
         }
+
+    def _note_mpi(self, module: Any) -> None:
+        if module.Is_initialized():
+            self.marks.note(mpi_ranks=module.COMM_WORLD.Get_size())
 
     def begin(self) -> None:
         """Begin with a training of which nothing is known."""

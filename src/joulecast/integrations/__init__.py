@@ -1,0 +1,1 @@
+"""Callbacks for training loops of other libraries, each in a module that imports that library."""
