@@ -35,7 +35,7 @@ def test_transformers(tmp_path):
     )
     transformers.Trainer(network, arguments, train_dataset=Pieces(), callbacks=[callback]).train()
     info = read_record(callback.folder).info
-    assert (info.outcome.steps, info.spec.global_batch_size) == (5, 6)
+    assert (info.outcome.steps, info.global_batch_size) == (5, 6)
 
 
 def test_lightning(tmp_path):
@@ -66,4 +66,4 @@ def test_lightning(tmp_path):
     )
     trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=4))
     info = read_record(callback.folder).info
-    assert (info.outcome.steps, info.spec.global_batch_size) == (7, 8)
+    assert (info.outcome.steps, info.global_batch_size) == (7, 8)

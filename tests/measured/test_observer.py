@@ -89,7 +89,7 @@ def test_accumulated_gradients_are_one_step(tmp_path):
     assert steps == 10
     record = record_of(tmp_path)
     assert record.info.outcome.steps == 9
-    assert record.info.spec.global_batch_size == 64
+    assert record.info.global_batch_size == 64
     assert "4 backward passes a step" in record.info.remarks[0]
 
 
@@ -187,7 +187,7 @@ def test_one_line_in_the_program_does_the_same(tmp_path):
     assert answer.returncode == 0, answer.stderr
     for name in ("one", "two"):
         info = record_of(tmp_path, f"{name}-n1-r1").info
-        assert (info.outcome.steps, info.spec.global_batch_size) == (39, 16)
+        assert (info.outcome.steps, info.global_batch_size) == (39, 16)
     # Under the command, the command makes the record.
     assert measured(tmp_path, words).returncode == 0
     assert record_of(tmp_path).info.outcome.steps == 39

@@ -92,8 +92,8 @@ def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
 
 def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
     """Remarks on a valid configuration: the runs, and the meters that this host lacks."""
-    trained = [run for run in runs if run.workload is not None]
-    networks = sorted({run.workload.network for run in trained if run.workload})
+    trained = [run for run in runs if run.network is not None]
+    networks = sorted({str(run.network) for run in trained})
     counts = ", ".join(f"{count:,}" for count in sorted({run.nodes for run in runs}))
     lines = [
         f"{len(runs):,} runs ({len(trained):,} trainings of {', '.join(networks) or 'no network'}) on "

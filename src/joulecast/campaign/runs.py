@@ -10,13 +10,13 @@ from pathlib import Path
 import pandas as pd
 from pydantic import TypeAdapter
 
-from joulecast.campaign.config import Config
+from joulecast.campaign.config import Config, filled_in
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform, recorded_for
 from joulecast.records.recorded import recorded_infos
-from joulecast.records.spec import Calibration, RunSpec, Training, Workload
+from joulecast.records.spec import Calibration, Observed, RunSpec, Training, Workload
 from joulecast.workloads.roots import ROOT_LAYOUT
 
 _MOST_RUNS = 100_000
@@ -88,6 +88,47 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
     ]
 
 
+def _command_runs(config: Config, platform: Platform) -> list[RunSpec]:
+    """Trainings by the configuration's command, on all node counts and batches."""
+    scale, name = config.scale, config.workload.name
+    weak = scale.scaling == "weak"
+    cells = {
+        (nodes, scale.batch_size * (nodes if weak else 1), repeat)
+        for nodes in scale.nodes
+        for repeat in range(1, scale.repeats + 1)
+    }
+    cells |= {(1, batch, 1) for batch in config.calibration.batch_sizes}
+    return [_command_run(config, platform, name, *cell) for cell in sorted(cells)]
+
+
+def _command_run(
+    config: Config, platform: Platform, name: str, nodes: int, batch: int, repeat: int
+) -> RunSpec:
+    run = f"{name}-n{nodes}-b{batch}-r{repeat}"
+    ranks = nodes * config.scale.ranks_per_node
+    if batch % ranks:
+        raise JoulecastError(
+            f"run {run}: a batch of {batch} is not divisible by {ranks} ranks; change scale.batch_size or "
+            "calibration.batch_sizes"
+        )
+    hosts = nodes if platform.hosts is None else min(nodes, platform.hosts)
+    steps = _steps(config, name, batch)
+    blanks = {"nodes": hosts, "gpus": ranks // hosts, "ranks": ranks, "steps": steps}
+    command = filled_in(
+        config.workload.command or "", blanks | {"batch": batch, "batch_per_rank": batch // ranks}
+    )
+    return _spec(
+        config,
+        platform,
+        run,
+        kind="training",
+        nodes=nodes,
+        repeat=repeat,
+        emulation=None,
+        observed=Observed(name=name, command=("sh", "-c", command), samples_per_step=batch),
+    )
+
+
 def _calibration_runs(config: Config, platform: Platform) -> list[RunSpec]:
     section = config.calibration
     algorithm = config.training.algorithm
@@ -156,7 +197,12 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     if "estimated" in config.power.meters:
         platform.require_watts()
     _require_root(config)
-    runs = _training_runs(config, platform) + _calibration_runs(config, platform)
+    if config.workload.command is None:
+        runs = _training_runs(config, platform) + _calibration_runs(config, platform)
+    else:
+        # A command exchanges by itself, so our own all-reduce says nothing of it.
+        idle = [run for run in _calibration_runs(config, platform) if run.kind == "idle"]
+        runs = _command_runs(config, platform) + idle
     random.Random(config.scale.seed).shuffle(runs)
     return runs
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.models import EnergyModel, Phased, mc2_for
+from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
@@ -216,14 +216,14 @@ def _scales(fitted: pd.DataFrame) -> str:
 def forecast_table(
     runs: KnownRuns, asked: Asked, prices: Prices = NO_PRICES
 ) -> tuple[pd.DataFrame, list[str]]:
-    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and why
-    workloads were left out.
+    """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and notes on
+    workloads: why one was left out, or what its forecast does not know.
 
     Raises:
         JoulecastError: what is asked cannot be, or not of any workload.
     """
     asked.check()
-    parts, left = [], []
+    parts, notes = [], []
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
         fitted = everything.training
@@ -231,12 +231,12 @@ def forecast_table(
         for workload, of_workload in fitted.groupby("workload"):
             why_not = _can_be_asked(of_workload, asked)
             if why_not:
-                left.append(f"{workload} is not forecast: {why_not}")
+                notes.append(f"{workload} is not forecast: {why_not}")
                 continue
             try:
                 wanted = counts(of_workload, asked.nodes, asked.gpus)
             except JoulecastError as error:
-                left.append(f"{workload} is not forecast: {error}")
+                notes.append(f"{workload} is not forecast: {error}")
                 continue
             rows = pd.DataFrame([_setting(of_workload, count, asked) for count in wanted])
             predicted = rows.join(model.predict(rows, "predicted"))
@@ -244,16 +244,21 @@ def forecast_table(
             predicted["work"] = predicted["work"].fillna(predicted["samples"])
             if asked.to_target and isinstance(model, Phased):
                 predicted["work_is"] = _law_in_words(model, of_workload.iloc[0])
+            if isinstance(model, Staged) and not model.knows_exchange and (rows["ranks"] > 1).any():
+                notes.append(
+                    f"{workload}: no run exchanged gradients, so the forecasts have no exchange; the upper "
+                    "ends allow for one over a link of 1 GB/s. Measure two ranks or more"
+                )
             columns = {name: predicted[column] for name, column in _COLUMNS.items()}
             ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
             forecasts = pd.DataFrame(columns).assign(
                 rests_on=rests_on, **cost_columns(columns, prices)
             )
             parts.append(pd.concat([forecasts, pd.DataFrame(ran)], axis=1))
-    if left and not parts:
-        raise JoulecastError(f"nothing can be forecast: {'; '.join(left)}")
+    if notes and not parts:
+        raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
-    return table, left
+    return table, notes
 
 
 def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) -> dict[str, Any]:
@@ -275,11 +280,11 @@ def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) 
     """
     asked.check()
     runs = KnownRuns.of_records(folders)
-    table, left = forecast_table(runs, asked, prices)
+    table, notes = forecast_table(runs, asked, prices)
     return {
         "forecasts": plain_rows(table),
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,
-        "notes": [*runs.notes, *left],
+        "notes": [*runs.notes, *notes],
     }

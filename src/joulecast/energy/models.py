@@ -27,6 +27,9 @@ _DRIFT = 0.05
 _STRUCTURE = 0.05
 """Relative: what a time model that saw one node count only may be wrong by on others."""
 
+_SLOW_LINK_BYTES_PER_S = 1e9
+"""Rate of the exchange that the upper ends allow for where no run exchanged anything: 10 Gbit/s Ethernet."""
+
 _Z90 = 1.645
 
 
@@ -97,6 +100,8 @@ class Staged:
         )
         self._networks = set(evidence.training["network"])
         self._most_nodes = float(evidence.training["nodes"].max())
+        several = bool((evidence.training["ranks"] > 1).any())
+        self.knows_exchange = several or len(evidence.allreduce) > 0
         if self.intervals:
             self._widths = self._half_widths(evidence)
         return self
@@ -134,12 +139,21 @@ class Staged:
             joules, seconds = self._widths[time][["j", "s"]]
             doublings = np.log2(runs["nodes"] / self._most_nodes).clip(lower=0)
             joules, seconds = (np.hypot(w, _DRIFT * doublings) for w in (joules, seconds))
+            unseen = self._unseen_exchange(runs, prediction["predicted_s"], time)
             prediction["lower_j"] = prediction["predicted_j"] * np.exp(-joules)
-            prediction["upper_j"] = prediction["predicted_j"] * np.exp(joules)
+            prediction["upper_j"] = prediction["predicted_j"] * np.exp(joules) * unseen
             if time == "predicted":
                 prediction["lower_s"] = prediction["predicted_s"] * np.exp(-seconds)
-                prediction["upper_s"] = prediction["predicted_s"] * np.exp(seconds)
+                prediction["upper_s"] = prediction["predicted_s"] * np.exp(seconds) * unseen
         return prediction
+
+    def _unseen_exchange(self, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.Series:
+        """Factor on the upper ends for an exchange that no run of the fit has shown: over a slow link, with
+        nothing that hides it."""
+        if self.knows_exchange or time == "given":
+            return pd.Series(1.0, index=runs.index)
+        moved_s = runs["steps"] * 2.0 * runs["gradient_bytes"] / _SLOW_LINK_BYTES_PER_S
+        return 1.0 + (moved_s / seconds).where(runs["ranks"] > 1, 0.0)
 
 
 def _misses(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

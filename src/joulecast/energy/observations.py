@@ -101,7 +101,7 @@ def identity(submission: str, benchmark: str, accelerator: str | None, platform:
 def _setting(info: RunInfo) -> dict[str, Any]:
     """What was run, of any kind of record."""
     spec, outcome, foreign = info.spec, info.outcome, info.spec.foreign
-    batch = spec.global_batch_size or 0
+    batch = info.global_batch_size or 0
     row: dict[str, Any] = {
         "run": spec.run,
         "kind": spec.kind,
@@ -151,14 +151,13 @@ def _setting(info: RunInfo) -> dict[str, Any]:
 def _of_observed(info: RunInfo) -> Row:
     """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
     spec = info.spec
-    assert spec.observed is not None
     gpus = Counter(m.node for m in info.meters if m.available and kind_of(m.meter) == "nvml")
-    on_gpus = spec.observed.device == "cuda"
+    on_gpus = info.outcome.device == "cuda"
     return {
         "nodes": spec.ranks,
         "nodes_are": "GPUs" if on_gpus else "ranks",
         "ranks_per_host": max([spec.ranks_per_node, *(gpus.values() if on_gpus else ())]),
-        "work_unit": spec.observed.work_unit,
+        "work_unit": info.outcome.work_unit,
     }
 
 

@@ -7,6 +7,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform
 from joulecast.power.meter_registry import METERS
+from joulecast.records.spec import RunSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 ALL_METERS = ("nvml", "rapl", "estimated")
@@ -18,7 +19,8 @@ class Asked:
     """What is to be measured, and what the user knows of it.
 
     ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
-    counts; ``meters`` and ``period_s`` are the sampler's.
+    counts; ``meters`` and ``period_s`` are the sampler's. A run of a campaign has a ``spec``, which its
+    record must answer.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Asked:
     steps: tuple[int, int] | None = None
     meters: tuple[str, ...] = ALL_METERS
     period_s: float = 0.1
+    spec: RunSpec | None = None
 
 
 def asked_of(

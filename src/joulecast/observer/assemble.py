@@ -153,6 +153,13 @@ def _batch(ranks: Sequence[Rank], asked: Asked) -> tuple[int, Literal["samples",
 def _spec(
     asked: Asked, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
 ) -> RunSpec:
+    if asked.spec is not None:
+        if ranks and len(ranks) != asked.spec.ranks:
+            raise JoulecastError(
+                f"the command trained with {counted(len(ranks), 'rank')}, {asked.spec.ranks} were asked for; "
+                "put {gpus} and {nodes} where its launcher counts"
+            )
+        return asked.spec
     each = Counter(rank.host.sampled.host for rank in ranks)
     per_host = max(each.values(), default=1)
     if ranks and len(set(each.values())) > 1:
@@ -160,7 +167,6 @@ def _spec(
         raise JoulecastError(
             f"{asked.name}: its hosts ran different numbers of ranks ({listed}), which no record describes"
         )
-    batch, unit = _batch(ranks, asked)
     return RunSpec(
         run=run,
         campaign=asked.name,
@@ -171,9 +177,8 @@ def _spec(
         observed=Observed(
             name=asked.name,
             command=asked.command,
-            global_batch_size=max(batch, 1),
-            work_unit=unit,
-            device=str(ranks[0].facts.get("device", "cpu")) if ranks else "cpu",
+            samples_per_step=asked.samples_per_step,
+            steps=asked.steps,
         ),
         meters=asked.meters,
         sample_period_s=asked.period_s,
@@ -233,11 +238,14 @@ def observed_record(
         remarks += _remarks(ranks)
     else:
         polluted.append("no steps: no optimizer of torch made an update in this command")
+    batch, unit = _batch(ranks, asked)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,
         steps=steps,
-        samples=steps * (spec.global_batch_size or 0),
+        samples=steps * batch,
+        work_unit=unit,
+        device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
     )
     sampled = [host.sampled for host in hosts]
     power, activity = frames(sampled)
@@ -247,17 +255,20 @@ def observed_record(
         spec_sha256=spec.digest(),
         started_utc=_utc(span),
         nodes=[host.sampled.node for host in hosts],
-        node_of_rank=[rank.host.sampled.node for rank in ranks] or [hosts[0].sampled.node],
+        node_of_rank=[rank.host.sampled.node for rank in ranks]
+        or [hosts[0].sampled.node] * spec.ranks,
         scheduler_job=None,
         nodes_are=spec.nodes_are,
         parameters=_parameters(ranks) if ranks else None,
         outcome=outcome,
-        checks=Checks(ranks=max(1, len(ranks)), distinct_hosts=len(hosts)),
+        # A command that failed before its first step is no proof against what was asked.
+        checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
         meters=meter_infos(sampled, power, outcome, asked.period_s),
         clock={host.host: host.clock.facts() for host in sampled},
         hosts=[dict(host.fingerprint) for host in hosts],
         versions=provenance.versions(),
         source=provenance.source_state(),
+        oversubscribed=_shares_cores(ranks),
         load_during={} if during is None else {"busy_cores": during.busy_cores},
         disturbed=disturbances(_busiest([host.load_before for host in hosts]), during),
         polluted=polluted,
@@ -265,6 +276,13 @@ def observed_record(
         unseen=_unseen(ranks) if ranks else {},
     )
     return RunRecord(info, stages, power, activity, _phases(span, outcome))
+
+
+def _shares_cores(ranks: Sequence[Rank]) -> bool:
+    """Whether a host has fewer cores than ranks that train on its CPU."""
+    each = Counter(rank.host.sampled.host for rank in ranks if rank.facts.get("device") == "cpu")
+    cores = {rank.host.sampled.host: int(rank.host.fingerprint["cores"]) for rank in ranks}
+    return any(count > cores[host] for host, count in each.items())
 
 
 def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:

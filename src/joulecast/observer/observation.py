@@ -111,15 +111,16 @@ class Observation:
 
     Args:
         asked: what is observed.
-        out: folder of the records, which all hosts share.
+        out: folder of the records, which all hosts share; of a run of a campaign the record's own.
         environment: of the launch.
     """
 
     def __init__(self, asked: Asked, out: Path, environment: Mapping[str, str]) -> None:
         self._asked, self._out = asked, out
+        meeting = out if asked.spec is None else out.parent
         self.marks = Path(tempfile.mkdtemp(prefix="joulecast-observer-"))
         """Folder of this process for the marks of the training."""
-        self._job = JobFolder(out, place(environment))
+        self._job = JobFolder(meeting, place(environment))
         self._server = _announce_clock(self._job)
         first = self._job.is_first_of_host()
         self._sampler = _HostSampler(self._job, asked) if first else None
@@ -211,13 +212,18 @@ def _write(
             processes += [(process, hosts[host]) for process in found if host in hosts]
             if code and rank:
                 faults.append(f"failed: process {rank} of the launch ended with code {code}")
-    repeat = 0
-    while True:
-        repeat += 1
-        run = f"{asked.name}-n{len(hosts)}-r{repeat}"
-        if not (out / run).exists():
-            break
+    folder, repeat = (out, 1) if asked.spec else _next_folder(out, asked.name, len(hosts))
     whole = (0.0, span[1] - span[0])
-    record = observed_record(asked, run, repeat, list(hosts.values()), processes, whole, faults)
-    write_record(out / run, record)
-    return out / run, record
+    record = observed_record(
+        asked, folder.name, repeat, list(hosts.values()), processes, whole, faults
+    )
+    write_record(folder, record)
+    return folder, record
+
+
+def _next_folder(out: Path, name: str, hosts: int) -> tuple[Path, int]:
+    """Folder of the next record of a training on some hosts, and its number."""
+    number = 1
+    while (folder := out / f"{name}-n{hosts}-r{number}").exists():
+        number += 1
+    return folder, number

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter
@@ -52,12 +52,18 @@ class Checks(_Part):
 
 
 class Outcome(_Part):
-    """What the run did. Times in seconds of the run clock; warm-up steps lie before ``start_s``."""
+    """What the run did. Times in seconds of the run clock; warm-up steps lie before ``start_s``.
+
+    Where the samples of an observed training could not be counted, ``samples`` are its steps (``work_unit``);
+    ``device`` is where it trained, as torch names the type.
+    """
 
     start_s: float = Field(ge=-1e10, le=1e10)
     stop_s: float = Field(ge=-1e10, le=1e10)
     steps: int = Field(0, ge=0, le=10**18)
     samples: int = Field(0, ge=0, le=10**18)
+    work_unit: Literal["samples", "steps"] = "samples"
+    device: str | None = None
     final_loss: float | None = None
     accuracy: float | None = Field(None, ge=0, le=1)
     reached_target: bool | None = None
@@ -104,6 +110,14 @@ class RunInfo(_Part):
     reference_step_s: dict[str, NonNegativeFloat] | None = None
     unseen: dict[str, str] = {}
     frames_sha256: dict[str, str] = {}
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Batch of all ranks, of a training: as asked, or as observed."""
+        asked = self.spec.global_batch_size
+        if asked is not None or self.spec.observed is None or not self.outcome.steps:
+            return asked
+        return self.outcome.samples // self.outcome.steps
 
     @property
     def metering(self) -> Metering:

@@ -88,17 +88,16 @@ class Foreign(_Frozen):
 
 
 class Observed(_Frozen):
-    """A training that ran as a command of its own and was observed from outside.
+    """A training that runs as a command of its own and is observed from outside.
 
-    ``global_batch_size`` is what a step of all ranks trains on, in ``work_unit``: where samples could not be
-    counted, a step is the unit.
+    ``samples_per_step`` is what a step of all ranks trains on, if the user says it; ``steps`` are the first
+    and the last one that count, from 0.
     """
 
     name: str
     command: tuple[str, ...]
-    global_batch_size: int = Field(ge=1, le=10**18)
-    work_unit: Literal["samples", "steps"] = "samples"
-    device: str = "cpu"
+    samples_per_step: int | None = Field(None, ge=1, le=10**18)
+    steps: tuple[int, int] | None = None
 
 
 class RunSpec(_Frozen):
@@ -146,9 +145,10 @@ class RunSpec(_Frozen):
 
     @property
     def global_batch_size(self) -> int | None:
-        """Batch of all ranks, of a training."""
-        part = self.observed or self.training
-        return None if part is None else part.global_batch_size
+        """Batch of all ranks that is asked for; ``None`` where the training decides it."""
+        if self.observed is not None:
+            return self.observed.samples_per_step
+        return None if self.training is None else self.training.global_batch_size
 
     @property
     def ranks(self) -> int:

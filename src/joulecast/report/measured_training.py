@@ -24,11 +24,9 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
     lines = [f"joulecast: {folder}"]
     if outcome.steps:
         step_s = row["total_s"] / outcome.steps
-        unit = "" if info.spec.observed is None else info.spec.observed.work_unit
+        unit = outcome.work_unit
         batch = (
-            f"{digits(info.spec.global_batch_size)} samples"
-            if unit == "samples"
-            else "samples unknown"
+            f"{digits(info.global_batch_size)} samples" if unit == "samples" else "samples unknown"
         )
         ranks = counted(info.spec.ranks, "rank")
         lines.append(f"  {counted(outcome.steps, 'step')} of {seconds(step_s)} ({batch}), {ranks}")

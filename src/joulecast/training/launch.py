@@ -47,6 +47,8 @@ class RunLaunch:
         """
         spec = self.spec
         python = self._words(self.python, "rank_python") if self.python else [sys.executable]
+        if spec.observed is not None:
+            return self._observer(python, spec_file, out)
         rank = [*python, "-m", "joulecast.training", "--spec", str(spec_file), "--out", str(out)]
         rank += ["--load", json.dumps(asdict(load))]
         if self.launcher is None:
@@ -63,6 +65,21 @@ class RunLaunch:
                 "--kill-on-bad-exit=1",
             ]
         return [*words, "-n", str(spec.ranks), *rank]
+
+    def _observer(self, python: list[str], spec_file: Path, out: Path) -> list[str]:
+        """The argument list that observes a command, on each host of the run."""
+        observer = [*python, "-m", "joulecast.training.observed"]
+        observer += ["--spec", str(spec_file), "--out", str(out)]
+        if self.spec.hosts == 1:
+            return observer
+        words = self._words(self.launcher or "srun", "mpi")
+        if Path(words[0]).name != "srun":
+            raise JoulecastError(
+                f"run {self.spec.run}: a command on {self.spec.hosts} hosts is started by srun, not by "
+                f"`{words[0]}`; use the SLURM profile"
+            )
+        spread = ["--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=1"]
+        return [*words, *spread, "-n", str(self.spec.hosts), *observer]
 
     def _words(self, command: str, resource: str) -> list[str]:
         words = shlex.split(command)

@@ -1,0 +1,71 @@
+"""What observing costs a training: its own seconds of a step, bare and observed, in pairs.
+
+    ./run python benchmarks/observer.py [--pairs N] [--steps N]
+
+The training is examples/own-training on one rank and on two. Where `codecarbon`
+or `perun` are on the PATH, they wrap the same command. Run it on a quiet machine.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples/own-training/train.py"
+WRAPPERS = {
+    "joulecast measure": [sys.executable, "-m", "joulecast.cli.main", "measure", "--"],
+    "codecarbon monitor": ["codecarbon", "monitor", "--offline", "--country-iso-code", "DEU", "--"],
+    "perun monitor": ["perun", "monitor"],
+}
+
+
+def step_ms(words: list[str], folder: Path) -> float:
+    """Milliseconds of a step, as the training itself prints them."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    found = re.search(r"steps of ([\d.]+) ms", answer.stdout)
+    if found is None:
+        raise SystemExit(f"{' '.join(words)}: printed no step time: {answer.stdout[-500:]}")
+    return float(found[1])
+
+
+def main() -> None:
+    """Print the median ratio of each wrapper to the bare command, and its range."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=150)
+    asked = parser.parse_args()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+    known = {
+        name: words
+        for name, words in WRAPPERS.items()
+        if words[0] == sys.executable or shutil.which(words[0])
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in (1, 2):
+            bare = [*launch, str(ranks), str(EXAMPLE), "--steps", str(asked.steps)]
+            ratios: dict[str, list[float]] = {name: [] for name in known}
+            for _ in range(asked.pairs):
+                for name, words in known.items():
+                    # Bare before and after: a machine that grows slower does not count as overhead.
+                    before = step_ms(bare, Path(folder))
+                    wrapped = step_ms([*words, *bare], Path(folder))
+                    after = step_ms(bare, Path(folder))
+                    ratios[name].append(2 * wrapped / (before + after))
+            for name, found in ratios.items():
+                print(
+                    f"{ranks} ranks, {name}: {100 * (median(found) - 1):+.2f} % "
+                    f"({100 * (min(found) - 1):+.2f} to {100 * (max(found) - 1):+.2f}, {len(found)} pairs)",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
