@@ -140,7 +140,7 @@ def test_a_backward_has_twice_the_products_of_its_forward() -> None:
     assert flops("backward") == pytest.approx(2 * flops("forward"), rel=1e-6)
 
 
-def test_a_simulated_step_says_what_it_rests_on_and_how_sure_it_is(tmp_path: Path) -> None:
+def test_a_simulated_step_says_what_it_rests_on_and_how_sure_it_is() -> None:
     options = {"batch": 4, "precision": "fp32", "attention": "eager", "optimizer": "none"}
     plain = joulecast.simulate(LARGE_GPT, "h100-sxm", "dp=4", **options)  # type: ignore[arg-type]
     assert plain["rests_on"] == "description"
@@ -148,13 +148,32 @@ def test_a_simulated_step_says_what_it_rests_on_and_how_sure_it_is(tmp_path: Pat
     paper = joulecast.simulate("resnet50", "hc2", "dp=4", batch=32)
     assert paper["rests_on"] == "other"
     assert paper["step_low_s"] is None
-    step = {"network": LARGE_GPT, "strategy": "dp=1", "batch": 4, "precision": "fp32"}
-    step |= {"attention": "eager", "optimizer": "none", "step_s": 2 * plain["step_s"]}
-    file = tmp_path / "step.yaml"
-    file.write_text(yaml.safe_dump(step))
-    slower = joulecast.simulate(LARGE_GPT, "h100-sxm", "dp=4", calibrate=file, **options)  # type: ignore[arg-type]
-    assert slower["rests_on"] == "calibrated"
-    assert slower["step_s"] == pytest.approx(2 * plain["step_s"], rel=0.1)
+
+
+def _with_steps(folder: Path, *factors: tuple[int, float], strategy: str = "dp=4") -> float:
+    """How many times as long a step takes after steps at some batches took so many times as long."""
+    options = {"precision": "fp32", "attention": "eager", "optimizer": "none"}
+    small = LARGE_GPT.replace("layers=36", "layers=4")
+    steps = []
+    for batch, factor in factors:
+        alone = joulecast.simulate(small, "h100-sxm", "dp=1", batch=batch, **options)  # type: ignore[arg-type]
+        step = {"network": small, "strategy": "dp=1", "batch": batch, **options}
+        steps.append(step | {"step_s": factor * alone["step_s"]})
+    file = folder / "steps.yaml"
+    file.write_text(yaml.safe_dump({"steps": steps}))
+    plain = joulecast.simulate(small, "h100-sxm", strategy, batch=4, **options)  # type: ignore[arg-type]
+    found = joulecast.simulate(small, "h100-sxm", strategy, batch=4, calibrate=file, **options)  # type: ignore[arg-type]
+    assert found["rests_on"] == "calibrated"
+    return float(found["step_s"] / plain["step_s"])
+
+
+def test_a_measured_step_corrects_itself_most_and_others_by_what_is_likely(tmp_path: Path) -> None:
+    assert _with_steps(tmp_path, (4, 1.5), strategy="dp=1") == pytest.approx(1.5, rel=0.01)
+    assert 1.05 < _with_steps(tmp_path, (4, 1.1)) < 1.1
+    # One that takes twice as long may be an odd one; three are none.
+    assert 1.1 < _with_steps(tmp_path, (1, 2.0)) < 1.8
+    assert _with_steps(tmp_path, (1, 2.0), (2, 2.0), (8, 2.0)) == pytest.approx(2.0, rel=0.1)
+    assert _with_steps(tmp_path, (1, 1.0), (2, 1.0), (8, 2.0)) == pytest.approx(1.0, rel=0.2)
 
 
 def test_a_corrected_platform_repeats_the_measured_step() -> None:

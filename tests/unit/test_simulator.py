@@ -272,7 +272,7 @@ def _meshes() -> st.SearchStrategy[str]:
 @given(
     text=_meshes(),
     per_node=st.sampled_from([1, 2, 3, 4, 5, 6]),
-    algorithm=st.sampled_from(["ring", "recursive_doubling", "rabenseifner"]),
+    algorithm=st.sampled_from(["ring", "nccl", "recursive_doubling", "rabenseifner"]),
     gamma=st.sampled_from([0.0, 0.3]),
     straggler=st.none() | st.tuples(st.integers(0, 35), st.sampled_from([1.3, 2.0])),
 )

@@ -127,6 +127,7 @@ rule judge_on_gpus:
         steps=GPU_STEPS.files,
     output:
         judged=f"{RESULTS}/simulator/judged_on_gpus.parquet",
+        collectives=f"{RESULTS}/simulator/all_reduces_on_gpus.parquet",
     log:
         f"{RESULTS}/logs/judge-on-gpus.log",
     threads: 1
@@ -165,6 +166,11 @@ rule simulator_report:
     input:
         judged=rules.judge_simulator.output.judged,
         on_gpus=rules.judge_on_gpus.output.judged if CONFIG.simulator.gpu_steps else [],
+        collectives=(
+            rules.judge_on_gpus.output.collectives
+            if CONFIG.simulator.gpu_steps
+            else []
+        ),
         forecast=rules.scaling_forecast.output.forecast,
         published=PROTEUS.files,
         platform=HC2.files,
@@ -178,7 +184,7 @@ rule simulator_report:
                 "simulator_speed",
                 "scaling_forecast",
             ]
-            + ["simulator_real_gpus", "simulator_choice"]
+            + ["simulator_real_gpus", "simulator_choice", "simulator_collectives"]
             * bool(CONFIG.simulator.gpu_steps),
         ),
         figures=figures(

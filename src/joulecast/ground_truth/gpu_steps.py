@@ -4,10 +4,10 @@ The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of
 parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Each is predicted twice:
 
 * ``description``: from the GPU's description and kernels of other GPUs;
-* ``one step``: also with the factor of one other row of the same GPU and source.
+* ``one step``: also corrected by another row of the same GPU and source, or by three of them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,19 @@ from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, read_csv
 from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.platforms import Platform, find_platform
-from joulecast.simulator.measured_step import MeasuredStep, first_factor, simulated_step
+from joulecast.simulator.correction import Evidence
+from joulecast.simulator.measured_step import (
+    MeasuredStep,
+    error_of,
+    first_factor,
+    simulated_step,
+)
 
 LEVEL = 0.9
 """Of the prediction intervals."""
+_SEVERAL, _DRAWS = 3, 10
+"""Measured steps that are taken together, and how often."""
+_LEAST_FACTOR = 0.1
 _FAMILY = {
     "bert_large": "bert",
     "gpt2_large": "gpt",
@@ -62,8 +71,11 @@ def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
     if family is None or row["note"]:
         # Mixtures of experts whose sizes are not given, and steps of a compiled network.
         return None
+    # Its code takes a classifier of sequences for BERT's inference, and the language model for training
+    # (neusight/Tracing/trace.py).
+    head = ",head=pooler" if family == "bert" and row["kind"] == "inference" else ""
     return MeasuredStep(
-        network=f"{family}:{_numbers(row)},loss=no",
+        network=f"{family}:{_numbers(row)},loss=no{head}",
         strategy=f"dp={row['dp']}" if int(row["dp"]) > 1 else "dp=1",
         batch=int(row["global_batch"]) // int(row["dp"]),
         precision="fp32",
@@ -149,11 +161,12 @@ def _costs(step: GpuStep) -> tuple[Platform, KernelCosts]:
 
 
 def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
-    """One row a step: measured and predicted seconds, its factor, peak memory and whether it fits."""
+    """One row a step: measured and predicted seconds, its error, peak memory and whether it fits."""
     rows = []
     for each in steps:
         platform, costs = _costs(each)
         found = simulated_step(each.step, platform, costs)
+        ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
         rows.append(
             {
                 "data": each.source,
@@ -166,32 +179,55 @@ def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "global_batch": found.batch,
                 "measured_s": each.step.step_s,
                 "predicted_s": found.step_s,
-                "factor": first_factor(found, each.step.step_s),
+                "exposed_s": found.breakdown.exposed_communication_s,
+                "error": error_of(each.step, found, ops_factor),
                 "peak_memory_bytes": found.peak_memory_bytes,
                 "out_of_memory": bool(found.out_of_memory),
             }
         )
-    return with_one_step(pd.DataFrame(rows))
+    return with_measured_steps(pd.DataFrame(rows)).drop(columns="error")
 
 
-def with_one_step(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adds ``one_step_s`` and ``one_step_error``: predictions with the factor of one other row.
+def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:
+    """Seconds of a row of :func:`predicted`, its ops corrected by measured steps."""
+    exposed = row["exposed_s"]
+    factor = evidence.factor(row["error"].setting)
+    return float(exposed + factor * (row["predicted_s"] - exposed))
 
-    Of all other rows of the same data, GPU and kind: the median prediction, and the mean absolute error.
-    Exposed communication is taken as part of what a factor scales.
+
+def _errors_with(group: pd.DataFrame, place: int, evidences: Sequence[Evidence]) -> list[float]:
+    row = group.iloc[place]
+    return [corrected_s(row, evidence) / row["measured_s"] - 1 for evidence in evidences]
+
+
+def _others(group: pd.DataFrame, place: int, count: int, chance: np.random.Generator) -> Evidence:
+    others = np.delete(np.arange(len(group)), place)
+    taken = chance.choice(others, min(count, len(others)), replace=False)
+    return Evidence(tuple(group["error"].iloc[taken]))
+
+
+def with_measured_steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Adds ``one_step_error`` and ``three_steps_error``: mean absolute errors with other rows measured.
+
+    The other rows are of the same data, GPU and kind: each of them by itself, and threes by chance.
     """
     added = {
         name: pd.Series(np.nan, index=frame.index, dtype=float)
-        for name in ("one_step_s", "one_step_error")
+        for name in ("one_step_error", "three_steps_error")
     }
     for _, group in frame.groupby(["data", "gpu", "kind"]):
-        factors = group["factor"].to_numpy()
+        if len(group) < 2:
+            continue
+        alone = [Evidence((error,)) for error in group["error"]]
+        chance = np.random.default_rng(0)
         for place, index in enumerate(group.index):
-            others = np.delete(factors, place) * group.at[index, "predicted_s"]
-            if len(others):
-                added["one_step_s"][index] = float(np.median(others))
-                measured = group.at[index, "measured_s"]
-                added["one_step_error"][index] = float(np.mean(np.abs(others / measured - 1)))
+            threes = [_others(group, place, _SEVERAL, chance) for _ in range(_DRAWS)]
+            for name, evidences in (
+                ("one_step_error", alone[:place] + alone[place + 1 :]),
+                ("three_steps_error", threes),
+            ):
+                errors = _errors_with(group, place, evidences)
+                added[name][index] = float(np.mean(np.abs(errors)))
     return frame.assign(**added)
 
 

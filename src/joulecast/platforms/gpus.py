@@ -22,9 +22,10 @@ from joulecast.errors import JoulecastError
 
 _PCIE_GB_PER_S = {3: 15.75, 4: 31.5, 5: 63.0}
 """Nominal, of 16 lanes in one direction, by generation."""
-LINK_SHARE = {"nvlink": 0.73, "fabric": 0.6, "pcie": 0.65}
+LINK_SHARE = {"nvlink": 0.73, "direct": 0.9, "fabric": 0.6, "pcie": 0.65}
 """Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv``
-(vTrain, eight A100: 221 of 300 GB/s). The others are assumptions."""
+(vTrain, eight A100: 221 of 300 GB/s), and without a switch (two V100: 22.4 of 25 GB/s). The others are
+assumptions."""
 _NIC_SHARE = 0.9
 """The same of network cards, an assumption."""
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
@@ -33,9 +34,19 @@ _HELD_SHARE = 0.85
 """Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
 settle at the power limit. An assumption; the steps of vTrain and llm-foundry say 0.75 to 1."""
 _PER_NODE = 8
-_NICS = {"nvlink": "8x400", "fabric": "8x200", "pcie": "1x100"}
-_OVERLAP_SLOWDOWN = 0.2
-"""Gamma: NCCL runs on 16 to 24 of about 110 multiprocessors (its default channels); an assumption."""
+_LINKS = ("nvlink", "fabric", "pcie")
+_NICS = "1x100"
+"""Network cards of a node that is sold with none of its own: an assumption."""
+_OVERLAP_SLOWDOWN = {"nvlink": 0.6, "fabric": 0.6, "pcie": 0.2}
+"""Gamma. With NVLink: where the errors of FSDP's steps (``llm_foundry.csv``) scatter least, 0.6 on H100 and
+0.8 on A100 alone. The others are assumptions: over PCIe NCCL runs on 4 multiprocessors, over NVLink on 24."""
+_CONTEXT_BYTES = 0.6e9
+"""What a process takes for the driver's context and the kernels of its libraries: 0.5 to 1 GB."""
+_CHANNELS = {"nvlink": 24, "fabric": 24, "pcie": 4}
+"""Of NCCL, as its logs say for nodes of A100 or H100, and for PCIe."""
+_CHANNEL_BYTES = 3 * 9.6e6
+"""Of a channel: buffers of 0.5, 4.9 and 4.2 MB (LL, LL128, Simple) for the ring's neighbour and the tree's
+two. Four A100 were measured to give 688 MB a communicator (github.com/NVIDIA/nccl issue 964)."""
 _GIB = 1 << 30
 
 
@@ -57,6 +68,10 @@ class Gpu(BaseModel):
     pcie: int | None = None
     nvlink: float | None = None
     fabric: float | None = None
+    nics: str = _NICS
+    """Network cards of a node with NVLink or fabric, as its maker sells it."""
+    mesh: str | None = None
+    """How NVLink joins the GPUs of a node of up to eight, if not by a switch."""
     per_node: int = _PER_NODE
 
     @property
@@ -77,6 +92,8 @@ class Catalogue:
     gpus: dict[str, Gpu]
     generations: dict[str, dict[str, float]]
     sources: dict[str, str]
+    meshes: dict[str, list[list[int]]]
+    """Lines between each two GPUs of nodes without a switch."""
     by_alias: dict[str, str]
     """Name by every way to say it."""
 
@@ -94,6 +111,7 @@ def catalogue() -> Catalogue:
         gpus,
         content["generations"],
         content["sources"],
+        content["meshes"],
         aliases,
     )
 
@@ -168,9 +186,11 @@ def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
     if not count.isdigit() or not 1 <= int(count) <= 16:
         raise JoulecastError(f"platform `{text}`: gpus={count}: a node has 1 to 16")
     link = given.get("link", gpu.link)
-    if link not in LINK_SHARE:
+    if link not in _LINKS:
         raise JoulecastError(f"platform `{text}`: link={link}: nvlink, fabric or pcie")
-    nics = re.fullmatch(r"(\d{1,2})x(\d{1,4})", given.get("nics", _NICS[link]))
+    nics = re.fullmatch(
+        r"(\d{1,2})x(\d{1,4})", given.get("nics", _NICS if link == "pcie" else gpu.nics)
+    )
     if nics is None or not int(nics[1]) or not int(nics[2]):
         raise JoulecastError(
             f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, as 4x200"
@@ -194,6 +214,7 @@ def _device(gpu: Gpu) -> dict[str, Any]:
         "peak_flops": {precision: rate * 1e12 for precision, rate in gpu.peak.items()},
         "memory_bytes": gpu.memory * _GIB,
         "memory_bytes_per_s": gpu.bandwidth * 1e9,
+        "reserved_bytes": _CONTEXT_BYTES,
         "units": gpu.units,
         "power_limit_w": gpu.watts,
         "architecture": {"vendor": gpu.vendor, **found.generations[gpu.generation]},
@@ -220,11 +241,16 @@ def platform_content(text: str) -> dict[str, Any] | None:
     found = catalogue()
     gpu = found.gpus[name]
     count, link, nics, gbit = _options(text, gpu)
+    pairs = found.meshes[gpu.mesh] if gpu.mesh and link == "nvlink" else []
+    # A node of sixteen has a switch.
+    pairs = pairs if count <= len(pairs) else []
+    share = LINK_SHARE["direct" if pairs else link]
     inner = {
         "name": link,
         "joins": count,
-        "bytes_per_s": _link_gb_per_s(text, gpu, link) * LINK_SHARE[link] * 1e9,
+        "bytes_per_s": _link_gb_per_s(text, gpu, link) * share * 1e9,
         "latency_s": _STEP_S,
+        "pairs": pairs,
     }
     outer = {
         "name": "nic",
@@ -239,12 +265,14 @@ def platform_content(text: str) -> dict[str, Any] | None:
             "device": _device(gpu),
             "links": [inner, outer] if count > 1 else [outer],
             "collective_launch_s": _LAUNCH_S,
-            "overlap_slowdown": _OVERLAP_SLOWDOWN,
+            "collective_algorithm": "nccl",
+            "communicator_bytes": _CHANNELS[link] * _CHANNEL_BYTES,
+            "overlap_slowdown": _OVERLAP_SLOWDOWN[link],
             "sources": {
                 "device": f"{found.sources['data_sheets']}{measured}",
-                "links": f"{LINK_SHARE[link]:g} of {link}'s nominal rate; {nics} network cards of "
+                "links": f"{share:g} of {link}'s nominal rate; {nics} network cards of "
                 f"{gbit:g} Gbit/s at {_NIC_SHARE:g} of theirs",
-                "overlap_slowdown": "an assumption: the multiprocessors that NCCL takes",
+                "overlap_slowdown": "what FSDP's steps on A100 and H100 say; an assumption over other links",
             },
         },
     }

@@ -44,6 +44,12 @@ class Link(BaseModel):
         le=_LONG_S,
         description="Of one step of a collective over it (null: not known, taken as 0).",
     )
+    pairs: tuple[tuple[Annotated[int, Field(ge=0, le=64)], ...], ...] = Field(
+        (),
+        max_length=16,
+        description="Of the innermost link: how many lines join each two devices of a node, where they "
+        "hang together without a switch. `bytes_per_s` is that of all lines of a device.",
+    )
 
 
 class Ring(BaseModel):
@@ -120,11 +126,19 @@ class Cluster(BaseModel):
     devices_per_node: int = Field(1, ge=1, le=_MANY)
     device: Device
     links: tuple[Link, ...] = Field((), description="From the device outwards.")
-    collective_algorithm: Literal["ring", "recursive_doubling", "rabenseifner"] = Field(
-        "ring", description="Of all-reduces; the rule that calibrates a network chooses it."
+    collective_algorithm: Literal["ring", "nccl", "recursive_doubling", "rabenseifner"] = Field(
+        "ring",
+        description="Of all-reduces; the rule that calibrates a network chooses it. nccl: a ring, or a tree "
+        "over the nodes where that takes less.",
     )
     collective_launch_s: float = Field(
         0.0, ge=0, le=_LONG_S, description="Seconds before a collective or message starts to move."
+    )
+    communicator_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=_RATE,
+        description="Memory that the communication library takes of a device for each group of devices.",
     )
     overlap_slowdown: float | None = Field(
         None,
@@ -143,6 +157,15 @@ class Cluster(BaseModel):
     def _levels_grow(self) -> "Cluster":
         inner = 1
         for level, link in enumerate(self.links):
+            if link.pairs and (level or link.pairs != tuple(zip(*link.pairs, strict=False))):
+                raise ValueError(
+                    f"links.{level}.pairs: only of the innermost link, as many rows as columns, the same "
+                    "both ways"
+                )
+            if link.pairs and len(link.pairs) < self.devices_per_node:
+                raise ValueError(
+                    f"links.{level}.pairs: {len(link.pairs)} rows for {self.devices_per_node} devices"
+                )
             joins = link.joins
             if joins is None and level != len(self.links) - 1:
                 raise ValueError(f"links.{level}.joins: only the outermost link joins all devices")

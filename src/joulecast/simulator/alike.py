@@ -7,7 +7,7 @@ signature. A search asks for the cost of the same few signatures thousands of ti
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from joulecast.graphs.costs import Cost, Costs, Direction, Parts
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, Source
 from joulecast.graphs.kernel_costs import with_gradient_passes
 from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
@@ -88,6 +88,10 @@ class RememberedCosts:
             priced = with_gradient_passes(self.costs, passes)
             self._passing[passes] = RememberedCosts(priced, self.alike)
         return self._passing[passes]
+
+    def scaled(self, factor: float, source: Source) -> "RememberedCosts":
+        """The costs that are ``factor`` times as long, remembered too."""
+        return RememberedCosts(Scaled(self, factor, source), self.alike)
 
     def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
         key = (self.alike.numbers(graph)[op.name], direction, *sorted(parts.items()))

@@ -5,6 +5,7 @@ all-reduce, and before a reduce-scatter. Sources: Thakur, Rabenseifner and Gropp
 Duan et al. 2024 for the communication model of ``mode: proteus``.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -36,6 +37,20 @@ def allreduce_share(algorithm: Algorithm, ranks: Count) -> Count:
     if algorithm == "recursive_doubling":
         return allreduce_steps(algorithm, ranks)
     return 2 * (ranks - 1) / ranks
+
+
+_TREE_RATE = 0.9
+"""Of a ring's (NCCL's own tuning constant)."""
+
+
+def tree_share() -> float:
+    """Bytes' worth of a ring that a rank sends in an all-reduce over NCCL's double tree: up and down."""
+    return 2 / _TREE_RATE
+
+
+def tree_steps(ranks: int, nodes: int) -> tuple[float, float]:
+    """Steps of that all-reduce within nodes and between them: a chain in each node, a tree over the nodes."""
+    return 2.0 * (math.ceil(ranks / nodes) - 1), 2.0 * math.ceil(math.log2(nodes))
 
 
 def steps_of(kind: Kind, algorithm: Algorithm, ranks: int) -> float:

@@ -5,6 +5,7 @@ come between them; ``mode: proteus``, where an overlap slows whole ops, leaves e
 own.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -210,6 +211,9 @@ class Compiler:
     def _plan(self, program: StageProgram, places: Mapping[str, int]) -> Plan:
         """Cut a stage's phases into segments, with what they cost a device at these places."""
         usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
+        if not self.strategy.overlap:
+            # What is sent after backward needs no buckets: Megatron and DeepSpeed send it as one.
+            usual = (math.inf, math.inf)
         buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
         each = [
             (place, bucket)

@@ -44,12 +44,23 @@ def split_batch(graph: OpGraph, placements: Placements, axis: str) -> None:
                 placement[axis] = dim.name
 
 
+def _gives_words(graph: OpGraph, op: Op) -> bool:
+    """Whether an op is the product with a vocabulary before the loss, which Megatron splits by words."""
+    readers = [reader for access in op.writes for reader in graph.readers[access.tensor]]
+    if op.kind != "linear" or all(reader.kind != "cross_entropy" for reader in readers):
+        return False
+    columns, rows = column_dims(graph, op), row_dims(graph, op)
+    return bool(columns and rows) and columns[0].size > rows[0].size
+
+
 def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
     """Whether a later matrix product takes what this op writes, with nothing but pointwise ops between."""
     waiting = [access.tensor for access in op.writes]
     seen = set(waiting)
     while waiting:
         for reader in graph.readers[waiting.pop()]:
+            if _gives_words(graph, reader):
+                continue
             if reader.kind in ("linear", "conv2d", "matmul", "attention", "cross_entropy"):
                 return True
             if reader.kind in ("layer_norm", "softmax"):

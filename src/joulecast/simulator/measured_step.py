@@ -9,11 +9,12 @@
     step_s: 0.712
     memory_bytes: 41.2e+9
 
-One such step corrects what no description tells: clocks, drivers, libraries. Its factor scales what ops cost;
-communication stays as it is. A measured peak of memory gives what the process keeps in addition to
-its tensors.
+Such steps correct what no description tells: clocks, drivers, libraries. What they say of another step is in
+:mod:`joulecast.simulator.correction`; it scales what ops cost, and communication stays as it is. A measured
+peak of memory gives what the process keeps in addition to its tensors.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,8 @@ from joulecast.graphs.precision import Training, training_of
 from joulecast.graphs.shipped_graphs import network_for
 from joulecast.platforms import Platform
 from joulecast.quantities import MOST_SAMPLES
+from joulecast.simulator.alike import remembered
+from joulecast.simulator.correction import Corrected, Evidence, MeasuredError, setting_of
 from joulecast.simulator.simulate import Assumptions, Simulation, simulate
 from joulecast.simulator.strategy import parse_strategy
 
@@ -124,22 +127,39 @@ def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
     )
 
 
+def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> MeasuredError:
+    """A measured step's error, from its simulation and the factor of its ops' seconds."""
+    strategy = simulation.strategy
+    micro_batch = simulation.graph.with_batch(round(simulation.batch / strategy.micro_batches))
+    return MeasuredError(
+        setting_of(micro_batch, strategy, step.inference),
+        math.log(step.step_s / simulation.step_s),
+        math.log(ops_factor),
+    )
+
+
 def corrected(
     platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
-) -> tuple[Platform, Scaled]:
-    """A platform and its costs as measured steps correct them: by the median of what each says.
+) -> tuple[Platform, Corrected]:
+    """A platform and its costs as measured steps correct them.
 
     Raises:
         JoulecastError: as :func:`factor_of`.
     """
-    factor = median(factor_of(step, platform, costs) for step in steps)
+    found = [simulated_step(step, platform, costs) for step in steps]
+    errors = tuple(
+        error_of(step, simulation, factor_of(step, platform, costs))
+        for step, simulation in zip(steps, found, strict=True)
+    )
     extra = [
-        step.memory_bytes - simulated_step(step, platform, costs).peak_memory_bytes
-        for step in steps
+        step.memory_bytes - simulation.peak_memory_bytes
+        for step, simulation in zip(steps, found, strict=True)
         if step.memory_bytes is not None
     ]
     cluster = platform.require_cluster()
-    known = {"reserved_bytes": max(0.0, median(extra))} if extra else {}
+    reserved = cluster.device.reserved_bytes
+    known = {"reserved_bytes": max(0.0, reserved + median(extra))} if extra else {}
     device = cluster.device.model_copy(update=known)
     described = cluster.model_copy(update={"device": device})
-    return platform.model_copy(update={"cluster": described}), Scaled(costs, factor, "calibrated")
+    there = platform.model_copy(update={"cluster": described})
+    return there, Corrected(remembered(costs), Evidence(errors))

@@ -33,6 +33,8 @@ class Memory:
     """At the peak."""
     at_op: str
     """The op at the peak."""
+    communication_bytes: float = 0.0
+    """Buffers of the communication library."""
 
     @property
     def state_bytes(self) -> float:
@@ -42,7 +44,7 @@ class Memory:
     @property
     def peak_bytes(self) -> float:
         """All of it."""
-        return self.state_bytes + self.activations_bytes
+        return self.state_bytes + self.activations_bytes + self.communication_bytes
 
 
 def _activations(
@@ -126,12 +128,22 @@ def _kept(weight: Sharding, level: int) -> float:
     return weight.bytes / (weight.shards if weight.zero >= level else 1)
 
 
+def _communicators(strategy: Strategy) -> int:
+    """Groups of devices that a device talks in: one for each axis, as data parallelism alone has one.
+
+    Megatron's code has two more: all devices, and those that hold one model, for overflows and norms.
+    """
+    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
+    return len(axes) + (2 if axes - {"data"} else 0)
+
+
 def memory_of(
     graph: OpGraph,
     strategy: Strategy,
     programs: list[StageProgram],
     training: Training = DEFAULT_TRAINING,
     alike: Alike | None = None,
+    communicator_bytes: float = 0.0,
 ) -> Memory:
     """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
 
@@ -141,6 +153,7 @@ def memory_of(
         programs: of the stages on these devices; several, where the schedule is interleaved.
         training: precision and optimizer, and whether there is a backward.
         alike: of the stages that were looked at before, to look at those like them no more.
+        communicator_bytes: of the communication library's buffers, for each group of devices.
     """
     alike = alike or Alike()
     mesh, numbers = dict(strategy.mesh), alike.numbers(graph)
@@ -150,7 +163,13 @@ def memory_of(
     once = strategy.micro_batches > 1 and strategy.scatter == "once"
     key = ("state", shapes, blocks, tuple(mesh.items()), once, training)
     state = alike.once(graph, key, lambda: _state(strategy, programs, training))
-    return Memory(programs[0].stage, *state, activations_bytes=peak, at_op=where)
+    return Memory(
+        programs[0].stage,
+        *state,
+        activations_bytes=peak,
+        at_op=where,
+        communication_bytes=communicator_bytes * _communicators(strategy),
+    )
 
 
 def _blocks(program: StageProgram) -> Hashable:

@@ -24,6 +24,7 @@ from joulecast.simulator.alike import remembered
 from joulecast.simulator.breakdown import Breakdown, breakdowns, mean_breakdown
 from joulecast.simulator.collectives import Kind
 from joulecast.simulator.compiler import OPTIMIZER, Compiler
+from joulecast.simulator.correction import costs_in_step
 from joulecast.simulator.executor import execute
 from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.interval import rests_on, step_interval
@@ -224,6 +225,7 @@ class Prepared:
     costs: Costs
 
     training: Training = DEFAULT_TRAINING
+    communicator_bytes: float = 0.0
 
     def memory(self, strategy: Strategy) -> list[Memory]:
         """Memory of each stage's devices."""
@@ -235,6 +237,7 @@ class Prepared:
                 self.programs[place::places],
                 self.training,
                 remembered(self.costs).alike,
+                self.communicator_bytes,
             )
             for place in range(places)
         ]
@@ -258,7 +261,13 @@ def prepare(
     """
     strategy.check()
     at_batch = graph.with_batch(_check_batch(strategy, batch))
-    costs = remembered(costs or roofline_of(platform)).passing(gradient_passes(strategy))
+    costs = costs_in_step(
+        costs or roofline_of(platform),
+        gradient_passes(strategy),
+        at_batch,
+        strategy,
+        training.inference,
+    )
     topology = topology_of(platform, strategy.devices)
     slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
     kind = ForwardProgram if training.inference else StageProgram
@@ -266,7 +275,8 @@ def prepare(
     placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share)
     if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
         check_heads(placed, strategy.mesh["tensor"])
-    return Prepared(at_batch, placed, programs, topology, costs, training)
+    buffers = platform.require_cluster().communicator_bytes
+    return Prepared(at_batch, placed, programs, topology, costs, training, buffers)
 
 
 def simulate(
@@ -312,7 +322,7 @@ def compiler_of(
         assumed.stragglers,
         # A folded flow is several that share ports: without sharing each has to be one of its own.
         assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
-        by_place=cluster.collective_algorithm != "ring",
+        by_place=cluster.collective_algorithm not in ("ring", "nccl"),
     )
     kinds, cuts = _kinds(ready.programs, strategy.pipeline)
     return Compiler(

@@ -167,8 +167,9 @@ class _Stage:
             # What was gathered is gathered again, and its gradient is whole before it is scattered.
             total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
             if item.op.kind == "cross_entropy":
-                # The gradient of the shares' logarithms, before that of the logits.
-                total += self.sizes[f"kept by {item.op.name}"]
+                # The gradient of the shares' logarithms, and that of the logits at their precision.
+                kept, logits = f"kept by {item.op.name}", item.op.reads[0].tensor
+                total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
             if total > peak:
                 peak, where = total, place
             for access in item.op.writes:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Cluster, Platform
+from joulecast.simulator.direct_links import Links, rate_share
 
 Ints = NDArray[np.int64]
 
@@ -46,6 +47,8 @@ class Topology:
     """Devices behind one port, by level."""
     bytes_per_s: tuple[float, ...]
     latency_s: tuple[float, ...]
+    pairs: Links = ()
+    """Lines between each two devices of a node, where no switch joins them."""
 
     @property
     def nodes(self) -> int:
@@ -55,6 +58,22 @@ class Topology:
     def node_of(self, devices: Ints) -> Ints:
         """The node of each device."""
         return devices // self.devices_per_node
+
+    def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
+        """Share of a device's lines that each group (a row) can use, where lines join devices directly."""
+        # Groups that stand alike in their nodes are looked at once.
+        first = groups[:, :1] // self.devices_per_node * self.devices_per_node
+        alike, where = np.unique(groups - first, axis=0, return_inverse=True)
+        shares = []
+        for row in alike:
+            of_node: dict[int, list[int]] = {}
+            for device in sorted(row.tolist()):
+                node, place = divmod(device, self.devices_per_node)
+                of_node.setdefault(node, []).append(place)
+            ways = {tuple(places) for places in of_node.values()}
+            shares.append(min(rate_share(self.pairs, places) for places in ways))
+        found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
+        return found
 
     def _offset(self, level: int) -> int:
         return sum(2 * -(-self.devices // width) for width in self.widths[:level])
@@ -125,8 +144,9 @@ def topology_of(platform: Platform, devices: int) -> Topology:
         raise JoulecastError(
             f"platform {platform.name}: cluster.links join {width} devices at most, {devices} are asked for"
         )
+    pairs = cluster.links[0].pairs if widths else ()
     return Topology(
-        devices, cluster.devices_per_node, tuple(widths), tuple(rates), tuple(latencies)
+        devices, cluster.devices_per_node, tuple(widths), tuple(rates), tuple(latencies), pairs
     )
 
 

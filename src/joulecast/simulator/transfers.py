@@ -19,13 +19,25 @@ from joulecast.simulator.collectives import (
     nccl_cost,
     sent_share,
     steps_of,
+    tree_share,
+    tree_steps,
 )
 from joulecast.simulator.fleet import Fleet
 from joulecast.simulator.folding import Ints, scrambled, signatures, summed_by
-from joulecast.simulator.network import Usage
+from joulecast.simulator.network import Usage, alone
 from joulecast.simulator.topology import Hops, Topology
 
 Mode = Literal["default", "proteus"]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The other way of an all-reduce: fewer steps, and more bytes."""
+
+    bytes_per_byte: float
+    launch_s: float
+    bytes_per_s: float
+    """Of the flow if it has its ports for itself, by which the library chooses."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,8 @@ class Flow:
     bytes_per_byte: float
     """Bytes through a device's port for each byte of the buffer."""
     launch_s: float
+    tree: Tree | None = None
+    """Of an all-reduce over several nodes, where the library may take one."""
     ring: Ring | None = None
     """For ``mode: proteus``."""
     ranks: int = 2
@@ -46,12 +60,14 @@ class Flow:
 
     def activity(self, label: str, size: float, gradient: bool) -> Activity:
         """The transfer of a buffer of ``size`` bytes."""
-        latency = self.launch_s
+        latency, sent = self.launch_s, size * self.bytes_per_byte
         if self.ring is not None:
             latency = nccl_cost(self.kind, self.ring, self.ranks, self.nodes, size).latency_s
-        return Activity(
-            label, self.members, size * self.bytes_per_byte, self.usage, latency, gradient
-        )
+        elif self.tree is not None:
+            by_tree = size * self.tree.bytes_per_byte
+            if (by_tree - sent) / self.tree.bytes_per_s < latency - self.tree.launch_s:
+                latency, sent = self.tree.launch_s, by_tree
+        return Activity(label, self.members, sent, self.usage, latency, gradient)
 
 
 def _members(groups: Ints, class_of: Ints, rows: Ints) -> list[tuple[int, ...]]:
@@ -76,7 +92,9 @@ class Transfers:
         self.cluster = cluster
         self.mode = mode
         self.sharing = sharing
-        self.algorithm: Algorithm = "ring" if mode == "proteus" else cluster.collective_algorithm
+        chosen = cluster.collective_algorithm
+        self.trees = chosen == "nccl" and mode != "proteus"
+        self.algorithm: Algorithm = "ring" if mode == "proteus" or chosen == "nccl" else chosen
         self._flows: dict[tuple[object, ...], Flow] = {}
         self._class_flow: dict[tuple[object, int], int] = {}
         self._partners: dict[tuple[int, int], int] = {}
@@ -101,10 +119,23 @@ class Transfers:
             hops = Hops(flows, groups[:, 0], groups[:, 1], np.ones(len(groups)))
         else:
             hops = hops_of(kind, self.algorithm, groups, flows)
+        if self.topology.pairs and self.mode != "proteus":
+            hops = self._over_lines(hops, groups, flows)
         self._hops.append(hops)
         for row in rows:
             for device in devices[row]:
                 self._class_flow[name, int(class_of[device])] = int(flows[row])
+
+    def _over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
+        """Hops within a node take more of a device's port, where few of its lines lead to the others.
+
+        Groups of one flow differ in it; the slowest counts, for which the others wait.
+        """
+        shares = np.ones(int(flows.max()) + 1)
+        np.minimum.at(shares, flows, self.topology.share_of_lines(groups))
+        within = self.topology.levels_crossed(hops) == 0
+        weight = hops.weight / np.where(within, shares[hops.flow], 1.0)
+        return Hops(hops.flow, hops.source, hops.target, weight)
 
     def _add_axis(self, kind: Kind, axis: str) -> None:
         groups = self.fleet.groups(axis)
@@ -165,13 +196,22 @@ class Transfers:
             if self.mode == "proteus":
                 ring = self._ring(group)
                 flows.append(
-                    Flow(number, kind, members, usage[number], 1.0, 0.0, ring, ranks, nodes)
+                    Flow(number, kind, members, usage[number], 1.0, 0.0, None, ring, ranks, nodes)
                 )
                 continue
             share = sent_share(kind, self.algorithm, ranks)
             latency = launch + self._latency(kind, group)
-            flows.append(Flow(number, kind, members, usage[number], share, latency))
+            tree = None
+            if self.trees and kind == "all_reduce" and nodes > 1:
+                rate = alone(usage[number], self.capacity)
+                tree = Tree(tree_share(), launch + self._tree_latency(ranks, nodes), rate)
+            flows.append(Flow(number, kind, members, usage[number], share, latency, tree))
         return flows
+
+    def _tree_latency(self, ranks: int, nodes: int) -> float:
+        inner, outer = self.topology.latency_s[0], self.topology.latency_s[-1]
+        within, between = tree_steps(ranks, nodes)
+        return within * inner + between * outer
 
     def _port_usage(self) -> list[dict[int, float]]:
         """What each flow takes of each port; ports that are loaded alike are one."""

@@ -28,6 +28,7 @@ def _row(name: str, group: pd.DataFrame, peers: Mapping[str, float]) -> dict[str
         "bias_percent": float(error.mean()),
         "worst_percent": float(error.loc[error.abs().idxmax()]),
         "one_step_error_percent": 100 * float(group["one_step_error"].mean()),
+        "three_steps_error_percent": 100 * float(group["three_steps_error"].mean()),
         "called_out_of_memory": int(group["out_of_memory"].sum()),
         "peer_error_percent": peers.get(name),
     }
@@ -58,8 +59,9 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
             "Steps that others measured, against the prediction from the GPU's description and kernels of "
             "other GPUs. The first row of each data is its mean.",
             f"{settings}.",
-            "`one_step_error_percent`: with the factor of one other row of the same data, GPU and kind; the "
-            "mean over all rows that it could be. `peer_error_percent`: what the data's own simulator is "
+            "`one_step_error_percent`: corrected by another row of the same data, GPU and kind; the mean "
+            "over all rows that it could be. `three_steps_error_percent`: by three of them. "
+            "`peer_error_percent`: what the data's own simulator is "
             "published to reach on all of its data, of which this is a part.",
             "Constants of power and attention were chosen with these rows in sight (docs/simulator.md says "
             "which); rates of kernels and the rest were not.",
@@ -77,6 +79,18 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
         ],
         choice_table(frame),
         sections="data",
+    )
+
+
+def write_all_reduces_table(folder: Path, frame: pd.DataFrame) -> None:
+    """Write ``simulator_collectives``, of the rows of ``joulecast.ground_truth.all_reduces``."""
+    write_table(
+        folder / "simulator_collectives",
+        "The simulator's collectives on real GPUs",
+        [
+            "All-reduces of 1 MB to 1 GB in one node (vTrain), against the price from the GPU's name."
+        ],
+        frame,
     )
 
 
