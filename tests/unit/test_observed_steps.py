@@ -16,7 +16,8 @@ from joulecast.observer.inside.device_clock import DeviceClock
 from joulecast.observer.inside.facts import samples_of
 from joulecast.observer.launch_place import place
 from joulecast.observer.marks_file import MARK, read_processes
-from joulecast.observer.steps import Steps, without
+from joulecast.observer.steps import Steps
+from joulecast.records.spans import subtract
 
 PARTS = st.floats(1e-3, 1.0)
 
@@ -129,11 +130,11 @@ def test_what_is_left_and_what_is_cut_make_the_whole(whole, cut):
         return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
     one, other = spans(whole), spans(cut)
-    left = without(one, other)
-    both = without(one, left)
+    left = subtract(one, other)
+    both = subtract(one, left)
     total = sum(b - a for a, b in one)
     assert sum(b - a for a, b in left) + sum(b - a for a, b in both) == pytest.approx(total)
-    assert without(left, other) == left
+    assert subtract(left, other) == left
 
 
 class _Device:

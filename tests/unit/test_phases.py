@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe, platform_family
-from joulecast.energy.phases import length, observe_phases, split_by_time, subtract, union
+from joulecast.energy.phases import observe_phases, split_by_time
+from joulecast.records.spans import length, subtract, union
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=6

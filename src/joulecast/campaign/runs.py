@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 from pydantic import TypeAdapter
 
-from joulecast.campaign.config import Config, filled_in
+from joulecast.campaign.config import Config
+from joulecast.campaign.workload_section import filled_in
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
 from joulecast.files.shipped import PLATFORMS

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.record import RunRecord
+from joulecast.records.spans import Span, intersection, length, subtract, union
 
 Floats = NDArray[np.float64]
-Interval = tuple[float, float]
 
 _SLOWER_THAN_STEADY = 0.02
 """A segment that lasts less than this share longer than steady work does is noise, not a stall."""
@@ -44,43 +44,6 @@ _IDLE_WINDOW_S = 60.0
 before the run."""
 
 
-def subtract(intervals: list[Interval], holes: list[Interval]) -> list[Interval]:
-    """What is left of ``intervals`` outside ``holes``, sorted."""
-    left = []
-    for start, stop in sorted(intervals):
-        at = start
-        for hole_start, hole_stop in sorted(holes):
-            if hole_stop <= at or hole_start >= stop:
-                continue
-            if hole_start > at:
-                left.append((at, hole_start))
-            at = max(at, hole_stop)
-        if at < stop:
-            left.append((at, stop))
-    return left
-
-
-def union(intervals: list[Interval]) -> list[Interval]:
-    """Overlapping intervals joined."""
-    joined: list[Interval] = []
-    for start, stop in sorted(intervals):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], stop))
-        else:
-            joined.append((start, stop))
-    return joined
-
-
-def intersection(intervals: list[Interval], others: list[Interval]) -> list[Interval]:
-    """The time that lies in both, sorted and disjoint."""
-    return subtract(union(intervals), subtract(union(intervals), union(others)))
-
-
-def length(intervals: list[Interval]) -> float:
-    """Seconds in disjoint intervals."""
-    return sum(stop - start for start, stop in intervals)
-
-
 @dataclass(frozen=True)
 class Segment:
     """Training between two interruptions; ``work`` in the record's unit, NaN if the log says none."""
@@ -96,9 +59,9 @@ class Phases:
     in force together; ``starts`` counts how often the device had to come up from a break; ``steady`` is the
     training that no stall interrupts."""
 
-    training: list[Interval]
-    steady: list[Interval]
-    evaluating: list[Interval]
+    training: list[Span]
+    steady: list[Span]
+    evaluating: list[Span]
     stalled_inside_s: float
     stalled_outside_s: float
     starts: int
@@ -147,12 +110,12 @@ def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) ->
     return segments
 
 
-def _within(part: Interval, whole: Interval) -> bool:
+def _within(part: Span, whole: Span) -> bool:
     return whole[0] <= part[0] and part[1] <= whole[1]
 
 
 def _interrupt(
-    phases: dict[str, list[_Phase]], segments: list[Segment], inside: list[Interval]
+    phases: dict[str, list[_Phase]], segments: list[Segment], inside: list[Span]
 ) -> bool:
     """Whether evaluations inside segments stop the training there.
 
@@ -262,7 +225,7 @@ def _meters(record: RunRecord) -> list[_Meter]:
     return meters
 
 
-def _joules(meters: list[_Meter], parts: dict[str, list[Interval]]) -> dict[str, float]:
+def _joules(meters: list[_Meter], parts: dict[str, list[Span]]) -> dict[str, float]:
     """Joules of all meters in each part of the run."""
     everything = np.array([interval for part in parts.values() for interval in part]).reshape(-1, 2)
     energy = np.zeros(len(everything))
@@ -293,13 +256,13 @@ def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
     return float(np.mean(lowest)) if lowest else float("nan")
 
 
-def _past_ramps(steady: list[Interval]) -> list[Interval]:
+def _past_ramps(steady: list[Span]) -> list[Span]:
     """Steady training without the climb at its start and what follows it; empty where it never lasts."""
     lasting = union([(a - SHORTEST_BREAK_S / 2, b + SHORTEST_BREAK_S / 2) for a, b in steady])
     return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
 
 
-def _evaluators(meters: list[_Meter], alone: list[Interval], idle_w: float) -> float:
+def _evaluators(meters: list[_Meter], alone: list[Span], idle_w: float) -> float:
     """Share of the nodes that do not train while the others do, by what each draws in training alone; NaN
     where that is not known."""
     edges = np.array(alone).reshape(-1, 2)

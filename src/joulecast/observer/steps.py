@@ -10,7 +10,7 @@ exchange that nothing hides; it holds forward pass, loss and backward pass of al
 lies between an update and the next batch: logging, checkpoints, evaluation.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,28 +19,12 @@ from numpy.typing import NDArray
 
 from joulecast.observer.inside import marks
 from joulecast.observer.marks_file import Marked, main_optimizer
+from joulecast.records.spans import Span, subtract
 
-Span = tuple[float, float]
 Stage = tuple[int, str, float, float]
 """Step, stage, start and stop."""
 
 Floats = NDArray[np.float64]
-
-
-def without(whole: Sequence[Span], cut: Sequence[Span]) -> list[Span]:
-    """The parts of some spans that lie in none of the others; all in order."""
-    left = []
-    for start, stop in whole:
-        at = start
-        for begin, end in cut:
-            if end <= at or begin >= stop:
-                continue
-            if begin > at:
-                left.append((at, begin))
-            at = max(at, end)
-        if at < stop:
-            left.append((at, stop))
-    return left
 
 
 def _spans(of_kind: Marked) -> list[Span]:
@@ -153,10 +137,10 @@ class Steps:
             exposed = [(last_backward, ends)]
         elif mean_exposed is not None and backward and not by_kind[marks.HIDDEN]:
             exposed.append((max(backward[-1][0], last_backward - mean_exposed), last_backward))
-        computing = without([(begins, ends)], sorted([*trained_on, *exposed, *updates]))
+        computing = subtract([(begins, ends)], [*trained_on, *exposed, *updates])
         return {
             "materials": trained_on,
             "computing": computing,
-            "communicating_copy": without(exposed, sorted([*trained_on, *updates])),
+            "communicating_copy": subtract(exposed, [*trained_on, *updates]),
             "update": [(max(a, start), min(b, stop)) for a, b in updates],
         }
