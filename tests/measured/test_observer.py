@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,12 @@ def measured(
 
 def record_of(folder: Path, run: str = "mine-n1-r1") -> RunRecord:
     return read_record(folder / "results/measured" / run)
+
+
+def free_port() -> str:
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        return str(asking.getsockname()[1])
 
 
 def own_clock(output: str) -> tuple[int, float]:
@@ -174,6 +181,37 @@ def test_the_sites_own_sitecustomize_still_runs(tmp_path):
         environment={"PYTHONPATH": str(tmp_path / "site")},
     )
     assert answer.stdout == "5\n", answer.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="names of hosts of one machine need root")
+def test_two_hosts_of_a_launch_make_one_record(tmp_path):
+    meeting = f"WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()}"
+    program = f"RANK=$SLURM_PROCID {meeting} exec {sys.executable} {DDP}"
+    words = [*JOULECAST, "measure", "--name", "mine", "--", "sh", "-c", program]
+    step = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    running = []
+    for number in range(2):
+        # As srun starts it, on hosts that have names of their own.
+        as_host = ["unshare", "--uts", "sh", "-c", f'hostname h{number}; exec "$@"', "sh"]
+        process = subprocess.Popen(
+            [*as_host, *words],
+            cwd=tmp_path,
+            env={**os.environ, **step, "SLURM_PROCID": str(number), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+    said = [process.communicate(timeout=240)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    record = record_of(tmp_path, "mine-n2-r1")
+    info = record.info
+    assert (info.spec.nodes, info.spec.ranks, info.outcome.steps) == (2, 2, 39)
+    assert sorted(info.nodes) == ["h0", "h1"] and info.node_of_rank == ["h0", "h1"]
+    assert {meter.node for meter in info.meters if meter.available} == {"h0", "h1"}
+    # The hosts are one machine, whose clock is asked over TCP.
+    assert all(abs(clock["offset_s"]) < 0.01 for clock in info.clock.values())
+    assert [row for row in said if "joulecast: " in row] == said[:1]
+    assert not list((tmp_path / "results/measured").glob(".job-*"))
 
 
 def test_one_line_in_the_program_does_the_same(tmp_path):

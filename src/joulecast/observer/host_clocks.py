@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from joulecast.power.run_clock import ClockOffset
@@ -17,7 +18,7 @@ class ClockServer:
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("", 0))
-        self.address = (socket.getfqdn(), self._socket.getsockname()[1])
+        self.addresses, self.port = _addresses(), int(self._socket.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -39,12 +40,27 @@ class ClockServer:
         self._socket.close()
 
 
-def offset_from(address: tuple[str, int]) -> ClockOffset | None:
-    """Offset of the clock behind ``address`` from this host's, by the fastest of some round trips; ``None``
-    where it cannot be reached."""
+def _addresses() -> list[str]:
+    """Addresses that other hosts may reach this one by: its name, and that of the way out."""
+    found = [socket.getfqdn()]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        # Nothing is sent: the kernel says which of its addresses it would use.
+        asking.connect(("192.0.2.1", 9))
+        found.append(asking.getsockname()[0])
+    return [*found, "127.0.0.1"]
+
+
+def offset_from(addresses: Sequence[str], port: int) -> ClockOffset | None:
+    """Offset of another host's clock from this one's; ``None`` where no address can be reached."""
+    answers = (_asked(address, port) for address in addresses)
+    return next((offset for offset in answers if offset is not None), None)
+
+
+def _asked(address: str, port: int) -> ClockOffset | None:
+    """The offset by the fastest of some round trips."""
     best = None
     try:
-        with socket.create_connection(address, _PATIENCE_S) as asking:
+        with socket.create_connection((address, port), _PATIENCE_S) as asking:
             asking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             answers = asking.makefile("rb")
             for _ in range(_PINGS):

@@ -65,7 +65,7 @@ class _HostSampler:
             return None
         if first["host"] == self._job.host:
             return ClockOffset(0.0, 0.0, time.monotonic())
-        return offset_from((first["address"], first["port"])) or _by_wall_clock(first)
+        return offset_from(first["addresses"], first["port"]) or _by_wall_clock(first)
 
     def leave(self) -> None:
         """Stop, and leave the readings for the first process."""
@@ -100,9 +100,10 @@ def _announce_clock(job: JobFolder) -> ClockServer | None:
     if job.place.rank != 0 or job.place.size == 1:
         return None
     server = ClockServer()
-    address, port = server.address
     now = {"clock_s": time.monotonic(), "wall_s": time.time()}
-    job.write("clock", {"host": job.host, "address": address, "port": port, **now})
+    job.write(
+        "clock", {"host": job.host, "addresses": server.addresses, "port": server.port, **now}
+    )
     return server
 
 
