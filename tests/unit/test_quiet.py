@@ -20,11 +20,11 @@ from joulecast.energy.forecast import Asked, forecast
 from joulecast.errors import JoulecastError
 from joulecast.power import foreign_load
 from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
+from joulecast.power.sampled_hosts import SampledHost, load_during
 from joulecast.records.record import read_info, write_record
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
 from joulecast.training import machine
-from joulecast.training.assemble import _load_during
 from joulecast.training.attempt_to_record import Quiet, measure
 from joulecast.training.launch import RunLaunch
 
@@ -169,10 +169,9 @@ def test_a_second_try_that_fails_leaves_the_first_record(measured):
     assert times == 2 and info.disturbed
 
 
-class _Rank:
-    def __init__(self, host, work, programs=()):
-        self.host, self.clock = host, lambda t: t - 100.0
-        self.sampled = {"work": work, "programs": list(programs), "died": None}
+def _host(host, work, programs=()):
+    answer = {"work": work, "programs": list(programs), "died": None}
+    return SampledHost(host, host, lambda t: t - 100.0, answer)
 
 
 def _work(machine_cores, own_cores):
@@ -181,16 +180,16 @@ def _work(machine_cores, own_cores):
 
 def test_foreign_load_is_the_machine_s_work_without_the_run_s_own():
     outcome = make_record(make_spec()).info.outcome.model_copy(update={"start_s": 2, "stop_s": 8})
-    alone = _load_during([_Rank("a:1", _work(2.0, 2.0))], outcome)
+    alone = load_during([_host("a:1", _work(2.0, 2.0))], outcome)
     assert alone.is_quiet and alone.busy_cores == pytest.approx(0.0, abs=1e-9)
-    shared = _load_during([_Rank("a:1", _work(2.0, 1.0), ["make"])], outcome)
+    shared = load_during([_host("a:1", _work(2.0, 1.0), ["make"])], outcome)
     assert shared.busy_cores == pytest.approx(1.0) and shared.programs == ("make",)
     # Two containers of one machine: each sees the work of both.
-    both = [_Rank("a:1", _work(2.0, 1.0)), _Rank("b:1", _work(2.0, 1.0))]
-    assert _load_during(both, outcome).is_quiet
+    both = [_host("a:1", _work(2.0, 1.0)), _host("b:1", _work(2.0, 1.0))]
+    assert load_during(both, outcome).is_quiet
     # Two machines, one of them shared with others.
-    apart = [_Rank("a:1", _work(1.0, 1.0)), _Rank("b:2", _work(3.0, 1.0), ["make"])]
-    assert _load_during(apart, outcome).busy_cores == pytest.approx(2.0)
+    apart = [_host("a:1", _work(1.0, 1.0)), _host("b:2", _work(3.0, 1.0), ["make"])]
+    assert load_during(apart, outcome).busy_cores == pytest.approx(2.0)
 
 
 def keep(folder, spec, disturbed=()):

@@ -70,7 +70,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
         for batch in config.calibration.batch_sizes
     }
     section = config.training.model_dump(exclude={"steps", "samples"})
-    workload = config.workload.model_dump(exclude={"networks"})
+    workload = config.workload.model_dump(exclude={"networks", "command", "name"})
     return [
         _spec(
             config,
