@@ -307,8 +307,8 @@ def test_hugging_faces_own_code_is_as_by_numbers(attention) -> None:
         n_layer=2, n_embd=HIDDEN, n_head=HEADS, vocab_size=WORDS, n_positions=LENGTH
     )
     config._attn_implementation = attention
-    config.use_cache = False
     graph = capture(on_meta(transformers.GPT2LMHeadModel, config), [tokens()], "gpt2")
+    assert config.use_cache
     numbers = f"gpt:layers=2,hidden={HIDDEN},heads={HEADS},sequence={LENGTH},vocabulary={WORDS}"
     by_numbers = op_graph(f"{numbers},gelu=written", "eager" if attention == "eager" else "fused")
     assert products(graph) == products(by_numbers)

@@ -16,7 +16,7 @@ from joulecast.graphs.measure_device import MeasuredDevice, measure_device, writ
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
 from joulecast.ground_truth.gpu_steps import judged_widths, predicted, read_gpu_steps
-from joulecast.platforms import find_platform, gpu_names
+from joulecast.platforms import find_platform, gpu_names, simulated_platform
 from joulecast.report.tables.simulator_on_gpus import gpu_error_table
 from joulecast.simulator.measured_step import MeasuredStep, corrected, simulated_step
 
@@ -72,6 +72,14 @@ def test_a_wrong_name_or_option_is_named_with_the_way_out(said: str, part: str) 
 
 def test_a_file_of_ones_own_goes_before_the_gpu_of_that_name() -> None:
     assert find_platform("hc1").require_cluster().device.units is None
+
+
+def test_a_file_that_describes_no_node_leaves_it_to_the_gpu() -> None:
+    assert find_platform("h200").cluster is None
+    for said in ("h200", "NVIDIA H200"):
+        assert simulated_platform(said).require_cluster() == find_platform("h200-sxm").cluster
+    assert simulated_platform("h200:gpus=4").require_cluster().devices_per_node == 4
+    assert simulated_platform("hc2") == find_platform("hc2")
 
 
 def test_the_power_limit_bounds_small_cards_and_not_large_ones() -> None:

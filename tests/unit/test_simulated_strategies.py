@@ -182,6 +182,12 @@ def test_lines_that_do_not_go_together(strategy: str, message: str) -> None:
     ("network", "strategy", "batch", "message"),
     [
         ("gpt2", "tp=8", 8, "tp=8 does not divide the 12 heads of `blocks.0.attention/attention`"),
+        (
+            "gpt2",
+            "tp=16",
+            8,
+            "tp=16 does not divide the 12 heads of `blocks.0.attention/attention`",
+        ),
         ("vit_b", "tp=4,sp", 8, "sp: tp=4 does not divide the sequence of 197"),
         ("vgg16", "tp=4,sp", 8, "sp: vgg16 has no op with a sequence to split"),
         ("gpt2", "dp=2,micro=3", 8, r"micro=3\); take a number that divides the 8 samples"),

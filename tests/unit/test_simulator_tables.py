@@ -165,6 +165,7 @@ def test_search_ranks_what_fits() -> None:
     [
         ({"--network": "resnet5"}, "did you mean `resnet50`"),
         ({"--platform": "hc9"}, "no such platform file"),
+        ({"--platform": "h100sxm"}, "`h100sxm` is not known; did you mean `h100-sxm`"),
         ({"--platform": "tianhe3-ft"}, "cluster.device.peak_flops has no fp32"),
         ({"--strategy": "dp=16", "--platform": "hc1"}, "key cluster.nodes"),
         ({"--strategy": "dp=3,tp=2", "--devices": "8"}, "takes 6 devices, not the 8 asked for"),

@@ -135,6 +135,7 @@ def simulate(
         echo_json(result)
     elif explain:
         typer.echo(result["explanation"])
+        typer.echo(f"90 % interval of the step{_interval(result) or ': not known'}")
     else:
         typer.echo(
             f"{result['step_s'] * 1e3:.2f} ms a step{_interval(result)}, "
@@ -154,8 +155,8 @@ def _interval(result: dict[str, Any]) -> str:
     """The 90 % interval of a step and what it rests on; nothing where no error was judged."""
     if result["step_low_s"] is None:
         return ""
-    low, high = (1e3 * result[end] for end in ("step_low_s", "step_high_s"))
-    return f" ({low:.0f} to {high:.0f}; from {_RESTS_ON[result['rests_on']]})"
+    low, high = (digits(1e3 * result[end]) for end in ("step_low_s", "step_high_s"))
+    return f" ({low} to {high} ms; from {_RESTS_ON[result['rests_on']]})"
 
 
 def _energy_line(result: dict[str, Any]) -> str:
@@ -237,10 +238,12 @@ def _energy_basis(row: dict[str, Any]) -> str:
 def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
-    if not rows:
-        typer.echo("no strategy fits in memory")
-    header = ("step, ms", "samples/s", "memory, GB", "J/sample", "cost/step")
-    typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
+    if rows:
+        header = ("step, ms", "samples/s", "memory, GB", "J/sample", "cost/step")
+        typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
+    else:
+        why = "; ".join(f"{name}: {each}" for name, each in [*result["out_of_memory"].items()][-1:])
+        typer.echo(f"no strategy fits in memory; {why}" if why else "no strategy can be run")
     for row in rows:
         joules, cost = row["joules_per_sample"], row["step_cost"]
         typer.echo(
@@ -249,6 +252,7 @@ def _print_ranking(result: dict[str, Any]) -> None:
             f"{'-' if cost is None else digits(cost):>10}  {row['strategy']}"
         )
     if rows:
+        typer.echo(f"90 % interval of the first{_interval(rows[0]) or ': not known'}")
         typer.echo(_energy_basis(rows[0]))
     beaten = result["beaten"]
     if beaten:

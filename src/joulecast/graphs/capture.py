@@ -82,6 +82,23 @@ def _nothing_left_out() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _without_cache(module: nn.Module) -> Iterator[None]:
+    """Without the keys and values that Hugging Face's models return for the next token (``use_cache``).
+
+    A training needs none of them, and an export does not know their type.
+    """
+    configs: list[Any] = [getattr(part, "config", None) for part in module.modules()]
+    caching = [config for config in configs if getattr(config, "use_cache", None) is True]
+    for config in caching:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
+
+
 def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgram:
     """The module's training-mode forward as operators of torch; the module's own mode stays as it was.
 
@@ -91,7 +108,7 @@ def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgr
     training = module.training
     module.train()
     try:
-        with _nothing_left_out():
+        with _nothing_left_out(), _without_cache(module):
             try:
                 with _as_in_training():
                     return export(module, tuple(inputs), strict=False)

@@ -152,7 +152,7 @@ PRESETS: dict[str, TransformerSize] = {
 
 def nearest(name: str, known: list[str]) -> str:
     """A hint with the nearest known names, `` ; did you mean ...?``; empty if none is near."""
-    near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    near = get_close_matches(name.lower(), known, n=3)
     return f"; did you mean {' or '.join(f'`{n}`' for n in near)}?" if near else ""
 
 

@@ -16,7 +16,7 @@ from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.choice import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
-from joulecast.platforms import Platform, find_platform, is_gpu_platform
+from joulecast.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 from joulecast.records.record import RunInfo, read_info
 
@@ -104,7 +104,7 @@ def advise(
     )
     found = _from_records(records, network, called, samples, nodes, batches, simulated)
     if found is None:
-        facts = facts or find_platform(str(platform), platforms)
+        facts = facts or simulated_platform(str(platform), platforms)
         found = _from_simulator(
             network, str(called), facts, samples, nodes, batches, fits, precision
         )

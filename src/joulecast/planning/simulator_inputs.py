@@ -7,7 +7,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
-from joulecast.platforms import Platform, find_platform
+from joulecast.platforms import Platform, simulated_platform
 from joulecast.quantities import check_amounts
 from joulecast.simulator.measured_step import corrected, read_steps
 from joulecast.simulator.network_calibration import calibrated, read_calibration
@@ -49,7 +49,7 @@ def platform_and_costs(
         JoulecastError: no such platform or link, a file that is not sound, or a rate that is not known.
     """
     check_amounts("links", (links or {}).values())
-    found = find_platform(platform)
+    found = simulated_platform(platform)
     if calibration is not None:
         found = calibrated(found, read_calibration(calibration))
     found = with_links(found, dict(links or {}))

@@ -19,6 +19,7 @@ from joulecast.platforms.platform import (
     platform_file,
     read_platform,
     recorded_for,
+    simulated_platform,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "read_platform",
     "recorded_for",
     "same_hardware",
+    "simulated_platform",
 ]

@@ -9,6 +9,7 @@ has, how these are linked and which network cards it has can be said behind a co
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -165,9 +166,9 @@ def same_hardware(one: str, other: str) -> bool:
     return plain_name(one) == plain_name(other) or (gpu is not None and gpu == gpu_in(other))
 
 
-def near_gpus(text: str) -> list[str]:
-    """Names that are like a text, the nearest first."""
-    return get_close_matches(plain_name(text), catalogue().by_alias, n=3, cutoff=0.5)
+def near_names(text: str, also: Iterable[str] = ()) -> list[str]:
+    """Names of GPUs, and of what else there is, that are like a text, the nearest first."""
+    return get_close_matches(plain_name(text), {**catalogue().by_alias, **dict.fromkeys(also)}, n=3)
 
 
 def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
@@ -224,9 +225,18 @@ def _device(gpu: Gpu) -> dict[str, Any]:
     }
 
 
+_SHORT = {"h200": "h200-sxm"}
+"""GPUs by names that also are those of platform files, which go first and need not describe a node."""
+
+
+def _gpu_of_platform(text: str) -> str | None:
+    base = plain_name(text.partition(":")[0])
+    return gpu_named(_SHORT.get(base, base))
+
+
 def is_gpu_platform(text: str) -> bool:
     """Whether a platform is named by its GPU, with or without options behind a colon."""
-    return gpu_named(text.partition(":")[0]) is not None
+    return _gpu_of_platform(text) is not None
 
 
 def platform_content(text: str) -> dict[str, Any] | None:
@@ -235,7 +245,7 @@ def platform_content(text: str) -> dict[str, Any] | None:
     Raises:
         JoulecastError: what stands behind the colon is not known; names it.
     """
-    name = gpu_named(text.partition(":")[0])
+    name = _gpu_of_platform(text)
     if name is None:
         return None
     found = catalogue()

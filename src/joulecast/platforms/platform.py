@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
 from joulecast.files.shipped import PLATFORMS, find, is_path, known
-from joulecast.platforms.gpus import near_gpus, platform_content
+from joulecast.platforms.gpus import near_names, platform_content
 
 # What no machine has more of, so that what is computed of it is finite.
 _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
@@ -250,13 +250,17 @@ def read_platform(path: Path) -> Platform:
     return validated(TypeAdapter(Platform), read_yaml(path, what), str(path))
 
 
+_AS_GPUS = ("h100-sxm", "a100-40gb-pcie", "mi300x")
+
+
 def _unknown(platform: str, own: Path) -> JoulecastError:
-    near = near_gpus(platform.partition(":")[0])
-    hint = f"; GPUs of a similar name: {', '.join(near)}" if near else ""
+    files = known(PLATFORMS, ".yaml", own)
+    near = near_names(platform.partition(":")[0], files)
+    hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
     return JoulecastError(
-        f"{own / platform}.yaml: no such platform file (known: "
-        f"{', '.join(known(PLATFORMS, '.yaml', own))}){hint}; name one of them, or a FILE.yaml, where "
-        "`platform` says it; the simulator also knows GPUs by name, as h100-sxm (docs/simulator.md)"
+        f"platform `{platform}` is not known{hint} ({own / platform}.yaml: no such platform file) "
+        f"(known: {', '.join(files)}); name one of them, or a FILE.yaml, where `platform` says it; the "
+        f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/simulator.md)"
     )
 
 
@@ -294,6 +298,20 @@ def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
         if content is not None:
             return validated(TypeAdapter(Platform), content, f"platform {platform}")
     return read_platform(platform_file(platform, own))
+
+
+def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
+    """A platform to simulate on: as :func:`find_platform`, or by its GPU where its file describes no node.
+
+    Raises:
+        JoulecastError: as :func:`find_platform`.
+    """
+    found = find_platform(platform, own)
+    if found.cluster is None and not is_path(platform, (".yaml", ".yml")):
+        content = platform_content(platform)
+        if content is not None:
+            return validated(TypeAdapter(Platform), content, f"platform {platform}")
+    return found
 
 
 def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:

@@ -71,8 +71,8 @@ def explain(simulation: Simulation) -> str:
         lines.append(
             f"  stage {memory.stage}: {memory.peak_bytes / 1e9:.2f} GB = weights "
             f"{memory.weights_bytes / 1e9:.2f} + gradients {memory.gradients_bytes / 1e9:.2f} + optimizer "
-            f"{memory.optimizer_bytes / 1e9:.2f} + activations {memory.activations_bytes / 1e9:.2f} "
-            f"(most at `{memory.at_op}`)"
+            f"{memory.optimizer_bytes / 1e9:.2f} + activations {memory.activations_bytes / 1e9:.2f} + "
+            f"communication {memory.communication_bytes / 1e9:.2f} (most at `{memory.at_op}`)"
         )
     known = ", ".join(f"{count} {name}" for name, count in sorted(simulation.cost_sources.items()))
     classes = simulation.fleet.classes

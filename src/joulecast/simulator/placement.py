@@ -145,13 +145,16 @@ def _check_parts(graph: OpGraph, placed: list[PlacedOp], mesh: Mapping[str, int]
 
 
 def check_heads(placed: list[PlacedOp], size: int) -> None:
-    """Refuse a tensor-parallel size that leaves some devices more heads than others.
+    """Refuse a tensor-parallel size that leaves some devices more heads than others, or none.
 
     Raises:
         JoulecastError: names the heads and the op.
     """
     for item in placed:
         dim = item.placement.get("tensor")
+        if dim is None and item.op.kind in ("attention", "softmax"):
+            # More parts than heads: nothing was split.
+            dim = next((d.name for d in item.op.dims if d.name == "heads" and d.size < size), None)
         if dim is not None and "head" in dim and item.op.dim(dim).size % size:
             raise JoulecastError(
                 f"strategy: tp={size} does not divide the {item.op.dim(dim).size} heads of "

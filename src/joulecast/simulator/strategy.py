@@ -131,7 +131,8 @@ class Strategy(BaseModel):
                 "simulated"
             )
         if devices is not None and devices != self.devices:
-            sizes = [f"{name}={size}" for name, size in self.mesh.items() if size > 1]
+            short = {axis: key for key, axis in _AXES.items()}
+            sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
             product = " x ".join(sizes) or "one device"
             raise JoulecastError(
                 f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
