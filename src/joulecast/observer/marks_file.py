@@ -24,9 +24,24 @@ def _updates(marked: Marked) -> NDArray[np.int64]:
 
 
 def main_optimizer(marked: Marked) -> int:
-    """Number of the optimizer with the most updates, the first of several: its updates end the steps."""
+    """Number of the optimizer whose updates end the steps: that with the most updates; of several with as
+    many the last one of a step, after which the next batch is fetched or the next backward pass begins.
+
+    Args:
+        marked: marks in the order of their starts.
+    """
     counts = _updates(marked)
-    return int(counts.argmax()) if len(counts) else 0
+    if not len(counts):
+        return 0
+    as_many = np.flatnonzero(counts == counts.max())
+    if len(as_many) == 1:
+        return int(as_many[0])
+    begins = marks.FETCH if (marked["kind"] == marks.FETCH).any() else marks.BACKWARD
+    edges = marked[np.isin(marked["kind"], (marks.UPDATE, begins))]
+    is_update = edges["kind"] == marks.UPDATE
+    is_last = is_update & np.append(~is_update[1:], True)
+    lasts = np.bincount(edges["amount"][is_last].astype(np.int64), minlength=len(counts))[as_many]
+    return int(as_many[lasts == lasts.max()][-1])
 
 
 @dataclass(frozen=True)
