@@ -31,6 +31,22 @@ for step in range(30):
         {at_20}
 """
 
+SPAWNING = """
+import sys, torch
+from torch.utils.data import DataLoader
+def rank(number, meeting):
+    how = {"init_method": "file://" + meeting, "rank": number, "world_size": 2}
+    torch.distributed.init_process_group("gloo", **how)
+    network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for batch in DataLoader(torch.randn(40, 8), batch_size=4):
+        network(batch).sum().backward()
+        optimizer.step()
+    torch.distributed.destroy_process_group()
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank, (sys.argv[0] + ".meeting",), nprocs=2)
+"""
+
 
 def measured(
     folder: Path, command: list[str], *options: str, environment: dict[str, str] | None = None
@@ -158,6 +174,15 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     info = record_of(tmp_path).info
     assert info.outcome.steps == 29
     assert any("other process" in remark for remark in info.remarks)
+
+
+def test_ranks_that_a_program_spawns_need_no_environment(tmp_path):
+    program = tmp_path / "spawning.py"
+    program.write_text(SPAWNING)
+    answer = measured(tmp_path, [sys.executable, str(program)])
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert (info.spec.ranks, info.outcome.steps, info.outcome.samples) == (2, 9, 9 * 8)
 
 
 def test_a_window_of_a_training_that_runs_on(tmp_path):

@@ -53,8 +53,11 @@ class Process:
 
     @property
     def rank(self) -> int:
-        """Rank, by its launcher; 0 without one."""
-        return int(self.facts.get("rank") or 0)
+        """Rank, by its launcher, or by torch where that knows of more ranks; 0 without either."""
+        by_torch = int(self.facts.get("group_ranks") or 1)
+        if by_torch > int(self.facts.get("ranks") or 1) or self.facts.get("rank") is None:
+            return int(self.facts.get("group_rank") or 0)
+        return int(self.facts["rank"])
 
     @property
     def updates(self) -> int:
