@@ -1,11 +1,14 @@
 """Any training under `joulecast measure`: its record, its output and its end are what they should be."""
 
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -176,6 +179,48 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     assert any("other process" in remark for remark in info.remarks)
 
 
+def test_trainings_at_once_have_a_record_each(tmp_path):
+    program = tmp_path / "small.py"
+    program.write_text(SMALL.format(at_20="pass"))
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(
+            pool.map(lambda _: measured(tmp_path, [sys.executable, str(program)]), range(3))
+        )
+    assert [answer.returncode for answer in answers] == [0, 0, 0]
+    folders = sorted(path.name for path in (tmp_path / "results/measured").iterdir())
+    assert folders == ["mine-n1-r1", "mine-n1-r2", "mine-n1-r3"]
+
+
+def test_ctrl_c_in_a_terminal_keeps_the_power(tmp_path):
+    # The terminal sends it to all of its foreground processes, the sampler too.
+    program = tmp_path / "long.py"
+    program.write_text(SMALL.format(at_20="print('now', flush=True); time.sleep(60)"))
+    words = [*JOULECAST, "measure", "--name", "mine", "--", sys.executable, str(program)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvp(words[0], words)
+    seen = b""
+    with suppress(OSError):
+        while text := os.read(terminal, 4096):
+            if not seen:
+                os.write(terminal, b"\x03")
+            seen += text
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    info = record_of(tmp_path).info
+    assert info.outcome.steps == 20, seen.decode()
+    assert not record_of(tmp_path).power.empty
+    assert b"power sampler" not in seen
+    assert seen.count(b"Traceback") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
+    answer = measured(tmp_path, ["echo", "started"], "--out", "/proc/mine")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
+
+
 def test_ranks_that_a_program_spawns_need_no_environment(tmp_path):
     program = tmp_path / "spawning.py"
     program.write_text(SPAWNING)
@@ -290,6 +335,7 @@ def test_measured_scales_are_forecast_by_name(tmp_path):
     [
         (["--name", "a/b"], "--name a/b"),
         (["--steps", "4"], "--steps 4"),
+        (["--steps", "9:3"], "in this order"),
         (["--meters", "steam"], "steam is no meter"),
         (["--for", "soon"], "no duration"),
         (["--period", "0"], "--period 0"),
