@@ -34,6 +34,18 @@ for step in range(30):
         {at_20}
 """
 
+FUNCTIONAL = """
+import torch
+from torch.optim.sgd import sgd
+weights = [torch.zeros(8, requires_grad=True) for _ in range(3)]
+how = {{"weight_decay": 0, "momentum": 0, "lr": 0.1, "dampening": 0, "nesterov": False, "maximize": False}}
+for step in range(20):
+    loss = sum((weight - 1).pow(2).sum() for weight in weights)
+    {way}
+    with torch.no_grad():
+        for weight in weights:
+            sgd([weight], [torch.ones(8)], [None], **how)
+"""
 SPAWNING = """
 import sys, torch
 from torch.utils.data import DataLoader
@@ -177,6 +189,15 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     info = record_of(tmp_path).info
     assert info.outcome.steps == 29
     assert any("other process" in remark for remark in info.remarks)
+
+
+@pytest.mark.parametrize("way", ["loss.backward()", "torch.autograd.grad(loss, weights)"])
+def test_an_optimizer_function_that_is_called_for_each_tensor_makes_one_step(tmp_path, way):
+    program = tmp_path / "functional.py"
+    program.write_text(FUNCTIONAL.format(way=way))
+    answer = measured(tmp_path, [sys.executable, str(program)])
+    assert answer.returncode == 0, answer.stderr
+    assert record_of(tmp_path).info.outcome.steps == 19
 
 
 def test_trainings_at_once_have_a_record_each(tmp_path):

@@ -19,7 +19,7 @@ Marked = NDArray[np.void]
 def _updates(marked: Marked) -> NDArray[np.int64]:
     """Updates of each optimizer, by its number."""
     numbers = marked["amount"][marked["kind"] == marks.UPDATE]
-    counted: NDArray[np.int64] = np.bincount(numbers.astype(np.int64))
+    counted: NDArray[np.int64] = np.bincount(numbers[numbers != marks.PART].astype(np.int64))
     return counted
 
 
@@ -38,6 +38,7 @@ def main_optimizer(marked: Marked) -> int:
         return int(as_many[0])
     begins = marks.FETCH if (marked["kind"] == marks.FETCH).any() else marks.BACKWARD
     edges = marked[np.isin(marked["kind"], (marks.UPDATE, begins))]
+    edges = edges[edges["amount"] != marks.PART]
     is_update = edges["kind"] == marks.UPDATE
     is_last = is_update & np.append(~is_update[1:], True)
     lasts = np.bincount(edges["amount"][is_last].astype(np.int64), minlength=len(counts))[as_many]
