@@ -1,11 +1,14 @@
 """Any training under `joulecast measure`: its record, its output and its end are what they should be."""
 
 import os
+import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,34 @@ for step in range(30):
     optimizer.step()
     if step == 20:
         {at_20}
+"""
+
+FUNCTIONAL = """
+import torch
+from torch.optim.sgd import sgd
+weights = [torch.zeros(8, requires_grad=True) for _ in range(3)]
+how = {{"weight_decay": 0, "momentum": 0, "lr": 0.1, "dampening": 0, "nesterov": False, "maximize": False}}
+for step in range(20):
+    loss = sum((weight - 1).pow(2).sum() for weight in weights)
+    {way}
+    with torch.no_grad():
+        for weight in weights:
+            sgd([weight], [torch.ones(8)], [None], **how)
+"""
+SPAWNING = """
+import sys, torch
+from torch.utils.data import DataLoader
+def rank(number, meeting):
+    how = {"init_method": "file://" + meeting, "rank": number, "world_size": 2}
+    torch.distributed.init_process_group("gloo", **how)
+    network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for batch in DataLoader(torch.randn(40, 8), batch_size=4):
+        network(batch).sum().backward()
+        optimizer.step()
+    torch.distributed.destroy_process_group()
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank, (sys.argv[0] + ".meeting",), nprocs=2)
 """
 
 
@@ -160,6 +191,66 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     assert any("other process" in remark for remark in info.remarks)
 
 
+@pytest.mark.parametrize("way", ["loss.backward()", "torch.autograd.grad(loss, weights)"])
+def test_an_optimizer_function_that_is_called_for_each_tensor_makes_one_step(tmp_path, way):
+    program = tmp_path / "functional.py"
+    program.write_text(FUNCTIONAL.format(way=way))
+    answer = measured(tmp_path, [sys.executable, str(program)])
+    assert answer.returncode == 0, answer.stderr
+    assert record_of(tmp_path).info.outcome.steps == 19
+
+
+def test_trainings_at_once_have_a_record_each(tmp_path):
+    program = tmp_path / "small.py"
+    program.write_text(SMALL.format(at_20="pass"))
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(
+            pool.map(lambda _: measured(tmp_path, [sys.executable, str(program)]), range(3))
+        )
+    assert [answer.returncode for answer in answers] == [0, 0, 0]
+    folders = sorted(path.name for path in (tmp_path / "results/measured").iterdir())
+    assert folders == ["mine-n1-r1", "mine-n1-r2", "mine-n1-r3"]
+
+
+def test_ctrl_c_in_a_terminal_keeps_the_power(tmp_path):
+    # The terminal sends it to all of its foreground processes, the sampler too.
+    program = tmp_path / "long.py"
+    program.write_text(SMALL.format(at_20="print('now', flush=True); time.sleep(60)"))
+    words = [*JOULECAST, "measure", "--name", "mine", "--", sys.executable, str(program)]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execvp(words[0], words)
+    seen = b""
+    with suppress(OSError):
+        while text := os.read(terminal, 4096):
+            if not seen:
+                os.write(terminal, b"\x03")
+            seen += text
+    os.waitpid(pid, 0)
+    os.close(terminal)
+    info = record_of(tmp_path).info
+    assert info.outcome.steps == 20, seen.decode()
+    assert not record_of(tmp_path).power.empty
+    assert b"power sampler" not in seen
+    assert seen.count(b"Traceback") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
+    answer = measured(tmp_path, ["echo", "started"], "--out", "/proc/mine")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
+
+
+def test_ranks_that_a_program_spawns_need_no_environment(tmp_path):
+    program = tmp_path / "spawning.py"
+    program.write_text(SPAWNING)
+    answer = measured(tmp_path, [sys.executable, str(program)])
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert (info.spec.ranks, info.outcome.steps, info.outcome.samples) == (2, 9, 9 * 8)
+
+
 def test_a_window_of_a_training_that_runs_on(tmp_path):
     # It trains until the record of its window is there.
     program = SMALL.format(at_20="pass").replace(
@@ -265,6 +356,7 @@ def test_measured_scales_are_forecast_by_name(tmp_path):
     [
         (["--name", "a/b"], "--name a/b"),
         (["--steps", "4"], "--steps 4"),
+        (["--steps", "9:3"], "in this order"),
         (["--meters", "steam"], "steam is no meter"),
         (["--for", "soon"], "no duration"),
         (["--period", "0"], "--period 0"),

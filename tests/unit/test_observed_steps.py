@@ -89,6 +89,43 @@ def test_a_closure_computes_inside_its_update():
     assert found["update"] == pytest.approx(2.0)
 
 
+def test_two_optimizers_after_one_backward_pass_end_one_step():
+    rows = []
+    for step in range(4):
+        at = 12.0 * step
+        rows += [(marks.FETCH, at + 1, 1.0, 8.0), (marks.BACKWARD, at + 5, 3.0, 0.0)]
+        rows += [(marks.UPDATE, at + 8, 1.0, 0.0), (marks.UPDATE, at + 10, 2.0, 1.0)]
+    found = lengths(Steps.of(marked(*rows)), 1, 3)
+    # What lies between the two updates belongs to the computing.
+    assert found == pytest.approx({"materials": 3.0, "computing": 21.0, "update": 9.0})
+
+
+@pytest.mark.parametrize("second", [4, 3])
+def test_two_optimizers_may_have_a_backward_pass_each(second):
+    # Fetch 1 s; forward 1 s, backward 2 s, update 1 s of a discriminator; the same of a generator.
+    rows = []
+    for step in range(4):
+        at = 10.0 * step
+        rows += [(marks.FETCH, at + 1, 1.0, 8.0)]
+        rows += [(marks.BACKWARD, at + 3, 2.0, 0.0), (marks.UPDATE, at + 5, 1.0, 0.0)]
+        if step < second:
+            rows += [(marks.BACKWARD, at + 7, 2.0, 0.0), (marks.UPDATE, at + 9, 1.0, 1.0)]
+    steps = Steps.of(marked(*rows))
+    assert len(steps.ends) == 4
+    found = lengths(steps, 1, 3)
+    assert found == pytest.approx({"materials": 3.0, "computing": 18.0, "update": 6.0})
+
+
+def test_optimizers_that_run_inside_the_backward_pass_are_no_computing():
+    rows = []
+    for step in range(4):
+        at = 10.0 * step
+        rows += [(marks.FETCH, at, 1.0, 8.0), (marks.BACKWARD, at + 3, 7.0, 0.0)]
+        rows += [(marks.UPDATE, at + 5 + 2 * k, 1.0, k) for k in range(3)]
+    found = lengths(Steps.of(marked(*rows)), 1, 3)
+    assert found == pytest.approx({"materials": 3.0, "computing": 18.0, "update": 9.0})
+
+
 def test_steps_that_ddp_did_not_measure_get_the_mean_of_those_it_did():
     rows = []
     for step in range(6):

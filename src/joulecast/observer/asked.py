@@ -52,6 +52,10 @@ def asked_of(
         raise JoulecastError(
             f"--name {name}: use letters, digits, '.', '_' and '-', with a letter or digit first"
         )
+    if steps is not None and not 0 <= steps[0] <= steps[1]:
+        raise JoulecastError(
+            f"--steps {steps[0]}:{steps[1]}: give the first and the last one, in this order"
+        )
     if not _SHORTEST_S <= period_s <= _LONGEST_S:
         raise JoulecastError(f"--period {period_s:g}: give {_SHORTEST_S:g} to {_LONGEST_S:g} s")
     unknown = [meter for meter in meters if meter not in METERS]

@@ -60,7 +60,7 @@ def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> lis
     others = sum(process.updates > 0 for process, _ in processes) - len(chosen)
     if others > 0:
         remarks.append(
-            f"{counted(others, 'other process', 'other processes')} of the command trained too, with fewer "
+            f"{counted(others, 'other process', 'other processes')} of the command trained too, with no more "
             "updates; their steps are not counted"
         )
     several = len(chosen) > 1

@@ -36,6 +36,15 @@ class Ending:
         return f"failed: the command ended with exit code {self.code}"
 
 
+def _in_front_of_a_terminal() -> bool:
+    """Whether a terminal sends its Ctrl-C to this process, wherever standard input comes from."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
 class Command:
     """A command that runs as a child, in our terminal and our process group."""
 
@@ -54,7 +63,7 @@ class Command:
     def _forward(self) -> None:
         def forward(number: int, frame: FrameType | None) -> None:
             # A terminal sends Ctrl-C to the command, too; twice would kill what ends in order.
-            if number in (signal.SIGINT, signal.SIGQUIT) and os.isatty(0):
+            if number in (signal.SIGINT, signal.SIGQUIT) and _in_front_of_a_terminal():
                 return
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)

@@ -29,11 +29,21 @@ class JobFolder:
     """The folder of one launch, seen from one of its processes."""
 
     def __init__(self, out: Path, place: Place) -> None:
+        """Make it.
+
+        Raises:
+            JoulecastError: nothing can be written there.
+        """
         self.path = out / f".job-{place.job}"
         self.place = place
         self.host = physical_host()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.write(f"process-{place.rank}", {"host": self.host, "pid": os.getpid()})
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write(f"process-{place.rank}", {"host": self.host, "pid": os.getpid()})
+        except OSError as error:
+            raise JoulecastError(
+                f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
+            ) from None
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of plain data."""

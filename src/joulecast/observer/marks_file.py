@@ -19,14 +19,30 @@ Marked = NDArray[np.void]
 def _updates(marked: Marked) -> NDArray[np.int64]:
     """Updates of each optimizer, by its number."""
     numbers = marked["amount"][marked["kind"] == marks.UPDATE]
-    counted: NDArray[np.int64] = np.bincount(numbers.astype(np.int64))
+    counted: NDArray[np.int64] = np.bincount(numbers[numbers != marks.PART].astype(np.int64))
     return counted
 
 
 def main_optimizer(marked: Marked) -> int:
-    """Number of the optimizer with the most updates, the first of several: its updates end the steps."""
+    """Number of the optimizer whose updates end the steps: that with the most updates; of several with as
+    many the last one of a step, after which the next batch is fetched or the next backward pass begins.
+
+    Args:
+        marked: marks in the order of their starts.
+    """
     counts = _updates(marked)
-    return int(counts.argmax()) if len(counts) else 0
+    if not len(counts):
+        return 0
+    as_many = np.flatnonzero(counts == counts.max())
+    if len(as_many) == 1:
+        return int(as_many[0])
+    begins = marks.FETCH if (marked["kind"] == marks.FETCH).any() else marks.BACKWARD
+    edges = marked[np.isin(marked["kind"], (marks.UPDATE, begins))]
+    edges = edges[edges["amount"] != marks.PART]
+    is_update = edges["kind"] == marks.UPDATE
+    is_last = is_update & np.append(~is_update[1:], True)
+    lasts = np.bincount(edges["amount"][is_last].astype(np.int64), minlength=len(counts))[as_many]
+    return int(as_many[lasts == lasts.max()][-1])
 
 
 @dataclass(frozen=True)
@@ -38,8 +54,11 @@ class Process:
 
     @property
     def rank(self) -> int:
-        """Rank, by its launcher; 0 without one."""
-        return int(self.facts.get("rank") or 0)
+        """Rank, by its launcher, or by torch where that knows of more ranks; 0 without either."""
+        by_torch = int(self.facts.get("group_ranks") or 1)
+        if by_torch > int(self.facts.get("ranks") or 1) or self.facts.get("rank") is None:
+            return int(self.facts.get("group_rank") or 0)
+        return int(self.facts["rank"])
 
     @property
     def updates(self) -> int:

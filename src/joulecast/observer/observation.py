@@ -4,8 +4,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +121,9 @@ class Observation:
     def __init__(self, asked: Asked, out: Path, environment: Mapping[str, str]) -> None:
         self._asked, self._out = asked, out
         meeting = out if asked.spec is None else out.parent
+        self._job = JobFolder(meeting, place(environment))
         self.marks = Path(tempfile.mkdtemp(prefix="joulecast-observer-"))
         """Folder of this process for the marks of the training."""
-        self._job = JobFolder(meeting, place(environment))
         self._server = _announce_clock(self._job)
         first = self._job.is_first_of_host()
         self._sampler = _HostSampler(self._job, asked) if first else None
@@ -213,18 +215,35 @@ def _write(
             processes += [(process, hosts[host]) for process in found if host in hosts]
             if code and rank:
                 faults.append(f"failed: process {rank} of the launch ended with code {code}")
-    folder, repeat = (out, 1) if asked.spec else _next_folder(out, asked.name, len(hosts))
     whole = (0.0, span[1] - span[0])
-    record = observed_record(
-        asked, folder.name, repeat, list(hosts.values()), processes, whole, faults
-    )
-    write_record(folder, record)
-    return folder, record
+
+    def written(folder: Path, repeat: int) -> tuple[Path, RunRecord]:
+        every = list(hosts.values())
+        record = observed_record(asked, folder.name, repeat, every, processes, whole, faults)
+        write_record(folder, record)
+        return folder, record
+
+    if asked.spec:
+        return written(out, 1)
+    with _next_folder(out, asked.name, len(hosts)) as (folder, repeat):
+        return written(folder, repeat)
 
 
-def _next_folder(out: Path, name: str, hosts: int) -> tuple[Path, int]:
-    """Folder of the next record of a training on some hosts, and its number."""
-    number = 1
-    while (folder := out / f"{name}-n{hosts}-r{number}").exists():
-        number += 1
-    return folder, number
+@contextmanager
+def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]:
+    """Folder of the next record of a training on some hosts, and its number, which no other process takes."""
+    for number in count(1):
+        folder = out / f"{name}-n{hosts}-r{number}"
+        if folder.exists():
+            continue
+        taken = out / f".taken-{folder.name}"
+        try:
+            taken.mkdir()
+        except FileExistsError:
+            continue
+        try:
+            if not folder.exists():
+                yield folder, number
+                return
+        finally:
+            taken.rmdir()

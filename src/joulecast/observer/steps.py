@@ -47,7 +47,7 @@ class Steps:
         """The steps that some marks show."""
         ordered = marked[np.argsort(marked["start"], kind="stable")]
         updates = ordered[ordered["kind"] == marks.UPDATE]
-        main = updates[updates["amount"] == main_optimizer(marked)]
+        main = updates[updates["amount"] == main_optimizer(ordered)]
         return cls(ordered, main["start"] + main["length"], between_is_exchange)
 
     def _kind(self, kind: int) -> Marked:
@@ -122,22 +122,26 @@ class Steps:
     ) -> dict[str, list[Span]]:
         by_kind = {kind: _spans(inside[inside["kind"] == kind]) for kind in range(marks.HIDDEN + 1)}
         backward = by_kind[marks.BACKWARD]
-        # A closure runs forward and backward inside the optimizer's step.
         last_backward = max((end for _, end in backward), default=start)
+        # A closure runs forward and backward inside the optimizer's step.
         updates = [
-            (max(begin, last_backward) if begin < last_backward < end else begin, end)
+            (max((b for _, b in backward if begin < b < end), default=begin), end)
             for begin, end in by_kind[marks.UPDATE]
         ]
         fetches = by_kind[marks.FETCH]
         trained_on = fetches[-self.fetches :] if self.fetches else []
         begins = trained_on[0][0] if trained_on else start
-        ends = updates[0][0] if updates else stop
+        # Of several optimizers each may have a backward pass of its own, also before the next batch.
+        ends = updates[-1][0] if updates else stop
+        early = [a for a, _ in updates if a < begins and any(start <= b < a for b, _ in backward)]
         exposed = by_kind[marks.EXCHANGE]
-        if self.between_is_exchange and last_backward > start:
+        if self.between_is_exchange and start < last_backward < ends:
             exposed = [(last_backward, ends)]
         elif mean_exposed is not None and backward and not by_kind[marks.HIDDEN]:
             exposed.append((max(backward[-1][0], last_backward - mean_exposed), last_backward))
-        computing = subtract([(begins, ends)], [*trained_on, *exposed, *updates])
+        computing = subtract(
+            [*((start, a) for a in early[-1:]), (begins, ends)], [*trained_on, *exposed, *updates]
+        )
         return {
             "materials": trained_on,
             "computing": computing,

@@ -333,6 +333,10 @@ class Sampler:
 
 def main() -> None:
     """Sample as ordered on standard input until it closes; the argument is the file to hand over in."""
+    # A terminal sends these to all that run in it; who started the sampler needs it to the end, and closes
+    # its standard input, also by ending.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     order = json.loads(sys.stdin.readline())
     stop = threading.Event()
 

@@ -41,8 +41,22 @@ class Collectives:
                 setattr(module, name, timed)
                 if getattr(package, name, None) is own:
                     setattr(package, name, timed)
+        begin = module.init_process_group
+        module.init_process_group = self._noting_rank(module, begin)
+        if getattr(package, "init_process_group", None) is begin:
+            setattr(package, "init_process_group", module.init_process_group)  # noqa: B010
         # What was started without waiting is waited for here.
         module.Work.wait = self._timed(module.Work.wait)
+
+    def _noting_rank(self, module: Any, own: Callable[..., Any]) -> Callable[..., Any]:
+        """Note the rank: a program that spawns its ranks itself may not name them in the environment."""
+
+        def noted_begin(*args: Any, **kwargs: Any) -> Any:
+            result = own(*args, **kwargs)
+            self._marks.note(group_rank=module.get_rank(), group_ranks=module.get_world_size())
+            return result
+
+        return named_as(noted_begin, own)
 
     def _timed(self, own: Callable[..., Any]) -> Callable[..., Any]:
         def timed_collective(*args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from .device_clock import HostClock, Moment, clock_of
 from .exchange import Collectives, Replicas
 from .facts import facts_of, facts_of_tensors, samples_of
 from .imports import Hook
-from .marks import BACKWARD, FETCH, PREFETCH, UPDATE, Marks
+from .marks import BACKWARD, FETCH, PART, PREFETCH, UPDATE, Marks
 from .wrapping import named_as
 
 _FUNCTIONAL = (
@@ -31,7 +31,7 @@ class Watch:
         self._clock = HostClock()
         self._begun = self._clock.now()
         self._in_update = False
-        self._has_gradients = False
+        self._has_gradients = self._ends_are_known = False
         self._thread = threading.main_thread().ident
         self._backward_depth = 0
         self._optimizers: dict[int, int] = {}
@@ -94,7 +94,8 @@ class Watch:
                 result = own(*args, **kwargs)
                 # Some call it once for each tensor: the first call after a backward pass is a step.
                 is_step = self._has_gradients
-                self._updated(0 if is_step else 1)
+                self._ends_are_known = self._ends_are_known or is_step
+                self._updated(PART if self._ends_are_known and not is_step else 0)
                 if is_step and self._updates == 1:
                     tensors = args[0] if args else kwargs.get("params", ())
                     self._note({"optimizer": name, **facts_of_tensors(list(tensors), 0)})
@@ -133,6 +134,14 @@ class Watch:
                     self._add(BACKWARD, start)
 
         module.backward = named_as(timed_backward, own)
+        own_grad = module.grad
+
+        def noted_grad(*args: Any, **kwargs: Any) -> Any:
+            # It may be a part of the forward pass, and is no backward pass of its own.
+            self._has_gradients = True
+            return own_grad(*args, **kwargs)
+
+        module.grad = named_as(noted_grad, own_grad)
 
     def _watch_autocast(self, module: Any) -> None:
         enter = module.autocast.__enter__

@@ -20,6 +20,9 @@ FETCH, BACKWARD, UPDATE, EXCHANGE, HIDDEN, PREFETCH = range(6)
 (the number of its optimizer), an exchange that nothing hid, one that computing hid (the seconds of the same
 exchange that nothing hid), and a batch that another thread has fetched (its samples)."""
 
+PART = -1
+"""In the place of an optimizer's number: one more part of an update, which ends no step."""
+
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
