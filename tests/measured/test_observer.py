@@ -405,3 +405,14 @@ def test_a_campaign_whose_command_fails_says_why(tmp_path):
     }
     with pytest.raises(joulecast.JoulecastError, match="exit code 3"):
         joulecast.measure(configuration, tell=lambda line: None)
+
+
+def test_steps_that_were_not_made_leave_the_power_and_say_so(tmp_path):
+    program = SMALL.format(at_20="pass")
+    answer = measured(tmp_path, [sys.executable, "-c", program], "--steps", "10:999")
+    assert answer.returncode == 0
+    record = record_of(tmp_path)
+    assert any(
+        "10 to 999 were asked for, the training made 30" in why for why in record.info.polluted
+    )
+    assert len(record.power) > 2

@@ -121,7 +121,7 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     first = used.iloc[0]
     folder = Path(first["folder"])
     results = folder.parent.parent
-    again = "They were measured elsewhere, and cannot be measured again here."
+    again = "Measure them again on a quiet machine, if they are yours."
     if (results / "attempts").is_dir():
         again = (
             f"`./run joulecast remeasure {results}` removes these runs; the next start of the campaign "

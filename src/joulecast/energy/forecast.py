@@ -53,8 +53,10 @@ class Asked:
         """Raise a :class:`JoulecastError` for what cannot be asked."""
         check_counts("nodes", self.nodes, MOST_NODES)
         check_counts("gpus", self.gpus, MOST_NODES)
-        if bool(self.nodes) == bool(self.gpus):
+        if self.nodes and self.gpus:
             raise JoulecastError("nodes and gpus say the scale in different ways; give one")
+        if not self.nodes and not self.gpus:
+            raise JoulecastError("no scale is given; give --nodes or --gpus, as 4,8,16")
         works = [self.samples is not None, self.epochs is not None, self.to_target]
         if sum(works) > 1:
             raise JoulecastError(

@@ -75,22 +75,17 @@ def _exchanges_by_mpi(process: Process) -> bool:
     return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
 
 
-def _window(ranks: Sequence[Rank], asked: Asked) -> tuple[int, int]:
-    """First and last step that count.
-
-    Raises:
-        JoulecastError: the steps that were asked for were not made.
-    """
+def _window(ranks: Sequence[Rank], asked: Asked, polluted: list[str]) -> tuple[int, int]:
+    """First and last step that count; a run without the steps that were asked for is polluted."""
     made = min(len(rank.steps.ends) for rank in ranks)
-    if asked.steps is not None:
-        first, last = asked.steps
-        if not 0 <= first <= last < made:
-            raise JoulecastError(
-                f"--steps {first}:{last}: the training made {counted(made, 'step')}, numbered from 0; give "
-                f"steps within 0:{made - 1}"
-            )
-        return first, last
-    return (1 if made >= _FEWEST_STEPS else 0), made - 1
+    usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
+    if asked.steps is None or asked.steps[1] < made:
+        return asked.steps or usual
+    polluted.append(
+        f"other steps: {asked.steps[0]} to {asked.steps[1]} were asked for, the training made {made}, "
+        "numbered from 0"
+    )
+    return usual
 
 
 def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
@@ -231,7 +226,7 @@ def observed_record(
     steps, start_s, stop_s = 0, *span
     polluted = list(faults)
     if ranks:
-        first, last = _window(ranks, asked)
+        first, last = _window(ranks, asked, polluted)
         stages = _stages(ranks, first, last)
         steps = last - first + 1
         start_s, stop_s = _edges(ranks, first, last)
