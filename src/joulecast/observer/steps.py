@@ -12,6 +12,7 @@ lies between an update and the next batch: logging, checkpoints, evaluation.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -25,10 +26,6 @@ Stage = tuple[int, str, float, float]
 """Step, stage, start and stop."""
 
 Floats = NDArray[np.float64]
-
-
-def _spans(of_kind: Marked) -> list[Span]:
-    return [(float(m["start"]), float(m["start"] + m["length"])) for m in of_kind]
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Steps:
         timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
         return float(timed[0]) if len(timed) else 0.0
 
-    @property
+    @cached_property
     def fetches(self) -> int:
         """Batches that a step waits for: above 1 if gradients add up; 0 where none was seen.
 
@@ -104,11 +101,16 @@ class Steps:
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
         mean_exposed = self._mean_exposed()
+        # Plain numbers: a step has a handful of marks, and there may be a million steps.
+        kinds, starts = self.marks["kind"].tolist(), self.marks["start"].tolist()
+        stops = (self.marks["start"] + self.marks["length"]).tolist()
         for number, ((start, stop), (low, high)) in enumerate(
-            zip(pairwise(edges), pairwise(places), strict=True)
+            zip(pairwise(edges.tolist()), pairwise(places.tolist()), strict=True)
         ):
-            inside = self.marks[low:high]
-            for stage, spans in self._stages(inside, start, stop, mean_exposed).items():
+            by_kind: dict[int, list[Span]] = {kind: [] for kind in range(marks.PREFETCH + 1)}
+            for place in range(low, high):
+                by_kind[kinds[place]].append((starts[place], stops[place]))
+            for stage, spans in self._stages(by_kind, start, stop, mean_exposed).items():
                 for a, b in spans:
                     yield number, stage, a, b
 
@@ -118,9 +120,12 @@ class Steps:
         return float(measured.mean()) if len(measured) else None
 
     def _stages(
-        self, inside: Marked, start: float, stop: float, mean_exposed: float | None
+        self,
+        by_kind: dict[int, list[Span]],
+        start: float,
+        stop: float,
+        mean_exposed: float | None,
     ) -> dict[str, list[Span]]:
-        by_kind = {kind: _spans(inside[inside["kind"] == kind]) for kind in range(marks.HIDDEN + 1)}
         backward = by_kind[marks.BACKWARD]
         last_backward = max((end for _, end in backward), default=start)
         # A closure runs forward and backward inside the optimizer's step.

@@ -1,0 +1,49 @@
+"""Campaigns of a command of the user's own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import joulecast
+from joulecast.energy.observations import observe
+from joulecast.records.record import read_record
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own-training/train.py"
+
+
+def test_a_campaign_of_a_command(tmp_path):
+    command = (
+        f"{sys.executable} -m torch.distributed.run --nproc-per-node {{gpus}} {EXAMPLE} "
+        "--batch {batch_per_rank} --steps {steps}"
+    )
+    configuration = {
+        "results": str(tmp_path / "results"),
+        "workload": {"command": command, "name": "letters"},
+        "scale": {"nodes": [1, 2], "repeats": 1, "batch_size": 4},
+        "training": {"steps": 8},
+        "emulation": None,
+        "calibration": {"batch_sizes": [4], "idle_s": 1},
+    }
+    folders = joulecast.measure(configuration, tell=lambda line: None)
+    rows = {row["run"]: row for row in map(observe, map(read_record, folders))}
+    assert sorted(rows) == ["idle-n1", "letters-n1-b4-r1", "letters-n2-b8-r1"]
+    two = rows["letters-n2-b8-r1"]
+    assert (two["nodes"], two["batch"], two["steps"]) == (2, 8, 7)
+    # What is there is not measured again.
+    before = [folder.stat().st_mtime for folder in folders]
+    joulecast.measure(configuration, tell=lambda line: None)
+    assert [folder.stat().st_mtime for folder in folders] == before
+
+
+def test_a_campaign_whose_command_fails_says_why(tmp_path):
+    configuration = {
+        "results": str(tmp_path / "results"),
+        "workload": {"command": "exit 3"},
+        "scale": {"nodes": [1], "repeats": 1},
+        "training": {"steps": 3},
+        "emulation": None,
+        "calibration": {"batch_sizes": [4], "idle_s": 1},
+    }
+    with pytest.raises(joulecast.JoulecastError, match="exit code 3"):
+        joulecast.measure(configuration, tell=lambda line: None)
