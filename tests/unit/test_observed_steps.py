@@ -2,6 +2,7 @@
 
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from joulecast.errors import JoulecastError
 from joulecast.observer.host_clocks import ClockServer, offset_from
 from joulecast.observer.inside import marks
 from joulecast.observer.inside.device_clock import DeviceClock
+from joulecast.observer.inside.exchange import Collectives
 from joulecast.observer.inside.facts import samples_of
+from joulecast.observer.inside.marks import Marks
 from joulecast.observer.launch_place import place
 from joulecast.observer.marks_file import MARK, read_processes
 from joulecast.observer.steps import Steps
@@ -155,6 +158,38 @@ def test_stages_of_a_rank_overlap_nowhere_and_fill_no_more_than_its_steps(parts)
     whole = steps.ends[-1] - steps.ends[0]
     named = sum(b - a for a, b in found)
     assert named == pytest.approx(whole - sum(p[0] for p in parts[1:]))
+
+
+def test_on_a_gpu_ddp_gives_lengths_alone_and_every_step_gets_their_mean():
+    rows = [(marks.HIDDEN, 0.0, 1.0, 2.0)]
+    for step in range(4):
+        at = 100.0 + 10 * step
+        rows += [(marks.BACKWARD, at + 1, 6.0, 0.0), (marks.UPDATE, at + 8, 1.0, 0.0)]
+    steps = Steps.of(marked(*rows))
+    assert steps.shows_exchange and steps.begin == 101.0
+    found = [b - a for _, stage, a, b in steps.of_window(0, 3) if stage == "communicating_copy"]
+    assert found == pytest.approx([2.0] * 4)
+
+
+def test_collectives_of_a_gpu_are_launches_and_no_exchange(tmp_path):
+    notes = Marks()
+    notes.open(str(tmp_path))
+    on_host = [False]
+
+    def all_reduce():
+        time.sleep(0.002)
+
+    module = SimpleNamespace(
+        all_reduce=all_reduce,
+        init_process_group=lambda: None,
+        Work=type("Work", (), {"wait": lambda self: None}),
+    )
+    Collectives(notes, lambda: on_host[0]).watch(module)
+    for on_host[0] in (False, True):
+        module.all_reduce()
+    notes.close()
+    (process,) = read_processes(tmp_path)
+    assert process.marks["kind"].tolist() == [marks.EXCHANGE]
 
 
 SPANS = st.lists(st.tuples(PARTS, PARTS), max_size=6)

@@ -3,16 +3,13 @@
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import duration_s
 from joulecast.records.record import MEASURED
-
-if TYPE_CHECKING:
-    pass
 
 _STEPS = re.compile(r"(\d+):(\d+)")
 
@@ -75,7 +72,7 @@ def measure(
     )
     window_s = None if window is None else duration_s(window)
     ending, result = measure_command(asked, out, window_s=window_s)
-    # The command's own standard output is nobody else's.
+    # Standard output belongs to the command.
     if lines := result_lines(result):
         typer.echo("\n".join(lines), err=True)
     sys.stderr.flush()

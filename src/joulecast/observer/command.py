@@ -1,4 +1,4 @@
-"""Running somebody's command: its signals, its output and its exit code are as without us."""
+"""The command that is measured: its signals, its output and its exit code are as without us."""
 
 import os
 import signal

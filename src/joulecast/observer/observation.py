@@ -58,15 +58,13 @@ class _HostSampler:
         self._label = label
 
     def _offset(self) -> ClockOffset | None:
-        first = self._job.read("clock")
-        if self._job.place.size == 1 or (first and first["host"] == self._job.host):
-            return ClockOffset(0.0, 0.0, time.monotonic())
+        here = ClockOffset(0.0, 0.0, time.monotonic())
+        if self._job.place.size == 1:
+            return here
         self._job.wait(lambda: self._job.read("clock") is not None, _PATIENCE_S)
         first = self._job.read("clock")
-        if first is None:
-            return None
-        if first["host"] == self._job.host:
-            return ClockOffset(0.0, 0.0, time.monotonic())
+        if first is None or first["host"] == self._job.host:
+            return None if first is None else here
         return offset_from(first["addresses"], first["port"]) or _by_wall_clock(first)
 
     def leave(self) -> None:

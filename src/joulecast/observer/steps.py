@@ -80,8 +80,9 @@ class Steps:
 
     @property
     def shows_exchange(self) -> bool:
-        """Whether any exchange of gradients can be told from computing."""
-        return self.between_is_exchange or len(self._kind(marks.EXCHANGE)) > 0
+        """Whether the marks separate any exchange of gradients from computing."""
+        of_exchange = np.isin(self.marks["kind"], (marks.EXCHANGE, marks.HIDDEN))
+        return self.between_is_exchange or bool(of_exchange.any())
 
     @property
     def samples(self) -> float | None:

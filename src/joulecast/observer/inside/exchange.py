@@ -25,10 +25,14 @@ _FEWEST_READ = 4
 
 
 class Collectives:
-    """The functions of ``torch.distributed``, and the waiting for what they started."""
+    """The functions of ``torch.distributed``, and the waiting for what they started.
 
-    def __init__(self, marks: Marks) -> None:
-        self._marks = marks
+    Args:
+        is_timed: says whether the time that one takes is that of its exchange.
+    """
+
+    def __init__(self, marks: Marks, is_timed: Callable[[], bool]) -> None:
+        self._marks, self._is_timed = marks, is_timed
         self._inside = False
 
     def watch(self, module: Any) -> None:
@@ -69,7 +73,7 @@ class Collectives:
             finally:
                 self._inside = False
                 stop = time.monotonic()
-                if stop - start > _SHORTEST_S:
+                if stop - start > _SHORTEST_S and self._is_timed():
                     self._marks.add(EXCHANGE, start, stop)
 
         return named_as(timed_collective, own)

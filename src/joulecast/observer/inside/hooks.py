@@ -36,7 +36,10 @@ class Watch:
         self._backward_depth = 0
         self._optimizers: dict[int, int] = {}
         self._updates = 0
-        self._replicas, self._collectives = Replicas(marks), Collectives(marks)
+        self._device = "cpu"
+        self._replicas = Replicas(marks)
+        # On a GPU a collective keeps its caller for its launch alone, which says nothing of the exchange.
+        self._collectives = Collectives(marks, lambda: self._device == "cpu")
 
     def by_module(self) -> dict[str, Hook]:
         """The hooks by the module that they are for."""
@@ -108,7 +111,9 @@ class Watch:
     def _note(self, facts: dict[str, Any]) -> None:
         """Note what is trained, and take the time where it is trained from now on."""
         self.marks.note(**facts)
-        self._clock = clock_of(facts.get("device", "cpu"))
+        device = facts.get("device", self._device)
+        if device != self._device:
+            self._device, self._clock = device, clock_of(device)
 
     def _updated(self, number: int) -> None:
         self._in_update = self._has_gradients = False
