@@ -62,6 +62,7 @@ class Watch:
         """Begin with a training of which nothing is known."""
         self._optimizers.clear()
         self._updates = 0
+        self._has_gradients = self._ends_are_known = False
         self._replicas.begin()
 
     def _add(self, kind: int, start: Moment, amount: float = 0.0) -> None:
