@@ -73,6 +73,13 @@ JoulecastCallback
 on_train_begin
 on_train_start
 on_train_end
+on_train_epoch_end
+on_log
 on_exception
 control
 pl_module
+
+# Typer calls these, by the names of their commands.
+export_openmetrics
+export_mlflow
+export_wandb

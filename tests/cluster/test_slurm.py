@@ -1,12 +1,15 @@
 """Campaigns on a real SLURM of four emulated nodes, started as there; and what befalls their runs."""
 
+import os
 import re
+import socket
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
 from campaigns import Campaign
+from conftest import ROOT
 from emulated import NODES, EmulatedSlurm, why_not
 
 from joulecast.records.frames import FRAMES
@@ -195,3 +198,37 @@ def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted):
     _, orphan, *waited = afflicted.attempts(KILLED)
     assert orphan.reason is None and all(attempt.reason is None for attempt in waited)
     assert afflicted.info(KILLED)["scheduler_job"] == orphan.slurm_job, "the orphan's record counts"
+
+
+# A host of its own is a host name of its own here: the nodes are daemons on one machine.
+ON_A_HOST = """
+hostname "$SLURMD_NODENAME"
+exec {joulecast} measure --name mine --out {out} -- {torchrun} --nnodes 2 --nproc-per-node 1 \\
+    --node-rank "$SLURM_NODEID" --master-addr 127.0.0.1 --master-port {port} {program}
+"""
+
+
+def test_a_training_that_srun_starts_on_two_hosts_leaves_one_record(slurm, tmp_path):
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        port = asking.getsockname()[1]
+    on_a_host = ON_A_HOST.format(
+        joulecast=f"{sys.executable} -m joulecast.cli.main",
+        torchrun=f"{sys.executable} -m torch.distributed.run",
+        out=tmp_path,
+        port=port,
+        program=ROOT / "tests/programs/ddp_training.py",
+    )
+    words = ["srun", "-N2", "--ntasks-per-node=1", "unshare", "--uts", "sh", "-ec", on_a_host]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine-n2-r1"], "nothing else is left"
+    assert done.stderr.count("joulecast: ") == 1, "one summary"
+    info = read_record(tmp_path / "mine-n2-r1").info
+    assert (info.spec.nodes, info.spec.ranks, info.checks.distinct_hosts) == (2, 2, 2)
+    assert (info.outcome.steps, info.node_of_rank) == (39, info.nodes)
+    assert len(set(info.nodes)) == len(info.clock) == len(info.hosts) == 2
+    assert {meter.node for meter in info.meters} == set(info.nodes)
+    # One machine has one clock, whatever its hosts are called.
+    assert all(abs(clock["offset_s"]) < 0.01 for clock in info.clock.values())

@@ -17,6 +17,7 @@ from joulecast.observer.inside.device_clock import DeviceClock
 from joulecast.observer.inside.exchange import Collectives
 from joulecast.observer.inside.facts import samples_of
 from joulecast.observer.inside.marks import Marks
+from joulecast.observer.inside.profiled import ProfiledSteps, hidden_and_exposed
 from joulecast.observer.launch_place import place
 from joulecast.observer.marks_file import MARK, read_processes
 from joulecast.observer.steps import Steps
@@ -331,3 +332,64 @@ def test_prices_of_a_forecast():
     assert Prices().money(3600.0, 1.0, 2, 8) is None
     with pytest.raises(JoulecastError, match="pue"):
         Prices(pue=0.9).check()
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda s: (s[0], sum(s))))
+
+
+@given(SPANS, SPANS)
+def test_exchange_is_hidden_where_something_computes(exchange, computing):
+    def moments(spans):
+        return {moment for start, stop in spans for moment in range(start, stop)}
+
+    hidden, exposed = hidden_and_exposed(exchange, computing)
+    assert hidden == len(moments(exchange) & moments(computing))
+    assert exposed == len(moments(exchange) - moments(computing))
+
+
+class _Recorded:
+    """A profiler of a GPU whose events are known; names and times in ms."""
+
+    EVENTS = (("sgemm_128", 0, 6), ("ncclDevKernel_AllGather", 4, 5), ("Memcpy DtoD", 10, 1))
+
+    def __init__(self, **_):
+        events = [
+            SimpleNamespace(
+                name=lambda name=name: name,
+                device_type=lambda: "DeviceType.CUDA",
+                start_ns=lambda start=start: start * 1e6,
+                duration_ns=lambda length=length: length * 1e6,
+            )
+            for name, start, length in self.EVENTS
+        ]
+        self.profiler = SimpleNamespace(
+            kineto_results=SimpleNamespace(events=lambda: [*events, self._of_the_host()])
+        )
+        self.start = self.stop = lambda: None
+
+    @staticmethod
+    def _of_the_host():
+        return SimpleNamespace(device_type=lambda: "DeviceType.CPU")
+
+
+def test_some_steps_of_a_gpu_are_profiled_the_same_on_all_ranks(tmp_path, monkeypatch):
+    from torch import distributed
+
+    monkeypatch.setattr("torch.profiler.profile", _Recorded)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    kept = Marks()
+    kept.open(str(tmp_path))
+    profiled = ProfiledSteps(kept)
+    profiled.warm_up("cuda")
+    for ended in range(1, 50):
+        kept.add(marks.UPDATE, ended, ended + 0.1)
+        profiled.after_step(ended, is_seen=False)
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    found = process.marks[process.marks["kind"] == marks.HIDDEN]
+    assert len(found) == 3, "steps 3, 12 and 48"
+    assert found["length"] == pytest.approx([2e-3] * 3)
+    assert found["amount"] == pytest.approx([3e-3] * 3)
+    steps = Steps.of(process.marks)
+    assert steps.shows_exchange

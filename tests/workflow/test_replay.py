@@ -57,6 +57,11 @@ def clone(tmp_path_factory):
     pack(records, folder / "recorded/lab", name="lab", configurations=[])
     (folder / "config/platforms/lab.yaml").write_text("name: lab\nrecorded: recorded/lab\n")
     _write_submissions(folder / "data/acme/results")
+    for steps in ("llm_foundry", "vtrain", "neusight"):
+        # All of them are judged in tests/unit/test_gpus.py.
+        table = folder / f"recorded/training-steps/{steps}.csv"
+        header, *rows = table.read_text().splitlines()
+        table.write_text("\n".join([header, *rows[::6], ""]))
     config = yaml.safe_load((folder / "config/paper.yaml").read_text())
     config |= {"campaign": "lab", "platform": "lab", "results": "results/lab"}
     config |= {"partition": {"networks": ["alexnet"]}, "tuning": {"seeds": 2, "recurrences": 10}}

@@ -11,6 +11,7 @@ from joulecast.campaign.check import dry_run, project_here, remarks, require_cam
 from joulecast.campaign.external import locate
 from joulecast.cli.energy import evaluate, forecast
 from joulecast.cli.errors import Commands
+from joulecast.cli.export import export_app
 from joulecast.cli.measure import measure
 from joulecast.cli.options import Platforms
 from joulecast.cli.pages import overview
@@ -43,6 +44,7 @@ import_app = typer.Typer(
     cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
 )
 app.add_typer(import_app, name="import")
+app.add_typer(export_app, name="export")
 app.command()(measure)
 app.command()(simulate)
 app.command()(search)

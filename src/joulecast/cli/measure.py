@@ -3,13 +3,16 @@
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import duration_s
 from joulecast.records.record import MEASURED
+
+if TYPE_CHECKING:
+    from joulecast.observer.observation import Result
 
 _STEPS = re.compile(r"(\d+):(\d+)")
 
@@ -23,11 +26,26 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(found[1]), int(found[2])
 
 
+def _window_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if (seconds := duration_s(text)) <= 0:
+        raise JoulecastError(f"--for {text}: give more than 0 s")
+    return seconds
+
+
 def measure(
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(help="Behind `--`: the training as you start it.", metavar="-- COMMAND"),
-    ],
+    ] = None,
+    attach: Annotated[
+        int | None,
+        typer.Option(
+            help="In place of a COMMAND: a process that runs already. Its power is measured, its steps "
+            "are not seen."
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="Of the training, for `forecast NAME`; else that of its script."),
@@ -58,25 +76,36 @@ def measure(
     """Run a training and measure its power, its time, and the stages of its steps."""
     from joulecast.observer.asked import asked_of
     from joulecast.observer.command import end_as
-    from joulecast.observer.measure import measure_command
-    from joulecast.report.measured_training import result_lines
+    from joulecast.observer.measure import command_of, measure_command, measure_running
 
+    if (not command) == (attach is None):
+        raise JoulecastError("give the training as a COMMAND behind `--`, or by --attach PID")
+    words = list(command or ()) if attach is None else list(command_of(attach))
     asked = asked_of(
-        name or _name_of(command),
-        tuple(command),
+        _name_of(words) if name is None else name,
+        tuple(words),
         platform=platform,
         samples_per_step=samples_per_step,
         steps=_steps(steps),
         meters=tuple(filter(None, meters.split(","))),
         period_s=period,
     )
-    window_s = None if window is None else duration_s(window)
+    window_s = _window_s(window)
+    if attach is not None:
+        _show(measure_running(asked, attach, out, window_s))
+        return
     ending, result = measure_command(asked, out, window_s=window_s)
-    # Standard output belongs to the command.
+    _show(result)
+    end_as(ending, _leave)
+
+
+def _show(result: "Result") -> None:
+    """Print what was measured to standard error: standard output belongs to the command."""
+    from joulecast.report.measured_training import result_lines
+
     if lines := result_lines(result):
         typer.echo("\n".join(lines), err=True)
     sys.stderr.flush()
-    end_as(ending, _leave)
 
 
 def _leave(code: int) -> None:

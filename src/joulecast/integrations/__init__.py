@@ -1,1 +1,1 @@
-"""Callbacks for training loops of other libraries, each in a module that imports that library."""
+"""Callbacks for training loops of other libraries, and runs and forecasts for other tools to keep."""

@@ -31,6 +31,14 @@ class JoulecastCallback(Callback):  # type: ignore[misc]  # not installed with u
         """Begin to observe."""
         self._observing.__enter__()
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the loss, where the module logs it."""
+        logged = trainer.callback_metrics
+        for name in ("train_loss", "loss"):
+            if name in logged:
+                self._observing.log_loss(float(logged[name]))
+                return
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the record."""
         self._observing.__exit__(None, None, None)

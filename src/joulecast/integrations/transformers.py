@@ -41,6 +41,18 @@ class JoulecastCallback(TrainerCallback):  # type: ignore[misc]  # not installed
         self._observing = observe(self._name, **options)
         self._observing.__enter__()
 
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        """Keep the loss."""
+        if self._observing is not None and logs and "loss" in logs:
+            self._observing.log_loss(logs["loss"])
+
     def on_train_end(
         self,
         args: TrainingArguments,

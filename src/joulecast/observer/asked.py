@@ -19,7 +19,8 @@ class Asked:
     """What is to be measured, and what the user knows of it.
 
     ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
-    counts; ``meters`` and ``period_s`` are the sampler's. A run of a campaign has a ``spec``, which its
+    counts; ``meters`` and ``period_s`` are the sampler's; ``attached`` is the process that ran before it was
+    measured. A run of a campaign has a ``spec``, which its
     record must answer.
     """
 
@@ -31,6 +32,7 @@ class Asked:
     meters: tuple[str, ...] = ALL_METERS
     period_s: float = 0.1
     spec: RunSpec | None = None
+    attached: int | None = None
 
 
 def asked_of(

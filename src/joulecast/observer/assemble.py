@@ -1,5 +1,6 @@
 """The run record of an observed training, from what its hosts and processes left behind."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -127,11 +128,24 @@ def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
         )
     exchanged = any(rank.steps.shows_exchange for rank in ranks)
     if len(ranks) > 1 and not exchanged:
-        reasons["communicating_copy"] = (
-            "the ranks exchange gradients neither by DistributedDataParallel nor by synchronous collectives "
-            "of torch; the exchange is part of computing"
-        )
+        reasons["communicating_copy"] = _why_no_exchange(ranks)
     return reasons
+
+
+def _why_no_steps(asked: Asked) -> str:
+    if asked.attached is not None:
+        return (
+            f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
+            "start it by `joulecast measure -- COMMAND` for these"
+        )
+    return "no optimizer of torch made an update in this command"
+
+
+def _why_no_exchange(ranks: Sequence[Rank]) -> str:
+    why = [str(rank.facts["not_profiled"]) for rank in ranks if "not_profiled" in rank.facts]
+    hooks = "the ranks exchange gradients neither by DistributedDataParallel nor by synchronous collectives"
+    profiler = why[0] if why else "no step that torch's profiler recorded has a collective in it"
+    return f"{hooks}, and {profiler}; the exchange is part of computing"
 
 
 def _batch(ranks: Sequence[Rank], asked: Asked) -> tuple[int, Literal["samples", "steps"]]:
@@ -186,6 +200,12 @@ def _parameters(ranks: Sequence[Rank]) -> int | None:
     return sum(known) if known else None
 
 
+def _loss(ranks: Sequence[Rank]) -> float | None:
+    """Last loss that rank 0 logged; ``None`` if it logged none, or if it is no number any more."""
+    loss = ranks[0].facts.get("loss") if ranks else None
+    return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+
+
 def _remarks(ranks: Sequence[Rank]) -> list[str]:
     facts, steps = ranks[0].facts, ranks[0].steps
     precision = facts.get("autocast") or facts.get("precision") or "unknown"
@@ -194,6 +214,8 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
         said.append(f"{steps.micro_batches} backward passes a step")
     if wrapper := facts.get("wrapper"):
         said.append(str(wrapper))
+    if facts.get("exchange_by"):
+        said.append("exchange as in the steps that torch's profiler recorded")
     return [", ".join(said)]
 
 
@@ -232,7 +254,7 @@ def observed_record(
         start_s, stop_s = _edges(ranks, first, last)
         remarks += _remarks(ranks)
     else:
-        polluted.append("no steps: no optimizer of torch made an update in this command")
+        polluted.append(f"no steps: {_why_no_steps(asked)}")
     batch, unit = _batch(ranks, asked)
     outcome = Outcome(
         start_s=start_s,
@@ -241,6 +263,7 @@ def observed_record(
         samples=steps * batch,
         work_unit=unit,
         device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
+        final_loss=_loss(ranks),
     )
     sampled = [host.sampled for host in hosts]
     power, activity = frames(sampled)

@@ -1,6 +1,7 @@
 """The command that is measured: its signals, its output and its exit code are as without us."""
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -88,6 +89,31 @@ class Command:
             signal.signal(number, previous)
         self._previous.clear()
         return Ending(code, self.began_s, ended_s)
+
+
+class RunningProcess:
+    """A process that another program has started."""
+
+    def __init__(self, pid: int) -> None:
+        try:
+            self._file = os.pidfd_open(pid)
+        except OSError as error:
+            raise JoulecastError(f"process {pid}: {error.strerror}; has it ended?") from None
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for its end, at most so many seconds, or until SIGINT or SIGTERM comes for us."""
+        reading, writing = os.pipe()
+        previous = {
+            number: signal.signal(number, lambda *_: os.write(writing, b"."))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            select.select([self._file, reading], [], [], seconds)
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            for file in (reading, writing, self._file):
+                os.close(file)
 
 
 def end_as(ending: Ending, leave: Callable[[int], None]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
@@ -25,11 +26,30 @@ from joulecast.records.provenance import physical_host
 _LOOK_S = 0.1
 
 
+def _remove_abandoned(out: Path, host: str) -> None:
+    """Remove the folders of launches whose processes were killed, where all of them ran on this host."""
+    for folder in out.glob(".job-*"):
+        with suppress(JoulecastError, OSError, KeyError):
+            left = [
+                read_json_object(path, "part of a measurement")
+                for path in folder.glob("process-*.json")
+            ]
+            if left and all(
+                part["host"] == host and not psutil.pid_exists(part["pid"]) for part in left
+            ):
+                shutil.rmtree(folder)
+
+
 class JobFolder:
     """The folder of one launch, seen from one of its processes."""
 
-    def __init__(self, out: Path, place: Place) -> None:
+    def __init__(self, out: Path, place: Place, pid: int | None = None) -> None:
         """Make it.
+
+        Args:
+            out: folder of the records.
+            place: of this process.
+            pid: process that trains, with its descendants; this one's by default.
 
         Raises:
             JoulecastError: nothing can be written there.
@@ -37,9 +57,10 @@ class JobFolder:
         self.path = out / f".job-{place.job}"
         self.place = place
         self.host = physical_host()
+        _remove_abandoned(out, self.host)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.write(f"process-{place.rank}", {"host": self.host, "pid": os.getpid()})
+            self.write(f"process-{place.rank}", {"host": self.host, "pid": pid or os.getpid()})
         except OSError as error:
             raise JoulecastError(
                 f"{out}: no record can be written there ({error.strerror}); give another folder by --out"

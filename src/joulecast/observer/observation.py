@@ -47,7 +47,8 @@ class _HostSampler:
 
     def __init__(self, job: JobFolder, asked: Asked) -> None:
         self._job = job
-        self.load_before = load_now()
+        # A process that runs already would be a part of it.
+        self._load_before = load_now() if asked.attached is None else None
         label = job.host.partition(":")[0]
         watts = asked.platform
         nodes = MeteredNodes(label, {}, float(os.cpu_count() or 1), watts.idle_w, watts.full_w)
@@ -70,7 +71,7 @@ class _HostSampler:
     def leave(self) -> None:
         """Stop, and leave the readings for the first process."""
         answer = self._sampler.stop()
-        load = self.load_before
+        load = self._load_before
         clocks = [
             None if at is None else [at.offset_s, at.uncertainty_s, at.at_s]
             for at in (self._before, self._offset())
@@ -81,7 +82,7 @@ class _HostSampler:
                 "host": self._job.host,
                 "label": self._label,
                 "answer": answer,
-                "load_before": [load.busy_cores, list(load.programs)],
+                "load_before": None if load is None else [load.busy_cores, list(load.programs)],
                 "clocks": clocks,
                 "fingerprint": provenance.host_fingerprint(),
             },
@@ -119,7 +120,7 @@ class Observation:
     def __init__(self, asked: Asked, out: Path, environment: Mapping[str, str]) -> None:
         self._asked, self._out = asked, out
         meeting = out if asked.spec is None else out.parent
-        self._job = JobFolder(meeting, place(environment))
+        self._job = JobFolder(meeting, place(environment), asked.attached)
         self.marks = Path(tempfile.mkdtemp(prefix="joulecast-observer-"))
         """Folder of this process for the marks of the training."""
         self._server = _announce_clock(self._job)
@@ -192,9 +193,9 @@ def _hosts(job: JobFolder, origin_s: float) -> dict[str, Host]:
                 f"{part['label']}: its clock could not be related to that of the first host"
             )
         clock = RunClock(origin_s, offsets[0], offsets[-1])
-        cores, programs = part["load_before"]
+        load = part["load_before"]
         sampled = SampledHost(host, part["label"], clock, part["answer"])
-        found[host] = Host(sampled, part["fingerprint"], Load(cores, tuple(programs)))
+        found[host] = Host(sampled, part["fingerprint"], load and Load(load[0], tuple(load[1])))
     return found
 
 

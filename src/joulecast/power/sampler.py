@@ -58,7 +58,7 @@ class _Work:
         self._ours = (*ranks, os.getpid())
         self._programs = Programs()
         self.rows: list[list[float]] = []
-        self._looked_s = 0.0
+        self._looked_s = self._worked_s = 0.0
         self.look()
 
     def look(self, *, at_once: bool = True) -> None:
@@ -66,7 +66,9 @@ class _Work:
         now_s = time.monotonic()
         if at_once or now_s - self._looked_s >= _WORK_PERIOD_S:
             self._looked_s = now_s
-            self.rows.append([now_s, machine_work_s(), work_of(self._ours)])
+            # A process that has ended leaves nothing to read, unless its parent is ours too.
+            self._worked_s = max(self._worked_s, work_of(self._ours))
+            self.rows.append([now_s, machine_work_s(), self._worked_s])
 
     def busiest(self) -> tuple[str, ...]:
         """Names of the busiest other programs."""

@@ -7,6 +7,8 @@ imported itself. Its modules import each other by relative names, as it is loade
 
 from __future__ import annotations
 
+from typing import Any
+
 from .hooks import Watch
 from .imports import after_import
 from .marks import Marks
@@ -28,3 +30,9 @@ def install(folder: str) -> Marks:
     _WATCH[0].begin()
     _WATCH[0].marks.open(folder)
     return _WATCH[0].marks
+
+
+def note(**facts: Any) -> None:
+    """Note facts of what this process trains, as its loss; nothing where it is not observed."""
+    if _WATCH:
+        _WATCH[0].marks.note(**facts)

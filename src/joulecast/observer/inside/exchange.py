@@ -34,6 +34,8 @@ class Collectives:
     def __init__(self, marks: Marks, is_timed: Callable[[], bool]) -> None:
         self._marks, self._is_timed = marks, is_timed
         self._inside = False
+        self.are_timed = False
+        """Whether any exchange has been seen."""
 
     def watch(self, module: Any) -> None:
         """Wrap the collectives of ``torch.distributed.distributed_c10d``."""
@@ -74,6 +76,7 @@ class Collectives:
                 self._inside = False
                 stop = time.monotonic()
                 if stop - start > _SHORTEST_S and self._is_timed():
+                    self.are_timed = True
                     self._marks.add(EXCHANGE, start, stop)
 
         return named_as(timed_collective, own)
@@ -87,6 +90,11 @@ class Replicas:
         self._known: list[weakref.ref[Any]] = []
         self._read_next, self._last_s, self._read_ns = 2, 0.0, 0
         self._rated = 0
+
+    @property
+    def are_known(self) -> bool:
+        """Whether there was any replica."""
+        return bool(self._known)
 
     def begin(self) -> None:
         """Begin with a training whose updates are counted from 1."""

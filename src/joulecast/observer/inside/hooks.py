@@ -14,6 +14,7 @@ from .exchange import Collectives, Replicas
 from .facts import facts_of, facts_of_tensors, samples_of
 from .imports import Hook
 from .marks import BACKWARD, FETCH, PART, PREFETCH, UPDATE, Marks
+from .profiled import ProfiledSteps
 from .wrapping import named_as
 
 _FUNCTIONAL = (
@@ -40,12 +41,15 @@ class Watch:
         self._replicas = Replicas(marks)
         # On a GPU a collective keeps its caller for its launch alone, which says nothing of the exchange.
         self._collectives = Collectives(marks, lambda: self._device == "cpu")
+        self._profiled = ProfiledSteps(marks)
+        self._steps = 0
 
     def by_module(self) -> dict[str, Hook]:
         """The hooks by the module that they are for."""
         return {
             "torch.optim.optimizer": self._watch_optimizers,
             "torch.autograd": self._watch_backward,
+            "torch.autograd.profiler": self._profiled.watch,
             "torch.utils.data.dataloader": self._watch_loaders,
             "torch.nn.parallel.distributed": self._replicas.watch,
             "torch.distributed.distributed_c10d": self._collectives.watch,
@@ -61,7 +65,7 @@ class Watch:
     def begin(self) -> None:
         """Begin with a training of which nothing is known."""
         self._optimizers.clear()
-        self._updates = 0
+        self._updates = self._steps = 0
         self._has_gradients = self._ends_are_known = False
         self._replicas.begin()
 
@@ -81,9 +85,9 @@ class Watch:
     def _after_update(self, optimizer: Any, *_: Any) -> None:
         is_new = id(optimizer) not in self._optimizers
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
-        self._updated(number)
         if is_new:
             self._note(facts_of(optimizer, number))
+        self._updated(number)
 
     def _watch_functional(self, name: str) -> Hook:
         """Updates by a function of torch, outside of any optimizer object."""
@@ -99,10 +103,10 @@ class Watch:
                 # Some call it once for each tensor: the first call after a backward pass is a step.
                 is_step = self._has_gradients
                 self._ends_are_known = self._ends_are_known or is_step
-                self._updated(PART if self._ends_are_known and not is_step else 0)
-                if is_step and self._updates == 1:
+                if is_step and self._updates == 0:
                     tensors = args[0] if args else kwargs.get("params", ())
                     self._note({"optimizer": name, **facts_of_tensors(list(tensors), 0)})
+                self._updated(PART if self._ends_are_known and not is_step else 0)
                 return result
 
             setattr(module, name, named_as(timed_update, own))
@@ -115,6 +119,8 @@ class Watch:
         device = facts.get("device", self._device)
         if device != self._device:
             self._device, self._clock = device, clock_of(device)
+        if self._updates == 0:
+            self._profiled.warm_up(self._device)
 
     def _updated(self, number: int) -> None:
         self._in_update = self._has_gradients = False
@@ -123,6 +129,10 @@ class Watch:
         self._clock.read()
         self._updates += 1
         self._replicas.read(self._updates)
+        if number == 0:
+            self._steps += 1
+            is_seen = self._replicas.are_known or self._collectives.are_timed
+            self._profiled.after_step(self._steps, is_seen)
         self.marks.write()
 
     def _watch_backward(self, module: Any) -> None:

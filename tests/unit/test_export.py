@@ -1,0 +1,71 @@
+"""Runs and forecasts as other tools get them."""
+
+import json
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+import joulecast
+from joulecast.cli.main import app
+from joulecast.integrations.openmetrics import openmetrics_text
+
+
+@pytest.fixture(scope="module")
+def forecast():
+    return joulecast.forecast("two-core-vm", [4, 8], price=0.3, co2=380)
+
+
+def samples(text: str) -> dict[tuple[str, str, str], float]:
+    """Values by metric, node count and the end of their interval."""
+    return {
+        (sample.name, sample.labels.get("nodes", ""), sample.labels.get("end", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels["workload"] == "vit_ti"
+    }
+
+
+def test_a_forecast_keeps_its_figures_and_intervals(forecast, tmp_path):
+    file = tmp_path / "forecast.json"
+    file.write_text(json.dumps(forecast))
+    answer = CliRunner().invoke(app, ["export", "openmetrics", str(file)])
+    assert answer.exit_code == 0, answer.output
+    found = samples(answer.output)
+    rows = [row for row in forecast["forecasts"] if row["workload"] == "vit_ti"]
+    assert [row["nodes"] for row in rows] == [4, 8]
+    for row in rows:
+        for end, ending in (("expected", ""), ("low", "_low"), ("high", "_high")):
+            at = f"{row['nodes']}", end
+            assert found["joulecast_forecast_time_seconds", *at] == row[f"time{ending}_s"]
+            assert found["joulecast_forecast_energy_joules", *at] == row[f"energy{ending}_j"]
+            grams = row[f"co2{ending}_kg"] * 1e3
+            assert found["joulecast_forecast_co2_grams", *at] == pytest.approx(grams)
+    assert found == samples(openmetrics_text(forecast))
+
+
+def test_runs_say_whether_their_energy_was_measured():
+    families = text_string_to_metric_families(openmetrics_text("two-core-vm"))
+    by_name = {family.name: family.samples for family in families}
+    assert {
+        sample.labels["energy_source"] for sample in by_name["joulecast_run_energy_joules"]
+    } == {"estimated"}
+    stages = {sample.labels["stage"] for sample in by_name["joulecast_run_stage_seconds"]}
+    assert {"materials", "computing", "update"} <= stages
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["openmetrics", "nowhere"], "nowhere"),
+        (["openmetrics", "pyproject.json"], "pyproject.json"),
+        (["mlflow", "two-core-vm"], "pip install mlflow"),
+        (["wandb", "two-core-vm"], "pip install wandb"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_in_a_line(words, why, monkeypatch):
+    for tool in ("mlflow", "wandb"):
+        monkeypatch.setitem(__import__("sys").modules, tool, None)
+    answer = CliRunner().invoke(app, ["export", *words])
+    assert answer.exit_code == 2
+    assert answer.output.startswith("error: ") and why in answer.output
