@@ -75,11 +75,11 @@ def _plain(value: Any) -> str:
 def of_record(record: RunRecord) -> Exported:
     """Figures of a run."""
     row = observe(record)
+    counts_samples = row.get("work_unit", "samples") == "samples"
     values = [
         Value(name, float(row[column]), text)
         for name, (column, text) in _RUN.items()
-        if is_number(row[column])
-        and (name != "samples" or record.info.outcome.work_unit == "samples")
+        if is_number(row[column]) and (name != "samples" or counts_samples)
     ]
     values += [
         Value("stage_seconds", float(row[column]), "Time of a stage in a step.", {"stage": stage})
@@ -89,7 +89,7 @@ def of_record(record: RunRecord) -> Exported:
     if record.info.outcome.final_loss is not None:
         values.append(Value("final_loss", record.info.outcome.final_loss, "Loss at the end."))
     named = ["workload", "platform", "nodes", "nodes_are"]
-    if record.info.outcome.work_unit == "samples":
+    if counts_samples:
         named.append("batch")
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
