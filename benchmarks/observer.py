@@ -20,7 +20,7 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples/own-training/train.py"
 WRAPPERS = {
     "joulecast measure": [sys.executable, "-m", "joulecast.cli.main", "measure", "--"],
     "codecarbon monitor": ["codecarbon", "monitor", "--offline", "--country-iso-code", "DEU", "--"],
-    "perun monitor": ["perun", "monitor"],
+    "perun monitor": ["perun", "monitor", "-b"],
 }
 
 
