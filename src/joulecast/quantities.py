@@ -25,6 +25,8 @@ _WATT_HOURS = ((1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1.0, "Wh"))
 _J_PER_WH = 3600.0
 _MUCH_J = 3.6e5
 """Joules from which an energy is given as a bill has it, in kWh."""
+_NO_CENTS, _TENTH = 1000.0, 0.1
+"""Amounts of money from which cents say nothing more, and below which they say too little."""
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*")
 _TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -117,8 +119,18 @@ def masses(*values: Any) -> list[str]:
 
 
 def money(currency: str, *values: Any) -> list[str]:
-    """Amounts of money, as EUR 0.57."""
-    return [f"{currency} {_significant(value)}" if is_number(value) else NONE for value in values]
+    """Amounts of money, as EUR 0.57, EUR 1,234 or EUR 0.00057."""
+    return [f"{currency} {_coins(value)}" if is_number(value) else NONE for value in values]
+
+
+def _coins(value: float) -> str:
+    size = abs(value)
+    if size >= _NO_CENTS:
+        return f"{value:,.0f}"
+    if size >= _TENTH or not size:
+        return f"{value:.2f}"
+    # As people write money, without an exponent, however little it is.
+    return f"{value:.{1 - math.floor(math.log10(size))}f}"
 
 
 def seconds(value: Any) -> str:
@@ -135,6 +147,9 @@ def with_range(value: str, low: str, high: str) -> str:
     """``146 s (96.8 to 250 s)``, of quantities that were given together; only the value without a range."""
     if NONE in (low, high):
         return value
+    currency = f"{low.partition(' ')[0]} "
+    if not currency[0].isdigit() and all(each.startswith(currency) for each in (value, high)):
+        return f"{value} ({low.removeprefix(currency)} to {high.removeprefix(currency)})"
     unit = f" {low.rpartition(' ')[2]}"
     alike = low.count(" ") == high.count(" ") == 1 and high.endswith(unit)
     return f"{value} ({low.removesuffix(unit) if alike else low} to {high})"

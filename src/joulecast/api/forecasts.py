@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulecast.api.given import AnyPath, Records, check, naming, path, paths
+from joulecast.api.given import AnyPath, Records, check, given_prices, naming, path, paths
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ def forecast(
     price_node_hour: float | None = None,
     price_gpu_hour: float | None = None,
     co2: float | None = None,
-    pue: float = 1.0,
+    pue: float | None = None,
+    currency: str | None = None,
+    prices: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
 
@@ -169,30 +171,31 @@ def forecast(
         price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a whole
             node and of a GPU in use, all in one currency.
         co2: grams of CO2 equivalent for a kWh.
-        pue: kWh of the building for one of the nodes.
+        pue: kWh of the building for one of the nodes, 1 by default.
+        currency: of the prices, EUR by default.
+        prices: a configuration's file; its section ``prices`` counts where nothing else is given.
 
     Returns:
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
-        (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, and ``fitted_on``, the
-        source of the energies;
-        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
+        (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, what these rest
+        on (``cost_rests_on``, ``co2_rests_on``) or ``why_no_cost``, and ``fitted_on``, the source of the
+        energies; ``prices``, ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:
         JoulecastError: nothing to fit, or a node count below 1.
     """
     from joulecast.energy.forecast import Asked
     from joulecast.energy.forecast import forecast as forecast_records
-    from joulecast.energy.prices import Prices
     from joulecast.records.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
     asked = Asked(list(nodes), scaling, batch, samples, epochs, to_target, list(gpus))
     # Before the records are read.
     asked.check()
-    prices = Prices(price, price_node_hour, price_gpu_hour, co2, pue).check()
+    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, asked, prices)
+        return forecast_records(folders, asked, paid)
 
 
 def advise(

@@ -126,6 +126,8 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "overlap": bool(spec.training and spec.training.overlap),
         "algorithm": info.algorithm_used,
     }
+    if spec.training is not None and spec.training.device == "cuda":
+        row["accelerators_per_node"] = spec.ranks_per_node
     if spec.observed is not None:
         row |= _of_observed(info)
     if foreign is not None:

@@ -1,10 +1,51 @@
 """The scale of a run: nodes and their GPUs, in either of which people count."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from joulecast.errors import JoulecastError
+from joulecast.quantities import counted, is_number
+
+_UNITS = {"GPUs": "GPU", "ranks": "rank"}
+"""What observed trainings count, by what their nodes are."""
+
+
+def unit_of(nodes_are: Any) -> str:
+    """What a scale counts, by what the records' nodes are: ``node``, ``GPU`` or ``rank``."""
+    return _UNITS.get(str(nodes_are), "node")
+
+
+def scale_in_words(count: float, nodes_are: Any) -> str:
+    """``4 nodes``, ``4 GPUs`` or ``4 ranks``."""
+    return counted(int(count), unit_of(nodes_are))
+
+
+def scales_are(nodes_are: pd.Series) -> str:
+    """What some runs count, in the plural: ``nodes``, ``GPUs`` or ``ranks``."""
+    units = sorted({unit_of(each) for each in nodes_are})
+    return " or ".join(f"{unit}s" for unit in units) or "nodes"
+
+
+def hosts_and_gpus(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Nodes and GPUs in use of a run that was observed or forecast; ``None`` where they are not known.
+
+    Args:
+        row: ``nodes`` with ``nodes_are``, ``ranks_per_host`` and ``accelerators_per_node`` where they are
+            known; or ``gpus``. Ranks without GPUs use none that is known.
+    """
+    nodes, unit = row.get("nodes"), unit_of(row.get("nodes_are"))
+    if not is_number(nodes):
+        return None, None
+    if unit == "node":
+        per_node = row.get("accelerators_per_node")
+        known = nodes * per_node if is_number(per_node) else row.get("gpus")
+        return nodes, known if is_number(known) else None
+    gpus = nodes if unit == "GPU" else None
+    per_host = row.get("ranks_per_host")
+    return (math.ceil(nodes / per_host), gpus) if is_number(per_host) else (None, gpus)
 
 
 def is_observed(of_workload: pd.DataFrame) -> bool:

@@ -1,4 +1,5 @@
-"""Ranking simulated strategies by what they cost: time, energy, money, or energy and delay together."""
+"""What can be minimised: time, energy, money, CO2, or energy and delay together; and simulated strategies
+ranked by it."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -12,16 +13,27 @@ from joulecast.quantities import steady
 from joulecast.simulator.simulate import Simulation
 from joulecast.simulator.strategy_search import Value
 
-Objective = Literal["time", "energy", "cost", "edp"]
+Objective = Literal["time", "energy", "cost", "co2", "edp"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
 def check_objective(objective: str, prices: Prices) -> None:
     """Refuse an objective whose prices are not known."""
-    if objective == "cost" and not prices.known:
+    check_priced("objective cost", objective == "cost", "objective co2", objective == "co2", prices)
+
+
+def check_priced(cost: str, asks_cost: bool, co2: str, asks_co2: bool, prices: Prices) -> None:
+    """Refuse what asks for money without a price, or for CO2 without an intensity.
+
+    Args:
+        cost, co2: what asks for them, by name.
+    """
+    if asks_cost and not prices.known:
         raise JoulecastError(
-            "objective cost: no price is known; give --price, --price-node-hour or --price-gpu-hour"
+            f"{cost}: no price is known; give --price, --price-node-hour or --price-gpu-hour"
         )
+    if asks_co2 and prices.co2 is None:
+        raise JoulecastError(f"{co2}: no intensity is known; give --co2 (grams for a kWh)")
 
 
 def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
@@ -34,6 +46,7 @@ def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dic
         "joules_per_sample": None if joules is None else joules / simulation.batch,
         "energy_delay_js": None if joules is None else joules * step_s,
         "step_cost": prices.money(step_s, joules, nodes_of(simulation.platform, devices), devices),
+        "step_co2_kg": prices.co2_kg(joules),
     }
 
 
@@ -41,6 +54,7 @@ _KEYS = {
     "time": "step_s",
     "energy": "joules_per_sample",
     "cost": "step_cost",
+    "co2": "step_co2_kg",
     "edp": "energy_delay_js",
 }
 
@@ -66,6 +80,7 @@ def rising_value(
         return None
     values: dict[str, Value] = {
         "energy": joules,
+        "co2": joules,
         "edp": lambda step_s, computing_s: step_s * joules(step_s, computing_s),
         "cost": lambda step_s, computing_s: (
             prices.money(step_s, joules(step_s, computing_s), nodes, devices) or 0.0
