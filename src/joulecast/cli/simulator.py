@@ -267,6 +267,8 @@ def _print_ranking(result: dict[str, Any]) -> None:
     if rows:
         typer.echo(f"90 % interval of the first{_interval(rows[0]) or ': not known'}")
         typer.echo(_energy_basis(rows[0]))
+        if "estimated" in (rows[0]["cost_rests_on"] or ""):
+            typer.echo("costs rest on estimated power")
     beaten = result["beaten"]
     if beaten:
         least = f"{1e3 * min(beaten.values()):.2f} ms"

@@ -5,6 +5,7 @@ Money and CO2 carry what the joules are that they rest on: where these are estim
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
@@ -155,7 +156,7 @@ def costs(
     (``energy_low_kwh``, ...); ``None`` where it is not known.
 
     Args:
-        seconds, joules: what is expected, and the lower and the upper end.
+        seconds, joules: what is expected, and the lower and the upper end where there are any.
         nodes, gpus: in use.
         source: of the joules: measured, estimated, ...
 
@@ -164,7 +165,7 @@ def costs(
     """
     found: dict[str, Any] = {}
     # The lowest time and the lowest energy make the lowest cost.
-    for end, s, j in zip(_ENDS, seconds, joules, strict=True):
+    for end, s, j in zip_longest(_ENDS, seconds, joules):
         found[f"energy{end}_kwh"] = prices.kwh(j)
         found[f"cost{end}"] = prices.money(s, j, nodes, gpus)
         found[f"co2{end}_kg"] = prices.co2_kg(j)

@@ -36,16 +36,17 @@ def hosts_and_gpus(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
         row: ``nodes`` with ``nodes_are``, ``ranks_per_host`` and ``accelerators_per_node`` where they are
             known; or ``gpus``. Ranks without GPUs use none that is known.
     """
-    nodes, unit = row.get("nodes"), unit_of(row.get("nodes_are"))
-    if not is_number(nodes):
+    unit = unit_of(row.get("nodes_are"))
+    nodes, per_node, per_host, gpus = (
+        float(row[name]) if is_number(row.get(name)) else None
+        for name in ("nodes", "accelerators_per_node", "ranks_per_host", "gpus")
+    )
+    if nodes is None:
         return None, None
     if unit == "node":
-        per_node = row.get("accelerators_per_node")
-        known = nodes * per_node if is_number(per_node) else row.get("gpus")
-        return nodes, known if is_number(known) else None
-    gpus = nodes if unit == "GPU" else None
-    per_host = row.get("ranks_per_host")
-    return (math.ceil(nodes / per_host), gpus) if is_number(per_host) else (None, gpus)
+        return nodes, gpus if per_node is None else nodes * per_node
+    hosts = None if per_host is None else float(math.ceil(nodes / per_host))
+    return hosts, nodes if unit == "GPU" else None
 
 
 def is_observed(of_workload: pd.DataFrame) -> bool:

@@ -1,11 +1,11 @@
 """What can be minimised: time, energy, money, CO2, or energy and delay together; and simulated strategies
 ranked by it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.prices import Prices
+from joulecast.energy.prices import Prices, costs
 from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform
@@ -19,34 +19,38 @@ OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 def check_objective(objective: str, prices: Prices) -> None:
     """Refuse an objective whose prices are not known."""
-    check_priced("objective cost", objective == "cost", "objective co2", objective == "co2", prices)
+    check_priced({f"objective {objective}": objective}, prices)
 
 
-def check_priced(cost: str, asks_cost: bool, co2: str, asks_co2: bool, prices: Prices) -> None:
+def check_priced(asked: Mapping[str, str], prices: Prices) -> None:
     """Refuse what asks for money without a price, or for CO2 without an intensity.
 
     Args:
-        cost, co2: what asks for them, by name.
+        asked: the quantity (``cost``, ``co2``, ...) by the name of what asks for it.
     """
-    if asks_cost and not prices.known:
-        raise JoulecastError(
-            f"{cost}: no price is known; give --price, --price-node-hour or --price-gpu-hour"
-        )
-    if asks_co2 and prices.co2 is None:
-        raise JoulecastError(f"{co2}: no intensity is known; give --co2 (grams for a kWh)")
+    for name, quantity in asked.items():
+        if quantity == "cost" and not prices.known:
+            raise JoulecastError(
+                f"{name}: no price is known; give --price, --price-node-hour or --price-gpu-hour"
+            )
+        if quantity == "co2" and prices.co2 is None:
+            raise JoulecastError(f"{name}: no intensity is known; give --co2 (grams for a kWh)")
 
 
 def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
     energy = simulation_energy(simulation, fit)
     joules, step_s = energy.joules, simulation.step_s
     devices = simulation.strategy.devices
+    nodes = nodes_of(simulation.platform, devices)
+    paid = costs(prices, [step_s], [joules], nodes, devices, energy.label)
     return {
         **simulation.as_json(),
         **energy.as_json(),
         "joules_per_sample": None if joules is None else joules / simulation.batch,
         "energy_delay_js": None if joules is None else joules * step_s,
-        "step_cost": prices.money(step_s, joules, nodes_of(simulation.platform, devices), devices),
-        "step_co2_kg": prices.co2_kg(joules),
+        "step_cost": paid["cost"],
+        "step_co2_kg": paid["co2_kg"],
+        "cost_rests_on": paid["cost_rests_on"],
     }
 
 
