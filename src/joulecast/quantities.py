@@ -178,6 +178,44 @@ def duration_s(text: str) -> float:
     return sum(float(match[1]) * _TYPED[match[2]] for match in found)
 
 
+_ENERGIES_TYPED = {
+    **{"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9},
+    **{"wh": 3600.0, "kwh": 3.6e6, "mwh": 3.6e9, "gwh": 3.6e12},
+}
+_MASSES_TYPED = {"g": 1e-3, "kg": 1.0, "t": 1e3}
+
+
+def _typed(text: str, units: dict[str, float], what: str, examples: str) -> float:
+    typed = text.strip().lower()
+    found = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)\s*([a-z]*)", typed)
+    try:
+        amount = float(found[1] if found else typed)
+    except ValueError:
+        amount = math.nan
+    unit = found[2] if found else ""
+    if not math.isfinite(amount) or (unit and unit not in units):
+        raise JoulecastError(f"{text}: no {what}; give {examples}")
+    return amount * units.get(unit, 1.0)
+
+
+def energy_j(text: str) -> float:
+    """Joules of an energy as people type it: ``90``, ``90kJ``, ``2.5 MJ``, ``2kWh``.
+
+    Raises:
+        JoulecastError: it is none.
+    """
+    return _typed(text, _ENERGIES_TYPED, "energy", "joules, or as 90kJ, 2MJ, 500Wh, 2kWh")
+
+
+def mass_kg(text: str) -> float:
+    """Kilograms of a mass as people type it: ``2``, ``2kg``, ``500g``, ``1.5t``.
+
+    Raises:
+        JoulecastError: it is none.
+    """
+    return _typed(text, _MASSES_TYPED, "mass", "kilograms, or as 500g, 2kg, 1t")
+
+
 def percent(value: Any, signed: bool = False) -> str:
     """A percentage, with its sign where that matters."""
     if not is_number(value):

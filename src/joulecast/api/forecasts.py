@@ -206,41 +206,62 @@ def advise(
     deadline_s: float | None = None,
     energy_budget_j: float | None = None,
     energy_weight: float | None = None,
+    cost_budget: float | None = None,
+    co2_budget_kg: float | None = None,
+    objective: Literal["time", "energy", "cost", "co2", "edp"] | None = None,
+    price: float | None = None,
+    price_node_hour: float | None = None,
+    price_gpu_hour: float | None = None,
+    co2: float | None = None,
+    pue: float | None = None,
+    currency: str | None = None,
+    prices: AnyPath | None = None,
     samples: float | None = None,
     nodes: Iterable[int] | None = None,
+    gpus: Iterable[int] = (),
     batch: Iterable[int] | None = None,
     history: AnyPath | None = None,
     platforms: AnyPath | None = None,
     fits: AnyPath | None = None,
     precision: str = "fp32",
 ) -> dict[str, Any]:
-    """Choose node count, batch size and strategy of a training within one limit, or for the least energy.
+    """Choose node count, batch size and strategy of a training within limits, by one objective.
 
     Args:
         network: as the records name it.
         records: what was run; without any, ``platform`` is simulated.
         platform: as the records name it, or one to simulate.
-        deadline_s, energy_budget_j: what the training may take.
-        energy_weight: of energy against time, 0 to 1.
+        deadline_s, energy_budget_j, cost_budget, co2_budget_kg: what the training may take, each or none.
+        energy_weight: of energy against time, 0 to 1, in place of an objective.
+        objective: what is least: ``time``, ``energy``, ``cost``, ``co2``, or ``edp`` (joules times seconds);
+            by default energy, or time within budgets without a deadline.
+        price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as of :func:`forecast`.
         samples: to train on; by default 1,000 (1 epoch) of a long training.
         nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
+        gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
         history: of :func:`tune`, for the power limit.
         platforms: folder of your platform files; ``config/platforms`` by default.
         fits: folder of a campaign's fits on a simulated platform, for its joules.
         precision: peak rate of a simulated platform: fp32, bf16, fp64.
 
     Returns:
-        ``best`` (``None`` with ``why_none``), ``candidates`` with times in s and energies in J of the whole
-        training and what each rests on (measured, fitted, simulated), ``warnings``, ``measure_next``, ...
+        ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
+        ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg``
+        of the whole training, their 90 % intervals, and what each rests on (measured, fitted, simulated),
+        ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
-        JoulecastError: an unknown network or platform, two limits, or nothing to choose from.
+        JoulecastError: an unknown network or platform, nothing to choose from, or an objective or a budget
+            whose price or intensity is not given.
     """
     from joulecast.files.shipped import PLATFORMS
     from joulecast.planning.advise import advise as advise_on
     from joulecast.planning.choice import Limit
     from joulecast.records.recorded import run_records
 
+    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
+    limit = Limit(deadline_s, energy_budget_j, energy_weight, cost_budget, co2_budget_kg, objective)
+    limit.check(paid)
     counts, batches = (None if given is None else list(given) for given in (nodes, batch))
     check_counts("nodes", counts or (), MOST_NODES)
     check_counts("batch", batches or (), MOST_SAMPLES)
@@ -249,7 +270,7 @@ def advise(
         return advise_on(
             folders,
             network,
-            Limit(deadline_s, energy_budget_j, energy_weight),
+            limit,
             platform=None if platform is None else str(platform),
             samples=samples,
             nodes=counts,
@@ -258,4 +279,6 @@ def advise(
             platforms=PLATFORMS if platforms is None else Path(platforms),
             fits=path(fits),
             precision=precision,
+            prices=paid,
+            gpus=list(gpus),
         )

@@ -164,9 +164,9 @@ def search(
 
     Returns:
         ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
-        ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it is not known;
-        ``beaten``: by strategy that fits and is not among them, the seconds that its step takes at least;
-        ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
+        ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it
+        is not known; ``beaten``: by strategy that fits and is not among them, the seconds that its step
+        takes at least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
 
     Raises:
         JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
@@ -175,7 +175,8 @@ def search(
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
-    from joulecast.planning.objective import OBJECTIVES, check_objective, ranked, rising_value
+    from joulecast.planning.objective import OBJECTIVES, check_objective
+    from joulecast.planning.ranking import ranked, rising_value
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search

@@ -177,7 +177,9 @@ def costs(
     }
 
 
-def cost_columns(table: pd.DataFrame, prices: Prices, source: str = "energy_source") -> pd.DataFrame:
+def cost_columns(
+    table: pd.DataFrame, prices: Prices, source: str = "energy_source"
+) -> pd.DataFrame:
     """The columns of :func:`costs` for the rows of a table.
 
     Args:

@@ -78,6 +78,15 @@ def counts(of_workload: pd.DataFrame, nodes: Sequence[int], gpus: Sequence[int])
         return list(nodes)
     if per_node is None:
         raise JoulecastError("its records do not have the GPUs of a node; give node counts")
+    return whole_nodes(gpus, per_node)
+
+
+def whole_nodes(gpus: Sequence[int], per_node: int) -> list[int]:
+    """Nodes of so many GPUs each.
+
+    Raises:
+        JoulecastError: GPUs that fill no nodes.
+    """
     wrong = [count for count in gpus if count % per_node]
     if wrong:
         raise JoulecastError(f"{wrong[0]} GPUs fill no nodes of {per_node}; give a multiple of it")
