@@ -65,6 +65,7 @@ rule tables:
     threads: 1
     params:
         version=MC2.version,
+        prices=PRICES,
         folder=unversioned(TABLES),
     script:
         "../scripts/tables.py"
