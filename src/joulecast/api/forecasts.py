@@ -110,14 +110,16 @@ def evaluate(
         "extrapolation",
         "leave-one-workload-out",
         "next-scale",
-    ] = "leave-one-workload-out",
+    ]
+    | None = None,
     time: Literal["given", "predicted"] | None = None,
 ) -> dict[str, Any]:
     """Judge MC2 and its rivals on what one split of run records holds out.
 
     Args:
-        split: what the fits do not see; ``next-scale`` predicts each scale of a submitter's series from
-            the two below it, and its work.
+        split: what the fits do not see; by default ``leave-one-workload-out``, or
+            ``leave-one-node-count-out`` where the records have one workload. ``next-scale`` predicts each
+            scale of a submitter's series from the two below it, and its work.
         time: whether the models get the measured time of the judged runs; by default they do, but for the
             next scale.
 

@@ -88,8 +88,10 @@ def _print_notes(result: dict[str, Any]) -> None:
 
 def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
     """One setting and model as a line."""
+    from joulecast.energy.scale import unit_of
+
     line = {name: str(row[name] or "—") for name in ("source", "platform", "workload")}
-    line |= {"nodes": digits(row["nodes"]), "model": str(row["model"])}
+    line |= {f"{unit_of(row['nodes_are'])}s": digits(row["nodes"]), "model": str(row["model"])}
     reference, predicted = energies(row["reference_j"], row["predicted_j"])
     line |= {
         "reference": reference,
@@ -109,7 +111,10 @@ def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
 def evaluate(
     name: Named = None,
     records: Records = None,
-    split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
+    split: Annotated[
+        Split | None,
+        typer.Option(help="What is held out: a workload; a node count of one workload alone."),
+    ] = None,
     time: Annotated[
         Time | None,
         typer.Option(help="Time of the judged runs; given, if it is not the next scale's."),
@@ -120,7 +125,9 @@ def evaluate(
     from joulecast.api.forecasts import evaluate as evaluate_on
 
     verdict = evaluate_on(
-        _records(name, records), split=split.value, time=None if time is None else time.value
+        _records(name, records),
+        split=None if split is None else split.value,
+        time=None if time is None else time.value,
     )
     if as_json:
         echo_json(verdict)
@@ -155,7 +162,7 @@ def evaluate(
         )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
-    typer.echo(f"\nsettings {varies}")
+    typer.echo(f"\nsplit {verdict['split']}; settings {varies}")
     for row in verdict["refused"]:
         typer.echo(
             f"not predicted: {row['workload']} on {digits(row['nodes'])} nodes of {row['platform']}: "

@@ -29,9 +29,9 @@ def price_notes(prices: Prices) -> list[str]:
     if not prices.given:
         return []
     return [
-        f"Prices: {prices.in_words()}. `hours`, `energy_kwh` (at the building's meter), `cost` and `co2_kg` are "
-        "for `priced_work`; `cost_rests_on` says what the energy in the cost is, and where that is `estimated`, "
-        "the money is estimated too."
+        f"Prices: {prices.in_words()}. `hours`, `energy_kwh` (at the building's meter), `cost` and `co2_kg` "
+        "are for `priced_work`. `cost_rests_on` says what the energy in the cost is: where that is "
+        "`estimated`, the money is estimated too."
     ]
 
 
@@ -63,8 +63,8 @@ def paid_columns(
 
 
 def priced_forecast(rows: pd.DataFrame, prices: Prices, on_gpus: bool) -> pd.DataFrame:
-    """The rows of the scaling forecast with hours, kWh, money and CO2, and their 90 % intervals where speed and
-    joules have them; as they are where no prices are given.
+    """The rows of the scaling forecast with hours, kWh, money and CO2, and their 90 % intervals where speed
+    and joules have them; as they are where no prices are given.
 
     Args:
         on_gpus: whether the campaign's own ranks are GPUs; the devices of other platforms are.
