@@ -256,7 +256,10 @@ def test_overlapping_intervals_have_no_clear_winner():
     many = [best, rival, far]
     verdict = verdict_on(many, choose(many, Limit()), "EUR")
     assert not verdict["clear_winner"] and verdict["overlapping"] == [rival.setting]
-    assert "1 node, batch 8 (93.0 J), which saves 7.0 % and takes 3.80 times" in verdict["in_words"]
+    assert (
+        "1 node, batch 8 (93.0 J), which saves 7.0 % of the energy and takes 3.80 times"
+        in verdict["in_words"]
+    )
     alone = verdict_on([best, far], choose([best, far], Limit()), "EUR")
     assert alone["clear_winner"] and "clear winner" in alone["in_words"]
     paid = [replace(c, energy_source="estimated").priced(PAID) for c in many]

@@ -108,6 +108,7 @@ use rule tables as metered_tables with:
         f"{RESULTS}/logs/metered-tables.log",
     params:
         version=MC2.version,
+        prices=None,  # not of those clusters
         folder=unversioned(f"{METERED}/tables"),
 
 

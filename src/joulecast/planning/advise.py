@@ -20,7 +20,7 @@ from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
 from joulecast.planning.verdict import verdict_on
 from joulecast.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.records.record import RunInfo, read_info
 
 _LONG = 10.0
@@ -170,9 +170,10 @@ def _from_records(
     # What one node is does not tell what several are.
     several = runs[runs["nodes"] == most]
     rests = [
-        f"measured: {len(runs)} runs of {network} on {campaign.platform}, on up to "
+        f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
         f"{scale_in_words(most, are)}",
-        f"fitted: MC2 on {len(fitted)} runs of {fitted['workload'].nunique()} workloads, on up to "
+        f"fitted: MC2 on {counted(len(fitted), 'run')} of "
+        f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
         f"{int(fitted['nodes'].max())} {units}",
     ]
     warnings = _settings_differ(records, network, campaign.platform)

@@ -39,13 +39,8 @@ def _asked(limit: Mapping[str, Any], currency: str) -> str:
 
 def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
     """Money and CO2, as far as they are asked for."""
-    cost = cost_text(row, prices.currency)
-    found = []
-    if prices.known:
-        found.append(("cost", f"not known: {row['why_no_cost']}" if cost == NONE else cost))
-    if prices.co2 is not None:
-        found.append(("CO2e", co2_text(row)))
-    return found
+    cost = [("cost", cost_text(row, prices.currency))] if prices.known else []
+    return [*cost, *([("CO2e", co2_text(row))] if prices.co2 is not None else [])]
 
 
 def _choice(advice: Mapping[str, Any]) -> list[str]:
@@ -60,7 +55,11 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
     lines.append(
         joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
     )
-    lines += [f"  {name}    {text}" for name, text in _paid(best, Prices(**advice["prices"]))]
+    missing = {"cost": best["why_no_cost"], "CO2e": best["why_no_energy"]}
+    lines += [
+        f"  {name}    {f'not known: {missing[name]}' if text == NONE else text}"
+        for name, text in _paid(best, Prices(**advice["prices"]))
+    ]
     watts, why = best["power_limit_w"], best["why_no_power_limit"]
     lines.append(
         f"  power limit  {watts} W" if watts is not None else f"  power limit  none: {why}"
@@ -71,7 +70,7 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
 def advice_text(advice: Mapping[str, Any]) -> str:
     """The advice of :func:`joulecast.planning.advise.advise` as text, without an end of line."""
     work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
-    paid = [name for name, _ in _paid(best or {"why_no_cost": None}, prices)]
+    paid = [name for name, _ in _paid({}, prices)]
     unit = unit_of(advice["candidates"][0]["nodes_are"]) if advice["candidates"] else "node"
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "

@@ -42,7 +42,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         return nothing | {
             "clear_winner": True,
             "cheapest": best.setting,
-            "in_words": "no other setting is within the limit",
+            "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
         }
     if least == "weight" or best.ends(least)[2] is None:
         why = "a weight has no interval" if least == "weight" else "it has no interval"
@@ -91,4 +91,5 @@ def _trade(cheapest: Candidate, alike: Sequence[Candidate], paid: str, currency:
     saved = 1 - amount / spent
     if saved < _SAME:
         return f"{named}, and it {longer}, {fastest.setting}, which costs as much"
-    return f"{named}, which saves {percent(100 * saved)} and {longer}, {fastest.setting}"
+    share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"
+    return f"{named}, which saves {share} and {longer}, {fastest.setting}"

@@ -110,7 +110,7 @@ def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         sentences = list(_sentences(best, candidates, unit, prices))
         if verdict:
             verdict = f"{verdict[0].upper()}{verdict[1:]}."
-            sentences.insert(1, verdict)
+            sentences.append(verdict)
         sentences.append(f"This rests on: {answer['rests_on']}.")
     return Advice(
         network,
