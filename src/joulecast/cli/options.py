@@ -1,7 +1,6 @@
 """Options that several commands have, and how their texts are read."""
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,16 +25,6 @@ PricesFile = Annotated[
     Path | None,
     typer.Option(help="Configuration whose section `prices` counts where no option is given."),
 ]
-
-
-class Objective(StrEnum):
-    """What is to be least."""
-
-    TIME = "time"
-    ENERGY = "energy"
-    COST = "cost"
-    CO2 = "co2"
-    EDP = "edp"
 
 
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."

@@ -10,7 +10,6 @@ from joulecast.cli.options import (
     AsJson,
     Co2,
     Currency,
-    Objective,
     Platforms,
     Price,
     PriceGpuHour,
@@ -36,9 +35,9 @@ def advise(
         typer.Option(help="As the records name it; or to simulate: a name, or a FILE.yaml."),
     ] = None,
     objective: Annotated[
-        Objective | None,
+        str | None,
         typer.Option(
-            help="What is least; by default energy, or time within budgets without a deadline."
+            help="time, energy, cost, co2 or edp; energy by default, or time within budgets alone."
         ),
     ] = None,
     deadline: Annotated[
@@ -100,7 +99,7 @@ def advise(
         energy_weight=energy_weight,
         cost_budget=cost_budget,
         co2_budget_kg=None if co2_budget is None else mass_kg(co2_budget),
-        objective=None if objective is None else objective.value,
+        objective=objective,  # type: ignore[arg-type]
         price=price,
         price_node_hour=price_node_hour,
         price_gpu_hour=price_gpu_hour,

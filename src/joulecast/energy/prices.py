@@ -67,11 +67,6 @@ class Prices:
         """Whether there is anything to say of them: a price, an intensity, or a building's share."""
         return self.known or self.co2 is not None or self.pue != 1
 
-    @property
-    def rents(self) -> bool:
-        """Whether time has a price."""
-        return self.price_node_hour is not None or self.price_gpu_hour is not None
-
     def kwh(self, joules: float | None) -> float | None:
         """kWh at the building's meter; ``None`` where the joules are not known."""
         return None if joules is None else joules / _J_PER_KWH * self.pue

@@ -127,7 +127,7 @@ def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
         "time": times,
         "energy": consumptions,
         "cost": partial(money, currency),
-        "co2": masses,
+        "co2": lambda *values: [f"{mass} CO2e" for mass in masses(*values)],
     }
     return known.get(quantity, lambda *values: [f"{digits(value)} J s" for value in values])
 
@@ -285,7 +285,7 @@ def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, curren
     ends = [_end(closest, quantity, currency) for quantity in budgets]
     verb = "ends" if list(budgets) == ["time"] else "stays"
     asked = limit.in_words(currency)
-    return f"nothing {verb} {asked}; the closest is {closest.setting} with {' and '.join(ends)}"
+    return f"nothing {verb} {asked}; the closest is {closest.setting} with {listed(ends)}"
 
 
 def _end(candidate: Candidate, quantity: str, currency: str) -> str:
