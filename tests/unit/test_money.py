@@ -147,7 +147,7 @@ def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
     assert rows["cost_rests_on"].str.contains("estimated").all()
 
 
-def test_the_page_has_money_beside_joules_and_says_where_prices_are_from(results):
+def test_the_page_has_money_next_to_joules_and_says_where_prices_are_from(results):
     bare = said(rendered(page_context(results) | {"bundle": ""}))
     assert "CHF" not in bare and "CO2e" not in bare and "Prices" not in bare
     context = page_context(results, "mine.yaml", PAID) | {"bundle": ""}

@@ -107,7 +107,7 @@ class Prices:
         return asdict(self)
 
     def in_words(self) -> str:
-        """The prices and where they are from, in one line; empty where nothing is given."""
+        """The prices and where they are from, in one line; empty where none are given."""
         if not self.given:
             return ""
         named = (

@@ -43,7 +43,7 @@ def measure_next(
     # A weight of energy and time has no interval of its own.
     weighed = "energy" if least == "weight" else least
     weighed = "time" if leading.ends(weighed)[0] is None else weighed
-    name = "the fastest, which misses the limit," if best is None else "the choice"
+    name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
     if leading.rests_on == "simulated":
         steps.append(

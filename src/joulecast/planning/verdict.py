@@ -9,7 +9,7 @@ from joulecast.planning.choice import IN_WORDS, Choice, amounts_of
 from joulecast.quantities import counted, digits, percent, steady
 
 _SAME = 0.005
-"""Relative difference below which nothing is worth a word."""
+"""Relative difference below which a saving is not named."""
 
 
 def overlaps(rival: Candidate, best: Candidate, quantity: str) -> bool:
@@ -46,15 +46,14 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         }
     if least == "weight" or best.ends(least)[2] is None:
         why = "a weight has no interval" if least == "weight" else "it has no interval"
-        said = f"whether it is clearly the best is not known: {why}"
-        return nothing | {"in_words": said}
+        return nothing | {"in_words": f"whether it is clearly the best is not known: {why}"}
     rivals = [other for other in others if overlaps(other, best, least)]
     if not rivals:
-        said = f"a clear winner: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
+        text = f"a clear winner: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
         return nothing | {
             "clear_winner": True,
             "cheapest": best.setting,
-            "in_words": said,
+            "in_words": text,
         }
     alike = [best, *rivals]
     paid = "energy" if best.cost is None else "cost"

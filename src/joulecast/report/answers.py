@@ -264,8 +264,10 @@ def settings_table(results: Results) -> Table:
         )
     numeric = frozenset(columns) - {"network", "energy is"}
     caption = "What the networks cost, setting by setting"
-    said = results.prices.in_words()
-    return Table(f"{caption} (prices: {said})" if said else caption, columns, rows, numeric)
+    paid_by = results.prices.in_words()
+    if paid_by:
+        caption = f"{caption} (prices: {paid_by})"
+    return Table(caption, columns, rows, numeric)
 
 
 def paid_names(prices: Prices) -> list[str]:
