@@ -60,6 +60,7 @@ localrules:
     figures,
     check,
     simulator_report,
+    scaling_table,
     partition_report,
     tuning_report,
     tuning_live_report,
@@ -80,6 +81,7 @@ rule all:
         rules.figures.output,
         rules.check.output,
         rules.simulator_report.output if HAS_NETWORKS else [],
+        rules.scaling_table.output if HAS_NETWORKS else [],
         rules.partition_report.output if HAS_NETWORKS else [],
         rules.tuning_live_report.output if RECORDED is None and HAS_NETWORKS else [],
         rules.overview.output,
@@ -106,6 +108,7 @@ rule energy_tables:
 rule simulator_tables:
     input:
         rules.simulator_report.output,
+        rules.scaling_table.output,
     message:
         f"The tables of the simulator of campaign {CONFIG.campaign}"
 
@@ -129,6 +132,7 @@ rule paper_tables:
     input:
         rules.tables.output,
         rules.simulator_report.output,
+        rules.scaling_table.output,
         rules.partition_report.output,
         rules.papers.output,
     message:

@@ -38,6 +38,7 @@ profile_ops
 
 # Choices of the command line: their values are used.
 IN_SAMPLE
+LEAVE_ONE_WORKLOAD_OUT
 LEAVE_ONE_NODE_COUNT_OUT
 EXTRAPOLATION
 PREDICTED
@@ -83,3 +84,12 @@ pl_module
 export_openmetrics
 export_mlflow
 export_wandb
+
+# Fields of candidates, written as plain data.
+energy_kwh
+energy_low_kwh
+energy_high_kwh
+cost_low
+cost_high
+co2_low_kg
+co2_high_kg

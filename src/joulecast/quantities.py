@@ -25,6 +25,8 @@ _WATT_HOURS = ((1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1.0, "Wh"))
 _J_PER_WH = 3600.0
 _MUCH_J = 3.6e5
 """Joules from which an energy is given as a bill has it, in kWh."""
+_NO_CENTS, _TENTH = 1000.0, 0.1
+"""Amounts of money from which cents say nothing more, and below which they say too little."""
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*")
 _TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -117,8 +119,18 @@ def masses(*values: Any) -> list[str]:
 
 
 def money(currency: str, *values: Any) -> list[str]:
-    """Amounts of money, as EUR 0.57."""
-    return [f"{currency} {_significant(value)}" if is_number(value) else NONE for value in values]
+    """Amounts of money, as EUR 0.57, EUR 1,234 or EUR 0.00057."""
+    return [f"{currency} {_coins(value)}" if is_number(value) else NONE for value in values]
+
+
+def _coins(value: float) -> str:
+    size = abs(value)
+    if size >= _NO_CENTS:
+        return f"{value:,.0f}"
+    if size >= _TENTH or not size:
+        return f"{value:.2f}"
+    # As people write money, without an exponent, however little it is.
+    return f"{value:.{1 - math.floor(math.log10(size))}f}"
 
 
 def seconds(value: Any) -> str:
@@ -135,6 +147,9 @@ def with_range(value: str, low: str, high: str) -> str:
     """``146 s (96.8 to 250 s)``, of quantities that were given together; only the value without a range."""
     if NONE in (low, high):
         return value
+    currency = f"{low.partition(' ')[0]} "
+    if not currency[0].isdigit() and all(each.startswith(currency) for each in (value, high)):
+        return f"{value} ({low.removeprefix(currency)} to {high.removeprefix(currency)})"
     unit = f" {low.rpartition(' ')[2]}"
     alike = low.count(" ") == high.count(" ") == 1 and high.endswith(unit)
     return f"{value} ({low.removesuffix(unit) if alike else low} to {high})"
@@ -161,6 +176,44 @@ def duration_s(text: str) -> float:
             f"{text}: no duration; give seconds, or as 45s, 30min, 1h, 1h30min, 2d"
         )
     return sum(float(match[1]) * _TYPED[match[2]] for match in found)
+
+
+_ENERGIES_TYPED = {
+    **{"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9},
+    **{"wh": 3600.0, "kwh": 3.6e6, "mwh": 3.6e9, "gwh": 3.6e12},
+}
+_MASSES_TYPED = {"g": 1e-3, "kg": 1.0, "t": 1e3}
+
+
+def _typed(text: str, units: dict[str, float], what: str, examples: str) -> float:
+    typed = text.strip().lower()
+    found = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?)\s*([a-z]*)", typed)
+    try:
+        amount = float(found[1] if found else typed)
+    except ValueError:
+        amount = math.nan
+    unit = found[2] if found else ""
+    if not math.isfinite(amount) or (unit and unit not in units):
+        raise JoulecastError(f"{text}: no {what}; give {examples}")
+    return amount * units.get(unit, 1.0)
+
+
+def energy_j(text: str) -> float:
+    """Joules of an energy as people type it: ``90``, ``90kJ``, ``2.5 MJ``, ``2kWh``.
+
+    Raises:
+        JoulecastError: it is none.
+    """
+    return _typed(text, _ENERGIES_TYPED, "energy", "joules, or as 90kJ, 2MJ, 500Wh, 2kWh")
+
+
+def mass_kg(text: str) -> float:
+    """Kilograms of a mass as people type it: ``2``, ``2kg``, ``500g``, ``1.5t``.
+
+    Raises:
+        JoulecastError: it is none.
+    """
+    return _typed(text, _MASSES_TYPED, "mass", "kilograms, or as 500g, 2kg, 1t")
 
 
 def percent(value: Any, signed: bool = False) -> str:

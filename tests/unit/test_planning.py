@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
+from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
 from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.choice import Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.text import advice_text
+from joulecast.planning.verdict import verdict_on
 from joulecast.records.record import RunRecord, record_folders, write_record
 from joulecast.tuning.history import add_to_history_file, begin_history_file
 from joulecast.tuning.trial import CostModel, Proposal, Trial
@@ -190,7 +192,8 @@ def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"deadline_s": 5, "energy_weight": 0.5}, "--deadline and --energy-weight contradict"),
+        ({"objective": "time", "energy_weight": 0.5}, "--objective and --energy-weight contradict"),
+        ({"objective": "speed"}, "objective 'speed': give one of time, energy, cost, co2, edp"),
         ({"deadline_s": 0}, "--deadline 0: give a number above 0"),
         ({"energy_budget_j": float("nan")}, "--energy-budget nan: give a number"),
         ({"energy_weight": 1.5}, "--energy-weight 1.5: give 0 "),
@@ -199,6 +202,78 @@ def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
 def test_limits_that_nothing_can_meet_are_refused(given, said):
     with pytest.raises(JoulecastError, match=said):
         Limit(**given)
+
+
+# --- money, CO2, and what is clearly the best ---------------------------------------------------------------
+
+PAID = Prices(price=0.3, price_node_hour=1.0, co2=400.0, pue=1.5)
+
+
+def test_several_budgets_hold_at_once(campaign):
+    rows = advise(campaign, "vit_ti", samples=320, prices=PAID)["candidates"]
+    for row in rows:
+        kwh = row["energy_j"] / 3.6e6 * 1.5
+        assert row["energy_kwh"] == pytest.approx(kwh)
+        assert row["cost"] == pytest.approx(0.3 * kwh + row["nodes"] * row["time_s"] / 3600)
+        assert row["co2_kg"] == pytest.approx(0.4 * kwh) and row["cost_rests_on"] == "measured"
+        assert row["cost_low"] < row["cost"] < row["cost_high"]
+    fastest = min(rows, key=lambda row: row["time_high_s"])
+    cheapest = min(rows, key=lambda row: row["cost_high"])
+    limit = Limit(
+        deadline_s=1.01 * fastest["time_high_s"], cost_budget=1.01 * cheapest["cost_high"]
+    )
+    advice = advise(campaign, "vit_ti", limit, samples=320, prices=PAID)
+    assert advice["limit"]["kind"] == "deadline and cost budget" and advice["best"] is None
+    assert "nothing stays within" in advice["why_none"] and " EUR " in advice["why_none"]
+    both = replace(limit, cost_budget=1.01 * max(row["cost_high"] for row in rows))
+    kept = advise(campaign, "vit_ti", both, samples=320, prices=PAID)
+    assert kept["best"]["setting"] == fastest["setting"]
+    assert "the time; the upper end" in kept["limit"]["judged_by"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "key"), [("time", "time_s"), ("cost", "cost"), ("co2", "co2_kg"), ("edp", None)]
+)
+def test_each_objective_has_its_least_first(campaign, objective, key):
+    advice = advise(campaign, "vit_ti", Limit(objective=objective), prices=PAID)
+    values = [c[key] if key else c["energy_j"] * c["time_s"] for c in advice["candidates"]]
+    assert values == sorted(values) and advice["best"] == advice["candidates"][0]
+    assert advice["limit"]["objective"] == objective
+
+
+def test_a_cost_that_is_not_known_is_never_the_least(campaign):
+    rented = Prices(price_gpu_hour=2.0)
+    advice = advise(campaign, "vit_ti", Limit(objective="cost"), prices=rented)
+    assert advice["best"] is None and "no GPU of it is known" in advice["why_none"]
+    assert all(c["cost"] is None and c["why_no_cost"] for c in advice["candidates"])
+
+
+def test_overlapping_intervals_have_no_clear_winner():
+    best = Candidate(1, 8, 8.0, "one node", "fitted", 3.8, 3.6, 4.0, 93.0, 88.0, 98.0, "measured")
+    rival = replace(best, nodes=4, strategy="dp=4", time_s=1.0, energy_j=100.0, energy_low_j=95.0)
+    far = replace(rival, nodes=8, strategy="dp=8", energy_j=200.0, energy_low_j=190.0)
+    rival = replace(rival, energy_high_j=105.0)
+    many = [best, rival, far]
+    verdict = verdict_on(many, choose(many, Limit()), "EUR")
+    assert not verdict["clear_winner"] and verdict["overlapping"] == [rival.setting]
+    assert (
+        "1 node, batch 8 (93.0 J), which saves 7.0 % of the energy and takes 3.80 times"
+        in verdict["in_words"]
+    )
+    alone = verdict_on([best, far], choose([best, far], Limit()), "EUR")
+    assert alone["clear_winner"] and "clear winner" in alone["in_words"]
+    paid = [replace(c, energy_source="estimated").priced(PAID) for c in many]
+    paid = [replace(c, hosts=c.nodes).priced(PAID) for c in paid]
+    said = verdict_on(paid, choose(paid, Limit()), "EUR")["in_words"]
+    assert "EUR" in said and "estimated power" in said
+
+
+def test_money_of_an_estimated_power_says_so(tmp_path):
+    folders = keep(tmp_path, *(a_run(n, 8, source="estimated") for n in (1, 2)))
+    advice = advise(folders, "vit_ti", prices=PAID)
+    assert {c["cost_rests_on"] for c in advice["candidates"]} == {"estimated"}
+    lines = [line for line in advice_text(advice).splitlines() if "EUR" in line]
+    assert lines and all("estimated" in line for line in lines if "prices:" not in line)
 
 
 # --- from records -------------------------------------------------------------------------------------------
@@ -473,7 +548,11 @@ def test_the_command_prints_json_and_plain_errors(campaign):
     assert {c["nodes"] for c in told["candidates"]} == {1, 2}
     for wrong, message in (
         ([*asked, "--nodes", "one"], "--nodes one: give numbers"),
-        ([*asked, "--deadline", "5", "--energy-budget", "5"], "contradict"),
+        ([*asked, "--objective", "time", "--energy-weight", "0.5"], "contradict"),
+        ([*asked, "--energy-budget", "5 parsecs"], "5 parsecs: no energy; give joules, or as 90kJ"),
+        ([*asked, "--objective", "cost"], "--objective cost: no price is known; give --price"),
+        ([*asked, "--cost-budget", "1", "--co2", "3"], "--cost-budget: no price is known"),
+        ([*asked, "--co2-budget", "2kg"], "--co2-budget: no intensity is known; give --co2"),
         (["advise", "--network", "vit_ti"], "give --records FOLDER"),
     ):
         said = CliRunner().invoke(app, wrong)

@@ -192,7 +192,7 @@ def _run(*words: str) -> tuple[int, str]:
 
 
 SEARCH = ["search", "--network", NETWORK, "--devices", "16", "--platform"]
-PRICES = ["--price", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
+PRICES = ["--price", "0.3", "--price-node-hour", "20", "--pue", "1.5", "--co2", "400"]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,7 @@ PRICES = ["--price", "0.3", "--price-node-hour", "20", "--pue", "1.5"]
         ("time", "step_s"),
         ("energy", "joules_per_sample"),
         ("cost", "step_cost"),
+        ("co2", "step_co2_kg"),
         ("edp", "energy_delay_js"),
     ],
 )
@@ -257,6 +258,7 @@ def test_rent_alone_needs_no_joules():
             ["h100", "--objective", "cost"],
             "give --price, --price-node-hour or --price-gpu-hour",
         ),
+        (["h100", "--objective", "co2"], "no intensity is known; give --co2"),
         (["h100", "--objective", "speed"], "objective 'speed'"),
         (["h100", "--pue", "0.5"], "pue 0.5: must be 1 or more"),
         (["h100", "--price", "-1"], "price"),

@@ -25,7 +25,7 @@ TARGETS = [
 
 MEASURED = {"train", "train_single", "calibrate"}
 IN_ALL = {"fit", "tables", "figures", "check", "simulator_report", "partition_report"}
-IN_ALL |= {"import_metered", "fit_metered", "metered_tables"}
+IN_ALL |= {"import_metered", "fit_metered", "metered_tables", "scaling_table"}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", text, re.M))
     assert {"tables", "figures", "check", "overview"} <= set(jobs)
     assert (jobs["train"], jobs["train_single"]) == ("2", "4")
-    assert not {"profile_ops", "partition_network", "tune_live", "simulator_report"} & set(jobs)
+    assert not {"profile_ops", "partition_network", "tune_live", "scaling_table"} & set(jobs)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,16 @@ def test_another_content_of_a_kept_file_repeats_what_depends_on_it(
     assert repeated <= jobs and not jobs & not_repeated, jobs
 
 
+def test_other_prices_make_tables_and_page_alone(clone, made):
+    prices = "prices={price: 0.4, co2: 380, source: a tariff}"
+    again = snakemake(clone, "-n", *LAB, "--config", prices)
+    text = again.stdout + again.stderr
+    assert again.returncode == 0, text
+    jobs = set(re.findall(r"^(\w+) +\d+$", text, re.M))
+    assert {"tables", "scaling_table", "overview"} <= jobs
+    assert jobs <= {"tables", "scaling_table", "overview", "papers", "all", "total"}, jobs
+
+
 def test_imported_runs_stand_beside_the_campaign(clone, made):
     tables = clone / "results/lab/tables"
     for name in TABLES:

@@ -112,6 +112,10 @@ PAPERS = {
 # ---- Params: what a script is given.
 
 
+# Prices make tables and page anew, and no measurement.
+PRICES = CONFIG.prices.model_dump()
+
+
 def unversioned(value):
     """Param whose change repeats no job, as a folder or the seconds that a job may wait."""
     # Snakemake compares no param that a function of the outputs returns.

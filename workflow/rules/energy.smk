@@ -65,6 +65,7 @@ rule tables:
     threads: 1
     params:
         version=MC2.version,
+        prices=PRICES,
         folder=unversioned(TABLES),
     script:
         "../scripts/tables.py"
@@ -107,6 +108,7 @@ use rule tables as metered_tables with:
         f"{RESULTS}/logs/metered-tables.log",
     params:
         version=MC2.version,
+        prices=None,  # not of those clusters
         folder=unversioned(f"{METERED}/tables"),
 
 

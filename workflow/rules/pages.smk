@@ -32,6 +32,7 @@ rule overview:
     threads: 1
     params:
         results=unversioned(RESULTS),
+        prices=PRICES,
         configfile=lambda wildcards: " ".join(own_configfiles()) or None,
         # Results of other targets, which are inputs only where the configuration asks for them.
         version=lambda wildcards: (

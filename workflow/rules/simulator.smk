@@ -182,7 +182,6 @@ rule simulator_report:
                 "simulator_order",
                 "simulator_ablation",
                 "simulator_speed",
-                "scaling_forecast",
             ]
             + ["simulator_real_gpus", "simulator_choice", "simulator_collectives"]
             * bool(CONFIG.simulator.gpu_steps),
@@ -201,3 +200,19 @@ rule simulator_report:
         figures_folder=unversioned(FIGURES),
     script:
         "../scripts/simulator_report.py"
+
+
+rule scaling_table:
+    input:
+        forecast=rules.scaling_forecast.output.forecast,
+    output:
+        tables=tables("Simulator", ["scaling_forecast"]),
+    log:
+        f"{RESULTS}/logs/scaling-table.log",
+    threads: 1
+    params:
+        prices=PRICES,
+        device=CONFIG.training.device,
+        tables_folder=unversioned(TABLES),
+    script:
+        "../scripts/scaling_table.py"

@@ -28,7 +28,7 @@ def main(
 ) -> None:
     steps, rows = pd.read_parquet(judged), pd.read_parquet(forecast)
     hc2, numbers = read_platform(platform), read_published_simulators(published)
-    write_simulator_tables(tables_folder, steps, rows, hc2, numbers, speed_devices)
+    write_simulator_tables(tables_folder, steps, hc2, numbers, speed_devices)
     if on_gpus is not None:
         write_gpu_steps_tables(tables_folder, pd.read_parquet(on_gpus), numbers.on_gpus_percent)
     if collectives is not None:

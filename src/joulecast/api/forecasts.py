@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from joulecast.api.given import AnyPath, Records, check, naming, path, paths
+from joulecast.api.given import AnyPath, Records, check, given_prices, naming, path, paths
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 
 if TYPE_CHECKING:
@@ -110,14 +110,16 @@ def evaluate(
         "extrapolation",
         "leave-one-workload-out",
         "next-scale",
-    ] = "leave-one-workload-out",
+    ]
+    | None = None,
     time: Literal["given", "predicted"] | None = None,
 ) -> dict[str, Any]:
     """Judge MC2 and its rivals on what one split of run records holds out.
 
     Args:
-        split: what the fits do not see; ``next-scale`` predicts each scale of a submitter's series from
-            the two below it, and its work.
+        split: what the fits do not see; by default ``leave-one-workload-out``, or
+            ``leave-one-node-count-out`` where the records have one workload. ``next-scale`` predicts each
+            scale of a submitter's series from the two below it, and its work.
         time: whether the models get the measured time of the judged runs; by default they do, but for the
             next scale.
 
@@ -154,7 +156,9 @@ def forecast(
     price_node_hour: float | None = None,
     price_gpu_hour: float | None = None,
     co2: float | None = None,
-    pue: float = 1.0,
+    pue: float | None = None,
+    currency: str | None = None,
+    prices: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
 
@@ -169,30 +173,31 @@ def forecast(
         price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a whole
             node and of a GPU in use, all in one currency.
         co2: grams of CO2 equivalent for a kWh.
-        pue: kWh of the building for one of the nodes.
+        pue: kWh of the building for one of the nodes, 1 by default.
+        currency: of the prices, EUR by default.
+        prices: a configuration's file; its section ``prices`` counts where nothing else is given.
 
     Returns:
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
-        (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, and ``fitted_on``, the
-        source of the energies;
-        ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
+        (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, what these rest
+        on (``cost_rests_on``, ``co2_rests_on``) or ``why_no_cost``, and ``fitted_on``, the source of the
+        energies; ``prices``, ``fitted_runs``, ``largest_fitted_nodes``, ``left_out``.
 
     Raises:
         JoulecastError: nothing to fit, or a node count below 1.
     """
     from joulecast.energy.forecast import Asked
     from joulecast.energy.forecast import forecast as forecast_records
-    from joulecast.energy.prices import Prices
     from joulecast.records.recorded import run_records
 
     check("scaling", scaling, ("recorded", "weak", "strong"))
     asked = Asked(list(nodes), scaling, batch, samples, epochs, to_target, list(gpus))
     # Before the records are read.
     asked.check()
-    prices = Prices(price, price_node_hour, price_gpu_hour, co2, pue).check()
+    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, asked, prices)
+        return forecast_records(folders, asked, paid)
 
 
 def advise(
@@ -203,41 +208,62 @@ def advise(
     deadline_s: float | None = None,
     energy_budget_j: float | None = None,
     energy_weight: float | None = None,
+    cost_budget: float | None = None,
+    co2_budget_kg: float | None = None,
+    objective: Literal["time", "energy", "cost", "co2", "edp"] | None = None,
+    price: float | None = None,
+    price_node_hour: float | None = None,
+    price_gpu_hour: float | None = None,
+    co2: float | None = None,
+    pue: float | None = None,
+    currency: str | None = None,
+    prices: AnyPath | None = None,
     samples: float | None = None,
     nodes: Iterable[int] | None = None,
+    gpus: Iterable[int] = (),
     batch: Iterable[int] | None = None,
     history: AnyPath | None = None,
     platforms: AnyPath | None = None,
     fits: AnyPath | None = None,
     precision: str = "fp32",
 ) -> dict[str, Any]:
-    """Choose node count, batch size and strategy of a training within one limit, or for the least energy.
+    """Choose node count, batch size and strategy of a training within limits, by one objective.
 
     Args:
         network: as the records name it.
         records: what was run; without any, ``platform`` is simulated.
         platform: as the records name it, or one to simulate.
-        deadline_s, energy_budget_j: what the training may take.
-        energy_weight: of energy against time, 0 to 1.
+        deadline_s, energy_budget_j, cost_budget, co2_budget_kg: what the training may take, each or none.
+        energy_weight: of energy against time, 0 to 1, in place of an objective.
+        objective: what is least: ``time``, ``energy``, ``cost``, ``co2``, or ``edp`` (joules times seconds);
+            by default energy, or time within budgets without a deadline.
+        price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as of :func:`forecast`.
         samples: to train on; by default 1,000 (1 epoch) of a long training.
         nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
+        gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
         history: of :func:`tune`, for the power limit.
         platforms: folder of your platform files; ``config/platforms`` by default.
         fits: folder of a campaign's fits on a simulated platform, for its joules.
         precision: peak rate of a simulated platform: fp32, bf16, fp64.
 
     Returns:
-        ``best`` (``None`` with ``why_none``), ``candidates`` with times in s and energies in J of the whole
-        training and what each rests on (measured, fitted, simulated), ``warnings``, ``measure_next``, ...
+        ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
+        ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg``
+        of the whole training, their 90 % intervals, and what each rests on (measured, fitted, simulated),
+        ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
-        JoulecastError: an unknown network or platform, two limits, or nothing to choose from.
+        JoulecastError: an unknown network or platform, nothing to choose from, or an objective or a budget
+            whose price or intensity is not given.
     """
     from joulecast.files.shipped import PLATFORMS
     from joulecast.planning.advise import advise as advise_on
     from joulecast.planning.choice import Limit
     from joulecast.records.recorded import run_records
 
+    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
+    limit = Limit(deadline_s, energy_budget_j, energy_weight, cost_budget, co2_budget_kg, objective)
+    limit.check(paid)
     counts, batches = (None if given is None else list(given) for given in (nodes, batch))
     check_counts("nodes", counts or (), MOST_NODES)
     check_counts("batch", batches or (), MOST_SAMPLES)
@@ -246,7 +272,7 @@ def advise(
         return advise_on(
             folders,
             network,
-            Limit(deadline_s, energy_budget_j, energy_weight),
+            limit,
             platform=None if platform is None else str(platform),
             samples=samples,
             nodes=counts,
@@ -255,4 +281,6 @@ def advise(
             platforms=PLATFORMS if platforms is None else Path(platforms),
             fits=path(fits),
             precision=precision,
+            prices=paid,
+            gpus=list(gpus),
         )

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import recorded_folder
+
+if TYPE_CHECKING:
+    from joulecast.energy.prices import Prices
 
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
@@ -59,3 +64,42 @@ def check(name: str, value: str | None, known: Collection[str]) -> None:
     """Refuse a value that is none of those known."""
     if value is not None and value not in known:
         raise JoulecastError(f"{name} {value!r}: give one of {', '.join(known)}")
+
+
+def given_prices(
+    configuration: AnyPath | None,
+    price: float | None = None,
+    price_node_hour: float | None = None,
+    price_gpu_hour: float | None = None,
+    co2: float | None = None,
+    pue: float | None = None,
+    currency: str | None = None,
+) -> Prices:
+    """The prices that are given, and those of a configuration's section ``prices`` for what is not.
+
+    Raises:
+        JoulecastError: a price that is none, or a configuration without prices.
+    """
+    from joulecast.energy.prices import NO_PRICES, Prices
+
+    given: dict[str, Any] = {
+        "price": price,
+        "price_node_hour": price_node_hour,
+        "price_gpu_hour": price_gpu_hour,
+        "co2": co2,
+        "pue": pue,
+        "currency": currency,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if configuration is None:
+        return Prices(**given).check()
+    from joulecast.campaign.config import read_config
+
+    kept = Prices(**read_config(Path(configuration)).prices.model_dump())
+    if kept == NO_PRICES:
+        raise JoulecastError(
+            f"{configuration}: has no prices; give them in its section `prices`, as `prices: {{price: 0.3}}`"
+        )
+    if given:
+        given["source"] = f"options, and {kept.source or configuration}"
+    return replace(kept, **given).check()

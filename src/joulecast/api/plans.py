@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 # Its name is that of a public function. Loaded first, it does not take that function's place afterwards.
 import joulecast.partition  # noqa: F401
-from joulecast.api.given import AnyPath, check, naming, path
+from joulecast.api.given import AnyPath, check, given_prices, naming, path
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import ZEUS_TRACE, recorded_folder
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_amounts, check_counts
@@ -137,11 +137,13 @@ def search(
     database: AnyPath | None = None,
     calibrate: AnyPath | None = None,
     fits: AnyPath | None = None,
-    objective: Literal["time", "energy", "cost", "edp"] = "time",
+    objective: Literal["time", "energy", "cost", "co2", "edp"] = "time",
     price: float | None = None,
     price_node_hour: float | None = None,
     price_gpu_hour: float | None = None,
-    pue: float = 1.0,
+    co2: float | None = None,
+    pue: float | None = None,
+    prices: AnyPath | None = None,
     top: int = 20,
 ) -> dict[str, Any]:
     """Rank the parallel strategies of some devices that fit in memory, by one objective.
@@ -149,30 +151,32 @@ def search(
     Args:
         devices: to use.
         global_batch: samples of a step over all devices; 32 of each by default.
-        objective: ``time`` of a step, ``energy`` of a sample, ``cost`` of a step by the prices, or ``edp``:
-            joules times seconds of a step.
+        objective: ``time`` of a step, ``energy`` of a sample, ``cost`` or ``co2`` of a step by the
+            prices, or ``edp``: joules times seconds of a step.
         price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
             whole node and of a GPU in use, all in one currency.
-        pue: kWh of the building for one of the nodes.
+        co2: grams of CO2 equivalent for a kWh.
+        pue: kWh of the building for one of the nodes, 1 by default.
+        prices: a configuration's file; its section ``prices`` counts where nothing else is given.
         top: how many are wanted: those that cannot be among them are not simulated.
         network, platform, precision, optimizer, attention, inference, gradients, links, calibration,
             database, calibrate, fits: as of :func:`simulate`.
 
     Returns:
         ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
-        ``joules_per_sample``, ``energy_delay_js`` and ``step_cost``, each ``None`` where it is not known;
-        ``beaten``: by strategy that fits and is not among them, the seconds that its step takes at least;
-        ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
+        ``joules_per_sample``, ``energy_delay_js``, ``step_cost`` and ``step_co2_kg``, each ``None`` where it
+        is not known; ``beaten``: by strategy that fits and is not among them, the seconds that its step
+        takes at least; ``out_of_memory`` and ``impossible``: by strategy, why not; ``objective``.
 
     Raises:
         JoulecastError: an unknown network or platform, no strategy divides this batch, or what the objective
             needs is not known.
     """
-    from joulecast.energy.prices import Prices
     from joulecast.energy.strategy_energy import fit_in
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import network_for
-    from joulecast.planning.objective import OBJECTIVES, check_objective, ranked, rising_value
+    from joulecast.planning.objective import OBJECTIVES, check_objective
+    from joulecast.planning.ranking import ranked, rising_value
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.simulate import Assumptions
     from joulecast.simulator.strategy_search import search
@@ -181,8 +185,8 @@ def search(
     check_counts("global_batch", [global_batch], MOST_SAMPLES)
     check_counts("top", [top], MOST_SAMPLES)
     check("objective", objective, OBJECTIVES)
-    prices = Prices(price, price_node_hour, price_gpu_hour, pue=pue).check()
-    check_objective(objective, prices)
+    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue)
+    check_objective(objective, paid)
     training = training_of(precision, optimizer, inference, gradients)
     with naming(network, platform, calibration, database, calibrate):
         on, costs = platform_and_costs(
@@ -197,12 +201,12 @@ def search(
         graph = network_for(str(network), training, attention)
         assumed = Assumptions(training=training)
         fit = fit_in(path(fits))
-        value = rising_value(objective, prices, on, devices, fit)
+        value = rising_value(objective, paid, on, devices, fit)
         if value is None:
             ranking = search(graph, on, devices, batch, costs, assumed)
         else:
             ranking = search(graph, on, devices, batch, costs, assumed, top, value)
-        rows = ranked(ranking.feasible, objective, prices, fit)
+        rows = ranked(ranking.feasible, objective, paid, fit)
     beaten = {row["strategy"]: row["step_s"] for row in rows[top:]}
     return {
         "objective": objective,

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from joulecast.campaign.sections import (
     Download,
     PartitionSection,
+    PricesSection,
     Section,
     SimulatorSection,
     TuningSection,
@@ -197,6 +198,7 @@ class Config(Section):
     simulator: SimulatorSection = SimulatorSection()
     partition: PartitionSection = PartitionSection()
     tuning: TuningSection = TuningSection()
+    prices: PricesSection = PricesSection()
     quiet: QuietSection = QuietSection()
     paper_tables: bool = Field(
         False, description="Make the papers' tables too, and show them on the overview page."

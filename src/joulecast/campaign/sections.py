@@ -54,6 +54,28 @@ def known_networks(networks: list[str]) -> list[str]:
     return networks
 
 
+class PricesSection(Section):
+    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+
+    price: float | None = Field(None, ge=0, description="Of a kWh at the building's meter.")
+    price_node_hour: float | None = Field(
+        None, ge=0, description="Of an hour of a whole node, whatever it computes."
+    )
+    price_gpu_hour: float | None = Field(
+        None, ge=0, description="Of an hour of a GPU in use; none where the node has a price."
+    )
+    co2: float | None = Field(None, ge=0, description="Grams of CO2 equivalent for a kWh.")
+    pue: float = Field(1.0, ge=1, description="kWh of the building for one of the nodes.")
+    currency: str = Field(
+        "EUR", min_length=1, max_length=12, description="Of all prices, as tables print it."
+    )
+    source: str | None = Field(
+        None,
+        max_length=250,
+        description="Where these numbers are from; it stands with the money in tables and page.",
+    )
+
+
 class SimulatorSection(Section):
     """Simulations, and the measurements that the simulator is judged on."""
 

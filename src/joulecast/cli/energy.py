@@ -10,9 +10,11 @@ from joulecast.cli.options import (
     RECORDS_HELP,
     AsJson,
     Co2,
+    Currency,
     Price,
     PriceGpuHour,
     PriceNodeHour,
+    PricesFile,
     Pue,
     echo_json,
     whole_numbers,
@@ -24,9 +26,6 @@ from joulecast.quantities import (
     counted,
     digits,
     energies,
-    joules,
-    masses,
-    money,
     percent,
     seconds,
     times,
@@ -89,8 +88,10 @@ def _print_notes(result: dict[str, Any]) -> None:
 
 def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
     """One setting and model as a line."""
+    from joulecast.energy.scale import unit_of
+
     line = {name: str(row[name] or "—") for name in ("source", "platform", "workload")}
-    line |= {"nodes": digits(row["nodes"]), "model": str(row["model"])}
+    line |= {f"{unit_of(row['nodes_are'])}s": digits(row["nodes"]), "model": str(row["model"])}
     reference, predicted = energies(row["reference_j"], row["predicted_j"])
     line |= {
         "reference": reference,
@@ -110,7 +111,10 @@ def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
 def evaluate(
     name: Named = None,
     records: Records = None,
-    split: Annotated[Split, typer.Option(help="What is held out.")] = Split.LEAVE_ONE_WORKLOAD_OUT,
+    split: Annotated[
+        Split | None,
+        typer.Option(help="What is held out: a workload; a node count of one workload alone."),
+    ] = None,
     time: Annotated[
         Time | None,
         typer.Option(help="Time of the judged runs; given, if it is not the next scale's."),
@@ -121,7 +125,9 @@ def evaluate(
     from joulecast.api.forecasts import evaluate as evaluate_on
 
     verdict = evaluate_on(
-        _records(name, records), split=split.value, time=None if time is None else time.value
+        _records(name, records),
+        split=None if split is None else split.value,
+        time=None if time is None else time.value,
     )
     if as_json:
         echo_json(verdict)
@@ -156,7 +162,7 @@ def evaluate(
         )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
-    typer.echo(f"\nsettings {varies}")
+    typer.echo(f"\nsplit {verdict['split']}; settings {varies}")
     for row in verdict["refused"]:
         typer.echo(
             f"not predicted: {row['workload']} on {digits(row['nodes'])} nodes of {row['platform']}: "
@@ -171,41 +177,30 @@ def _as_run(row: dict[str, Any]) -> str:
         return "not run"
     parts = [seconds(row["measured_time_s"])]
     if row["measured_energy_j"] is not None:
-        parts.append(joules(row["measured_energy_j"]))
+        parts += consumptions(row["measured_energy_j"])
     return ", ".join(parts)
-
-
-def _units(result: dict[str, Any], count: str) -> str:
-    """So many nodes, GPUs or ranks, as the records count them."""
-    observed = [
-        row["nodes_are"] for row in result["forecasts"] if row["nodes_are"] in ("GPUs", "ranks")
-    ]
-    return f"{count} {observed[0] if observed else 'nodes'}"
 
 
 def _costs(row: dict[str, Any], currency: str) -> dict[str, str]:
     """Money and CO2 of a forecast, where they are known; what rests on an estimated power says so."""
-    note = " (estimated power)" if row["fitted_on"] == "estimated" else ""
-    cells = {}
-    for name, key, unit in (("cost", "cost", ""), ("CO2e", "co2", "_kg")):
-        values = [row[f"{key}{end}{unit}"] for end in ("", "_low", "_high")]
-        if values[0] is None:
-            continue
-        shown = with_range(*(money(currency, *values) if name == "cost" else masses(*values)))
-        cells[name] = shown + note
-    return cells
+    from joulecast.energy.prices import co2_text, cost_text
+
+    cells = {"cost": cost_text(row, currency), "CO2e": co2_text(row)}
+    return {name: text for name, text in cells.items() if text != NONE}
 
 
 def _as_forecast(row: dict[str, Any], currency: str) -> dict[str, str]:
     """One forecast as a line."""
+    from joulecast.energy.scale import unit_of
+
     amounts = {
         name: with_range(*together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high"))))
         for name, unit, together in (("time", "s", times), ("energy", "j", consumptions))
     }
-    scale = {"GPUs": "gpus", "ranks": "gpus"}.get(str(row["nodes_are"]), "nodes")
+    unit = unit_of(row["nodes_are"])
     return {
         **{name: str(row[name]) for name in ("platform", "workload")},
-        "nodes" if scale == "nodes" else str(row["nodes_are"]): digits(row[scale]),
+        f"{unit}s": digits(row["nodes" if unit == "node" else "gpus"]),
         "batch_size": digits(row["batch_size"]),
         "work": f"{digits(row['work'])} {row['work_unit']}",
         "work is": str(row["work_is"]),
@@ -244,8 +239,9 @@ def forecast(
     price_node_hour: PriceNodeHour = None,
     price_gpu_hour: PriceGpuHour = None,
     co2: Co2 = None,
-    pue: Pue = 1.0,
-    currency: Annotated[str, typer.Option(help="Of the prices, for the printed table.")] = "EUR",
+    pue: Pue = None,
+    currency: Currency = None,
+    prices: PricesFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Forecast time, energy, money and CO2 of node counts not yet run, with 90 % intervals."""
@@ -265,14 +261,29 @@ def forecast(
         price_gpu_hour=price_gpu_hour,
         co2=co2,
         pue=pue,
+        currency=currency,
+        prices=prices,
     )
     if as_json:
         echo_json(result)
-        return
-    _print_table([_as_forecast(row, currency) for row in result["forecasts"]])
-    beyond = digits(result["largest_fitted_nodes"])
+    else:
+        _print_forecasts(result)
+
+
+def _print_forecasts(result: dict[str, Any]) -> None:
+    from joulecast.energy.prices import Prices
+    from joulecast.energy.scale import scale_in_words
+
+    rows, paid = result["forecasts"], Prices(**result["prices"])
+    _print_table([_as_forecast(row, paid.currency) for row in rows])
+    beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
     typer.echo(
-        f"\nfitted to {counted(result['fitted_runs'], 'run')} on up to {_units(result, beyond)}; beyond, the "
+        f"\nfitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the "
         "time is an extrapolation\nin brackets: 90 % intervals; batch_size is of all nodes"
     )
+    if paid.given:
+        typer.echo(f"prices: {paid.in_words()}")
+    unpaid = {row["why_no_cost"] for row in rows} - {None} if paid.known else set()
+    for why in sorted(unpaid):
+        typer.echo(f"note: no cost where {why}")
     _print_notes(result)

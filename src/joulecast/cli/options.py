@@ -15,7 +15,18 @@ Price = Annotated[float | None, typer.Option(help=f"Of a kWh, {_MONEY}")]
 PriceNodeHour = Annotated[float | None, typer.Option(help=f"Of an hour of a whole node, {_MONEY}")]
 PriceGpuHour = Annotated[float | None, typer.Option(help=f"Of an hour of a GPU in use, {_MONEY}")]
 Co2 = Annotated[float | None, typer.Option(help="Grams of CO2 equivalent for a kWh.")]
-Pue = Annotated[float, typer.Option(help="kWh of the building for one of the nodes.")]
+Pue = Annotated[
+    float | None, typer.Option(help="kWh of the building for one of the nodes; 1 by default.")
+]
+Currency = Annotated[
+    str | None, typer.Option(help="Of the prices, as it is printed; EUR by default.")
+]
+PricesFile = Annotated[
+    Path | None,
+    typer.Option(help="Configuration whose section `prices` counts where no option is given."),
+]
+
+
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
 
 

@@ -12,12 +12,18 @@ def overview(
         Path | None, typer.Option(help="The page; index.html in the folder by default.")
     ] = None,
     configfile: Annotated[
-        Path | None, typer.Option(help="Of the campaign, for the commands that the page shows.")
+        Path | None,
+        typer.Option(help="Of the campaign, for its prices and the commands on the page."),
     ] = None,
 ) -> None:
     """Write the overview page of a results folder, whatever is in it, and its figures as SVG and PDF."""
+    from joulecast.campaign.config import read_config
+    from joulecast.energy.prices import NO_PRICES, Prices
     from joulecast.report.pages.overview import write_overview
 
     page = out or results / "index.html"
-    write_overview(results, page, None if configfile is None else str(configfile))
+    prices, shown = NO_PRICES, None
+    if configfile is not None:
+        prices, shown = Prices(**read_config(configfile).prices.model_dump()), str(configfile)
+    write_overview(results, page, shown, prices)
     typer.echo(f"{page}: open it in a browser; it needs no network")

@@ -8,13 +8,20 @@ import typer
 from joulecast.cli.options import (
     RECORDS_HELP,
     AsJson,
+    Co2,
+    Currency,
     Platforms,
+    Price,
+    PriceGpuHour,
+    PriceNodeHour,
+    PricesFile,
+    Pue,
     echo_json,
     whole_numbers,
 )
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
-from joulecast.quantities import duration_s
+from joulecast.quantities import duration_s, energy_j, mass_kg
 
 
 def advise(
@@ -27,17 +34,42 @@ def advise(
         str | None,
         typer.Option(help="As the records name it; or to simulate: a name, or a FILE.yaml."),
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="time, energy, cost, co2 or edp; energy by default, or time within budgets alone."
+        ),
+    ] = None,
     deadline: Annotated[
         str | None, typer.Option(help="Time that it may take: seconds, or as 30min, 1h, 2d.")
     ] = None,
-    energy_budget: Annotated[float | None, typer.Option(help="Joules that it may take.")] = None,
-    energy_weight: Annotated[
-        float | None, typer.Option(help="Weight of energy against time, 0 to 1.")
+    energy_budget: Annotated[
+        str | None, typer.Option(help="Energy that it may take: joules, or as 5MJ, 2kWh.")
     ] = None,
+    cost_budget: Annotated[
+        float | None, typer.Option(help="Money that it may cost, by the prices.")
+    ] = None,
+    co2_budget: Annotated[
+        str | None, typer.Option(help="CO2 equivalent that it may emit: kg, or as 500g, 1t.")
+    ] = None,
+    energy_weight: Annotated[
+        float | None,
+        typer.Option(help="Weight of energy against time, 0 to 1, in place of an objective."),
+    ] = None,
+    price: Price = None,
+    price_node_hour: PriceNodeHour = None,
+    price_gpu_hour: PriceGpuHour = None,
+    co2: Co2 = None,
+    pue: Pue = None,
+    currency: Currency = None,
+    prices: PricesFile = None,
     samples: Annotated[
         float | None, typer.Option(help="Samples to train on; 1,000 of a long training by default.")
     ] = None,
     nodes: Annotated[str | None, typer.Option(help="Node counts, as 1,2,4,8.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="Counts of GPUs (ranks without GPUs), as 8,16,64.")
+    ] = None,
     batch: Annotated[str | None, typer.Option(help="Batches of all nodes, as 4,8.")] = None,
     history: Annotated[
         Path | None, typer.Option(help="Of `tune --history`, for the power limit.")
@@ -50,7 +82,7 @@ def advise(
     precision: Annotated[str, typer.Option(help="Peak rate of a simulated platform.")] = "fp32",
     as_json: AsJson = False,
 ) -> None:
-    """Choose node count, batch size and strategy of a training within a limit, with what that rests on."""
+    """Choose node count, batch size and strategy of a training within limits, with what that rests on."""
     from joulecast.api.forecasts import advise as advise_on
     from joulecast.planning.text import advice_text
 
@@ -63,10 +95,21 @@ def advise(
         records=() if records is None else records,
         platform=platform,
         deadline_s=None if deadline is None else duration_s(deadline),
-        energy_budget_j=energy_budget,
+        energy_budget_j=None if energy_budget is None else energy_j(energy_budget),
         energy_weight=energy_weight,
+        cost_budget=cost_budget,
+        co2_budget_kg=None if co2_budget is None else mass_kg(co2_budget),
+        objective=objective,  # type: ignore[arg-type]
+        price=price,
+        price_node_hour=price_node_hour,
+        price_gpu_hour=price_gpu_hour,
+        co2=co2,
+        pue=pue,
+        currency=currency,
+        prices=prices,
         samples=samples,
         nodes=None if nodes is None else whole_numbers("--nodes", nodes),
+        gpus=() if gpus is None else whole_numbers("--gpus", gpus),
         batch=None if batch is None else whole_numbers("--batch", batch),
         history=history,
         platforms=platforms,

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.cli.options import AsJson, Price, PriceGpuHour, PriceNodeHour, Pue, echo_json
+from joulecast.cli.options import (
+    AsJson,
+    Co2,
+    Price,
+    PriceGpuHour,
+    PriceNodeHour,
+    PricesFile,
+    Pue,
+    echo_json,
+)
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, energies, with_range
 
@@ -189,11 +198,13 @@ def search(
     database: DatabaseFile = None,
     calibrate: Calibrate = None,
     fits: Fits = None,
-    objective: Annotated[str, typer.Option(help="time, energy, cost or edp.")] = "time",
+    objective: Annotated[str, typer.Option(help="time, energy, cost, co2 or edp.")] = "time",
     price: Price = None,
     price_node_hour: PriceNodeHour = None,
     price_gpu_hour: PriceGpuHour = None,
-    pue: Pue = 1.0,
+    co2: Co2 = None,
+    pue: Pue = None,
+    prices: PricesFile = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the best to rank.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -219,7 +230,9 @@ def search(
         price=price,
         price_node_hour=price_node_hour,
         price_gpu_hour=price_gpu_hour,
+        co2=co2,
         pue=pue,
+        prices=prices,
         top=top,
     )
     if as_json:
@@ -254,6 +267,8 @@ def _print_ranking(result: dict[str, Any]) -> None:
     if rows:
         typer.echo(f"90 % interval of the first{_interval(rows[0]) or ': not known'}")
         typer.echo(_energy_basis(rows[0]))
+        if "estimated" in (rows[0]["cost_rests_on"] or ""):
+            typer.echo("costs rest on estimated power")
     beaten = result["beaten"]
     if beaten:
         least = f"{1e3 * min(beaten.values()):.2f} ms"

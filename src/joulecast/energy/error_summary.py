@@ -4,7 +4,7 @@ What ``joulecast evaluate`` prints: any records, imported or measured, go throug
 tables are made of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,20 @@ from joulecast.energy.evaluation import (
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import Phased
 from joulecast.energy.plain import plain, plain_rows
-from joulecast.energy.splits import NEXT_SCALE
+from joulecast.energy.splits import NEXT_SCALE, SPLITS
 from joulecast.errors import JoulecastError
 
 _KEYS = [*SETTING, "model"]
 
 
 def evaluate_records(
-    folders: Sequence[Path], split: str, time: str | None = None
+    folders: Sequence[Path], split: str | None = None, time: str | None = None
 ) -> dict[str, Any]:
     """Judge all models on the records in ``folders``.
 
     Args:
-        split: a name of :data:`joulecast.energy.splits.SPLITS`.
+        split: a name of :data:`joulecast.energy.splits.SPLITS`; by default the first of
+            ``leave-one-workload-out`` and ``leave-one-node-count-out`` that these records have.
         time: ``given`` or ``predicted``; by default given, and predicted for the next scale.
 
     Returns:
@@ -53,16 +54,17 @@ def evaluate_records(
         JoulecastError: nothing to fit, the split holds nothing out of these records, or the next scale is
             asked for with its time given.
     """
-    time = time or ("predicted" if split == NEXT_SCALE else "given")
     if split == NEXT_SCALE and time == "given":
         raise JoulecastError(
             "split next-scale predicts the time of a scale; ask for --time predicted"
         )
     runs = KnownRuns.of_records(folders)
+    split = split or next(_can_hold_out(_USUAL, runs.trained), _USUAL[0])
+    time = time or ("predicted" if split == NEXT_SCALE else "given")
     judged = evaluate(runs.clean, runs.allreduce, runs.watts, splits=[split], times=[time])
     timed = judged.times if time == "predicted" else judged.times.iloc[:0]
     if judged.energies.empty and timed.empty:
-        raise JoulecastError(_nothing_held_out(split, runs.clean))
+        raise JoulecastError(_nothing_held_out(split, runs))
     cells = settings(judged.energies, _KEYS)
     measured = cells["energy_source"].isin(MEASURED)
     compared = compare(cells[measured])
@@ -86,12 +88,26 @@ def _judged_quantity(cells: pd.DataFrame) -> str:
     return "energy_j" if len(cells) else "total_s"
 
 
-def _nothing_held_out(split: str, clean: pd.DataFrame) -> str:
+_USUAL = ("leave-one-workload-out", "leave-one-node-count-out")
+"""Splits that are judged by default, the hardest first."""
+
+
+def _can_hold_out(names: Sequence[str], training: pd.DataFrame) -> Iterator[str]:
+    """The splits that hold out some of these runs and leave others to fit."""
+    for name in names:
+        if any(split.judged.any() and split.fitted.any() for split in SPLITS[name](training)):
+            yield name
+
+
+def _nothing_held_out(split: str, runs: KnownRuns) -> str:
+    clean = runs.clean
+    others = [name for name in _can_hold_out([*SPLITS], runs.trained) if name != split]
+    way_out = f"; try --split {' or '.join(others)}" if others else ""
     counts = ", ".join(f"{n:g}" for n in sorted(clean["nodes"].unique()))
     return (
         f"split {split}: nothing of these records can be held out and judged (workloads: "
         f"{', '.join(sorted(clean['network'].dropna().unique()))}; node counts: {counts}; runs with "
-        f"energy: {int(clean['energy_j'].notna().sum())})"
+        f"energy: {int(clean['energy_j'].notna().sum())}){way_out}"
     )
 
 

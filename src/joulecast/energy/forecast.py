@@ -19,7 +19,7 @@ from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
-from joulecast.energy.scale import counts, gpus_per_node, is_observed
+from joulecast.energy.scale import counts, gpus_per_node, is_observed, scales_are
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.records.record import read_info
@@ -90,6 +90,9 @@ _COLUMNS = {
     "fitted_on": "energy_source",
     "nodes_are": "nodes_are",
 }
+
+_SCALE = ("nodes", "ranks_per_host", "accelerators_per_node")
+"""What says how many hosts and GPUs a setting takes."""
 
 
 def _scales_weakly(of_workload: pd.DataFrame) -> bool:
@@ -211,8 +214,7 @@ def _law_in_words(model: Phased, example: pd.Series) -> str:
 def _scales(fitted: pd.DataFrame) -> str:
     """The node counts of some runs, in words."""
     listed = ", ".join(f"{count:g}" for count in sorted(fitted["nodes"].unique()))
-    observed = fitted[fitted["nodes_are"].isin(("GPUs", "ranks"))]["nodes_are"]
-    return f"{listed} {'nodes' if observed.empty else observed.iloc[0]}"
+    return f"{listed} {scales_are(fitted['nodes_are'])}"
 
 
 def forecast_table(
@@ -253,10 +255,11 @@ def forecast_table(
                 )
             columns = {name: predicted[column] for name, column in _COLUMNS.items()}
             ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
-            forecasts = pd.DataFrame(columns).assign(
-                rests_on=rests_on, **cost_columns(columns, prices)
-            )
-            parts.append(pd.concat([forecasts, pd.DataFrame(ran)], axis=1))
+            forecasts = pd.DataFrame(columns).assign(rests_on=rests_on)
+            # Prices are of hosts and GPUs, whichever of them the records count.
+            scale = predicted[[c for c in _SCALE if c in predicted]]
+            paid = cost_columns(forecasts.drop(columns="nodes").join(scale), prices, "fitted_on")
+            parts.append(pd.concat([forecasts, paid, pd.DataFrame(ran)], axis=1))
     if notes and not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
@@ -274,8 +277,8 @@ def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) 
         (``work_is``), ``time_s``, ``energy_j`` and their 90 % intervals, means of the
         runs of that very setting (``measured_``), what the forecasts rest on, and what the nodes are;
         energies are ``None`` where the records have none), with the columns of
-        :func:`~joulecast.energy.prices.cost_columns`; ``fitted_runs``, ``largest_fitted_nodes``,
-        ``left_out``, ``notes``.
+        :func:`~joulecast.energy.prices.cost_columns`; ``prices``, ``fitted_runs``,
+        ``largest_fitted_nodes``, ``left_out``, ``notes``.
 
     Raises:
         JoulecastError: nothing is left to fit, or what is asked cannot be.
@@ -285,6 +288,7 @@ def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) 
     table, notes = forecast_table(runs, asked, prices)
     return {
         "forecasts": plain_rows(table),
+        "prices": prices.as_json(),
         "fitted_runs": len(runs.trained),
         "largest_fitted_nodes": int(runs.trained["nodes"].max()),
         "left_out": runs.left_out,

@@ -11,6 +11,7 @@ covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``en
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
 the record.
+Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
 Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
 Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`, and
 ``submitter``, ``accelerator``, ``work_unit`` and ``series``: what is compared among itself, a submitter's
@@ -126,6 +127,8 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "overlap": bool(spec.training and spec.training.overlap),
         "algorithm": info.algorithm_used,
     }
+    if spec.training is not None and spec.training.device == "cuda":
+        row["accelerators_per_node"] = spec.ranks_per_node
     if spec.observed is not None:
         row |= _of_observed(info)
     if foreign is not None:

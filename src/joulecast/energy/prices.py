@@ -1,16 +1,25 @@
-"""What a training costs in kWh, money and CO2, by prices that the user gives."""
+"""What a training costs in kWh, money and CO2, by prices that the user gives.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Money and CO2 carry what the joules are that they rest on: where these are estimated, so are they.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
 
 import pandas as pd
 
 from joulecast.energy.plain import plain_rows
+from joulecast.energy.scale import hosts_and_gpus
 from joulecast.errors import JoulecastError
-from joulecast.quantities import check_amounts
+from joulecast.quantities import NONE, check_amounts, masses, money, with_range
 
 _J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
 _AMOUNTS = ("price", "price_node_hour", "price_gpu_hour", "co2")
+_ENDS = ("", "_low", "_high")
+RENT = "rent alone"
+"""What money rests on that no energy is in."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,8 @@ class Prices:
         price_gpu_hour: of an hour of a GPU in use.
         co2: grams of CO2 equivalent for a kWh at the building's meter.
         pue: power usage effectiveness: kWh of the building for one of the nodes.
+        currency: of all prices.
+        source: where the numbers are from, for the reader.
     """
 
     price: float | None = None
@@ -30,6 +41,8 @@ class Prices:
     price_gpu_hour: float | None = None
     co2: float | None = None
     pue: float = 1.0
+    currency: str = "EUR"
+    source: str | None = None
 
     def check(self) -> "Prices":
         """Raise a :class:`JoulecastError` for a price that is none; returns the prices."""
@@ -49,57 +62,151 @@ class Prices:
             price is not None for price in (self.price, self.price_node_hour, self.price_gpu_hour)
         )
 
+    @property
+    def given(self) -> bool:
+        """Whether there is anything to say of them: a price, an intensity, or a building's share."""
+        return self.known or self.co2 is not None or self.pue != 1
+
     def kwh(self, joules: float | None) -> float | None:
         """kWh at the building's meter; ``None`` where the joules are not known."""
         return None if joules is None else joules / _J_PER_KWH * self.pue
 
     def money(
-        self, seconds: float, joules: float | None, nodes: float, gpus: float
+        self, seconds: float | None, joules: float | None, nodes: float | None, gpus: float | None
     ) -> float | None:
-        """Money for nodes and GPUs over some time; ``None`` without a price, or where the joules have a
-        price and are not known."""
+        """Money for nodes and GPUs over some time; ``None`` without a price, or where what has a price is
+        not known."""
         if not self.known or (self.price is not None and joules is None):
             return None
-        hours = seconds / _S_PER_HOUR
-        rent = hours * (nodes * (self.price_node_hour or 0.0) + gpus * (self.price_gpu_hour or 0.0))
-        return rent + (self.kwh(joules) or 0.0) * (self.price or 0.0)
+        paid = (self.kwh(joules) or 0.0) * (self.price or 0.0)
+        for price, count in ((self.price_node_hour, nodes), (self.price_gpu_hour, gpus)):
+            if price is None:
+                continue
+            if seconds is None or count is None:
+                return None
+            paid += seconds / _S_PER_HOUR * count * price
+        return paid
+
+    def why_no_money(self, joules: float | None, gpus: float | None) -> str | None:
+        """Reason why :meth:`money` of a known time is ``None``; ``None`` where there is money."""
+        if not self.known:
+            return "no price is given"
+        if self.price is not None and joules is None:
+            return "its energy is not known, which has a price"
+        if self.price_gpu_hour is not None and gpus is None:
+            return "no GPU of it is known; give --price-node-hour in place of --price-gpu-hour"
+        return None
 
     def co2_kg(self, joules: float | None) -> float | None:
         """Kilograms of CO2 equivalent; ``None`` without an intensity or without joules."""
         kwh = self.kwh(joules)
         return None if kwh is None or self.co2 is None else kwh * self.co2 / 1e3
 
+    def as_json(self) -> dict[str, Any]:
+        """All of them as plain data."""
+        return asdict(self)
+
+    def in_words(self) -> str:
+        """The prices and where they are from, in one line; empty where none are given."""
+        if not self.given:
+            return ""
+        named = (
+            (self.price, "a kWh"),
+            (self.price_node_hour, "an hour of a node"),
+            (self.price_gpu_hour, "an hour of a GPU"),
+        )
+        parts = [
+            f"{self.currency} {price:,.10g} {per}" for price, per in named if price is not None
+        ]
+        if self.co2 is not None:
+            parts.append(f"{self.co2:,.10g} g CO2e a kWh")
+        if self.pue != 1:
+            parts.append(f"{self.pue:,.10g} kWh of the building for one of the nodes (PUE)")
+        source = " ".join(self.source.split()) if self.source else "not given"
+        return f"{', '.join(parts)}; source: {source}"
+
 
 NO_PRICES = Prices()
 """What a user gives who asks for kWh alone."""
 
 
-def cost_columns(columns: Mapping[str, pd.Series], prices: Prices) -> dict[str, list[float | None]]:
-    """kWh, money and CO2 of forecasts (``energy_kwh``, ``cost``, ``co2_kg``), each with its 90 % interval
+def cost_keys(with_interval: bool = True) -> list[str]:
+    """Names of the amounts that :func:`costs` gives."""
+    ends = _ENDS if with_interval else _ENDS[:1]
+    return [f"{name}{end}{unit}" for name, unit in _UNITS for end in ends]
+
+
+_UNITS = (("energy", "_kwh"), ("cost", ""), ("co2", "_kg"))
+
+
+def costs(
+    prices: Prices,
+    seconds: Sequence[float | None],
+    joules: Sequence[float | None],
+    nodes: float | None,
+    gpus: float | None,
+    source: str | None,
+) -> dict[str, Any]:
+    """kWh, money and CO2 of a training (``energy_kwh``, ``cost``, ``co2_kg``), each with its 90 % interval
     (``energy_low_kwh``, ...); ``None`` where it is not known.
 
     Args:
-        columns: ``time_s`` and ``energy_j`` with their intervals, ``nodes`` and ``gpus`` of the forecasts.
+        seconds, joules: what is expected, and the lower and the upper end where there are any.
+        nodes, gpus: in use.
+        source: of the joules: measured, estimated, ...
+
+    Returns:
+        with ``cost_rests_on`` and ``co2_rests_on``, the source of the joules in them, and ``why_no_cost``.
     """
-    found: dict[str, list[float | None]] = {}
-    for end in ("", "_low", "_high"):
-        # The lowest time and the lowest energy make the lowest cost.
-        rows = plain_rows(
-            pd.DataFrame(
-                {
-                    "s": columns[f"time{end}_s"],
-                    "j": columns[f"energy{end}_j"],
-                    "nodes": columns["nodes"],
-                    "gpus": columns["gpus"],
-                }
-            )
-        )
-        found[f"energy{end}_kwh"] = [prices.kwh(row["j"]) for row in rows]
-        found[f"cost{end}"] = [
-            None
-            if row["s"] is None
-            else prices.money(row["s"], row["j"], row["nodes"], row["gpus"] or 0)
-            for row in rows
-        ]
-        found[f"co2{end}_kg"] = [prices.co2_kg(row["j"]) for row in rows]
-    return found
+    found: dict[str, Any] = {}
+    # The lowest time and the lowest energy make the lowest cost.
+    for end, s, j in zip_longest(_ENDS, seconds, joules):
+        found[f"energy{end}_kwh"] = prices.kwh(j)
+        found[f"cost{end}"] = prices.money(s, j, nodes, gpus)
+        found[f"co2{end}_kg"] = prices.co2_kg(j)
+    paid_for = source if prices.price is not None else RENT
+    return {key: found[key] for key in cost_keys()} | {
+        "cost_rests_on": None if found["cost"] is None else paid_for,
+        "co2_rests_on": None if found["co2_kg"] is None else source,
+        "why_no_cost": prices.why_no_money(joules[0], gpus),
+    }
+
+
+def cost_columns(
+    table: pd.DataFrame, prices: Prices, source: str = "energy_source"
+) -> pd.DataFrame:
+    """The columns of :func:`costs` for the rows of a table.
+
+    Args:
+        table: with ``time_s`` and ``energy_j``, their intervals where there are any, and what
+            :func:`joulecast.energy.scale.hosts_and_gpus` reads.
+        source: the column that says what the joules are.
+    """
+    rows = []
+    for row in plain_rows(table):
+        seconds = [row.get(f"time{end}_s") for end in _ENDS]
+        joules = [row.get(f"energy{end}_j") for end in _ENDS]
+        rows.append(costs(prices, seconds, joules, *hosts_and_gpus(row), row.get(source)))
+    names = [*cost_keys(), "cost_rests_on", "co2_rests_on", "why_no_cost"]
+    columns = pd.DataFrame(rows, columns=names, index=table.index)
+    return columns.astype(dict.fromkeys(cost_keys(), float))
+
+
+def estimated(text: str, rests_on: Any) -> str:
+    """Money or CO2 in words, with the word for it where the power in it is estimated."""
+    return f"{text}, estimated power" if "estimated" in str(rests_on) and text != NONE else text
+
+
+def cost_text(row: Mapping[str, Any], currency: str, with_interval: bool = True) -> str:
+    """Money of a row of :func:`costs` in words, and what it rests on; a dash where it is not known."""
+    keys = ("cost", "cost_low", "cost_high")
+    shown = money(currency, *(row.get(key) for key in keys))
+    text = with_range(*shown) if with_interval else shown[0]
+    return estimated(text, row.get("cost_rests_on"))
+
+
+def co2_text(row: Mapping[str, Any], with_interval: bool = True) -> str:
+    """CO2 of a row of :func:`costs` in words, and what it rests on; a dash where it is not known."""
+    shown = masses(*(row.get(key) for key in ("co2_kg", "co2_low_kg", "co2_high_kg")))
+    text = with_range(*shown) if with_interval else shown[0]
+    return estimated(text, row.get("co2_rests_on"))

@@ -1,10 +1,52 @@
 """The scale of a run: nodes and their GPUs, in either of which people count."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from joulecast.errors import JoulecastError
+from joulecast.quantities import counted, is_number
+
+_UNITS = {"GPUs": "GPU", "ranks": "rank"}
+"""What observed trainings count, by what their nodes are."""
+
+
+def unit_of(nodes_are: Any) -> str:
+    """What a scale counts, by what the records' nodes are: ``node``, ``GPU`` or ``rank``."""
+    return _UNITS.get(str(nodes_are), "node")
+
+
+def scale_in_words(count: float, nodes_are: Any) -> str:
+    """``4 nodes``, ``4 GPUs`` or ``4 ranks``."""
+    return counted(int(count), unit_of(nodes_are))
+
+
+def scales_are(nodes_are: pd.Series) -> str:
+    """What some runs count, in the plural: ``nodes``, ``GPUs`` or ``ranks``."""
+    units = sorted({unit_of(each) for each in nodes_are})
+    return " or ".join(f"{unit}s" for unit in units) or "nodes"
+
+
+def hosts_and_gpus(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Nodes and GPUs in use of a run that was observed or forecast; ``None`` where they are not known.
+
+    Args:
+        row: ``nodes`` with ``nodes_are``, ``ranks_per_host`` and ``accelerators_per_node`` where they are
+            known; or ``gpus``. Ranks without GPUs use none that is known.
+    """
+    unit = unit_of(row.get("nodes_are"))
+    nodes, per_node, per_host, gpus = (
+        float(row[name]) if is_number(row.get(name)) else None
+        for name in ("nodes", "accelerators_per_node", "ranks_per_host", "gpus")
+    )
+    if nodes is None:
+        return None, None
+    if unit == "node":
+        return nodes, gpus if per_node is None else nodes * per_node
+    hosts = None if per_host is None else float(math.ceil(nodes / per_host))
+    return hosts, nodes if unit == "GPU" else None
 
 
 def is_observed(of_workload: pd.DataFrame) -> bool:
@@ -36,6 +78,15 @@ def counts(of_workload: pd.DataFrame, nodes: Sequence[int], gpus: Sequence[int])
         return list(nodes)
     if per_node is None:
         raise JoulecastError("its records do not have the GPUs of a node; give node counts")
+    return whole_nodes(gpus, per_node)
+
+
+def whole_nodes(gpus: Sequence[int], per_node: int) -> list[int]:
+    """Nodes of so many GPUs each.
+
+    Raises:
+        JoulecastError: GPUs that fill no nodes.
+    """
     wrong = [count for count in gpus if count % per_node]
     if wrong:
         raise JoulecastError(f"{wrong[0]} GPUs fill no nodes of {per_node}; give a multiple of it")

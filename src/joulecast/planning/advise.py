@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.energy.scale import scale_in_words, scales_are, unit_of, whole_nodes
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, find, is_path
 from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.choice import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
+from joulecast.planning.verdict import verdict_on
 from joulecast.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.records.record import RunInfo, read_info
 
 _LONG = 10.0
@@ -59,13 +62,15 @@ def advise(
     platforms: Path = PLATFORMS,
     fits: Path | None = None,
     precision: str = "fp32",
+    prices: Prices = NO_PRICES,
+    gpus: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Choose node count, batch size and strategy of a training.
 
     Args:
         records: folders of run records; may be empty where ``platform`` can be simulated.
         network: as the records name it.
-        limit: a deadline, an energy budget, or a weight between energy and time.
+        limit: a deadline and budgets of energy, money and CO2, each or none, and what is least within them.
         platform: as the records name it; or one to simulate, by name or the path of its FILE.yaml, whose
             ``name`` is then what the records may call it. By default the one of the records.
         samples: work in the records' unit; by default 1,000 samples (1 epoch) of a long training.
@@ -75,18 +80,24 @@ def advise(
         platforms: folder of the user's own platform files, which go before the shipped ones.
         fits: of a campaign on a simulated platform, for its joules.
         precision: peak rate of a simulated platform.
+        prices: of energy and time, and the intensity of CO2.
+        gpus: counts of GPUs, in place of node counts.
 
     Returns:
-        plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``work``, ``best`` (``None`` with
-        ``why_none``), ``candidates`` (the best first, with ``within_limit`` and ``on_front``), ``refused``,
-        ``rests_on``, ``warnings``, ``measure_next``, ``left_out``. Times in s and energies in J, for the
-        whole work.
+        plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``prices``, ``work``, ``best``
+        (``None`` with ``why_none``), ``verdict`` (whether that is clearly the best), ``candidates`` (the best
+        first, with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``,
+        ``measure_next``, ``left_out``. Times in s, energies in J and kWh, CO2 in kg, for the whole work.
 
     Raises:
-        JoulecastError: an unknown network or platform, no records, a node count or batch below 1, or a
-            history of another network.
+        JoulecastError: an unknown network or platform, no records, a node count or batch below 1, a
+            history of another network, or a limit that needs a price that is not given.
     """
     asked = limit or Limit()
+    asked.check(prices.check())
+    if nodes and gpus:
+        raise JoulecastError("nodes and gpus say the scale in different ways; give one")
+    check_counts("gpus", gpus, MOST_NODES)
     check_counts("nodes", nodes or (), MOST_NODES)
     check_counts("batch", batches or (), MOST_SAMPLES)
     if samples is not None and not (math.isfinite(samples) and samples > 0):
@@ -102,16 +113,26 @@ def advise(
             find(PLATFORMS, f"{platform}.yaml", platforms) is not None or is_gpu_platform(platform)
         )
     )
-    found = _from_records(records, network, called, samples, nodes, batches, simulated)
+    found = _from_records(records, network, called, samples, nodes, gpus, batches, simulated)
     if found is None:
         facts = facts or simulated_platform(str(platform), platforms)
+        nodes = nodes or _filled(facts, gpus)
         found = _from_simulator(
             network, str(called), facts, samples, nodes, batches, fits, precision
         )
     powers = NO_HISTORY if history is None else power_limit_of(history, network)
-    candidates = [powers.applied(candidate) for candidate in found.candidates]
-    choice = choose(candidates, asked)
-    return _told(network, asked, found, candidates, choice, powers)
+    candidates = [powers.applied(candidate).priced(prices) for candidate in found.candidates]
+    choice = choose(candidates, asked, prices.currency)
+    return _told(network, asked, found, candidates, choice, powers) | {
+        "prices": prices.as_json(),
+        "verdict": verdict_on(candidates, choice, prices.currency),
+    }
+
+
+def _filled(facts: Platform, gpus: Sequence[int]) -> list[int]:
+    """Nodes of a platform that so many GPUs fill."""
+    per_node = facts.require_cluster().devices_per_node
+    return whole_nodes(gpus, per_node)
 
 
 def _from_records(
@@ -120,6 +141,7 @@ def _from_records(
     platform: str | None,
     samples: float | None,
     nodes: Sequence[int] | None,
+    gpus: Sequence[int],
     batches: Sequence[int] | None,
     simulated: bool,
 ) -> _Found | None:
@@ -138,18 +160,21 @@ def _from_records(
     if samples is not None:
         work, times, why = samples, 1.0, "as asked"
     candidates, refused = from_records.campaign_candidates(
-        campaign, times * work, nodes or from_records.usual_nodes(campaign), batches
+        campaign, times * work, from_records.asked_nodes(campaign, nodes or (), gpus), batches
     )
     if times != 1.0:
         candidates = [candidate.part(1 / times) for candidate in candidates]
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
+    units, are = scales_are(fitted["nodes_are"]), runs["nodes_are"].iloc[-1]
     # What one node is does not tell what several are.
     several = runs[runs["nodes"] == most]
     rests = [
-        f"measured: {len(runs)} runs of {network} on {campaign.platform}, on up to {most} nodes",
-        f"fitted: MC2 on {len(fitted)} runs of {fitted['workload'].nunique()} workloads, on up to "
-        f"{int(fitted['nodes'].max())} nodes",
+        f"measured: {counted(len(runs), 'run')} of {network} on {campaign.platform}, on up to "
+        f"{scale_in_words(most, are)}",
+        f"fitted: MC2 on {counted(len(fitted), 'run')} of "
+        f"{counted(fitted['workload'].nunique(), 'workload')}, on up to "
+        f"{int(fitted['nodes'].max())} {units}",
     ]
     warnings = _settings_differ(records, network, campaign.platform)
     warnings += campaign.notes
@@ -161,8 +186,8 @@ def _from_records(
         )
     if fitted["nodes"].nunique() == 1 and not campaign.imported:
         warnings.append(
-            "all runs have one node count: how far forecasts of others may be off is assumed (5 %), "
-            "not measured"
+            f"all runs have one {unit_of(are)} count: how far forecasts of others may be off is assumed "
+            "(5 %), not measured"
         )
     if (runs["energy_source"] == "estimated").any():
         warnings.append("energies are estimated from utilisation and assumed watts, not measured")
@@ -300,10 +325,6 @@ def _told(
         for candidate, within in zip(candidates, choice.within, strict=True)
     ]
     chosen = None if choice.best is None else rows[choice.best]
-    order = sorted(
-        range(len(rows)),
-        key=lambda p: (p != choice.best, not choice.within[p], candidates[p].cost_order),
-    )
     return {
         "network": network,
         "platform": found.platform,
@@ -312,7 +333,7 @@ def _told(
         "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
         "best": chosen,
         "why_none": choice.why_none,
-        "candidates": [rows[place] for place in order],
+        "candidates": [rows[place] for place in choice.order],
         "refused": found.refused,
         "rests_on": "; ".join([_choice_rests_on(best), *found.rests_on]),
         "warnings": warnings,
@@ -321,6 +342,7 @@ def _told(
             best,
             most_nodes=found.most_nodes,
             knows_batches=powers.knows_batches,
+            least=choice.least,
         ),
         "left_out": found.left_out,
     }

@@ -4,9 +4,13 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from joulecast.quantities import counted, steady
+from joulecast.energy.prices import Prices, costs
+from joulecast.energy.scale import scale_in_words
+from joulecast.quantities import steady
 
 RestsOn = Literal["measured", "fitted", "simulated"]
+Ends = tuple[float | None, float | None, float | None]
+"""What is expected, and the lower and the upper end of its 90 % interval."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +18,10 @@ class Candidate:
     """One setting of a training; times in s, energies in J, both for the whole of the work.
 
     Attributes:
+        nodes: what ``nodes_are``: of an observed training its GPUs or ranks.
+        hosts, gpus: in use, where they are known.
+        energy_kwh, cost, co2_kg: with their intervals, by the prices that are given;
+            ``cost_rests_on`` and ``co2_rests_on`` are the source of the joules in them.
         batch_size: samples of a step of all nodes; ``None`` where a log does not tell it.
         time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
             ``why_no_interval``.
@@ -40,24 +48,67 @@ class Candidate:
     extrapolation: tuple[str, ...] = ()
     power_limit_w: int | None = None
     why_no_power_limit: str | None = None
+    nodes_are: str = "hosts"
+    hosts: float | None = None
+    gpus: float | None = None
+    energy_kwh: float | None = None
+    energy_low_kwh: float | None = None
+    energy_high_kwh: float | None = None
+    cost: float | None = None
+    cost_low: float | None = None
+    cost_high: float | None = None
+    co2_kg: float | None = None
+    co2_low_kg: float | None = None
+    co2_high_kg: float | None = None
+    cost_rests_on: str | None = None
+    co2_rests_on: str | None = None
+    why_no_cost: str | None = None
 
-    @property
-    def time_bound_s(self) -> float:
-        """What a deadline is held against: the interval's upper end, where there is an interval."""
-        return self.time_s if self.time_high_s is None else self.time_high_s
+    def ends(self, quantity: str) -> Ends:
+        """The ``time`` (s), ``energy`` (J), ``cost``, ``co2`` (kg), or ``edp`` (J s) with its interval."""
+        if quantity == "edp":
+            pairs = zip(self.ends("energy"), self.ends("time"), strict=True)
+            value, low, high = (None if e is None or t is None else e * t for e, t in pairs)
+            return value, low, high
+        unit = {"time": "_s", "energy": "_j", "cost": "", "co2": "_kg"}[quantity]
+        value, low, high = (
+            getattr(self, f"{quantity}{end}{unit}") for end in ("", "_low", "_high")
+        )
+        return value, low, high
 
-    @property
-    def energy_bound_j(self) -> float | None:
-        """What an energy budget is held against."""
-        return self.energy_j if self.energy_high_j is None else self.energy_high_j
+    def bound(self, quantity: str) -> float | None:
+        """What a budget is held against: the interval's upper end, where there is an interval."""
+        value, _, high = self.ends(quantity)
+        return value if high is None else high
+
+    def source_of(self, quantity: str) -> str | None:
+        """What the joules in a quantity are; ``None`` where there are none in it."""
+        return {
+            "time": None,
+            "cost": self.cost_rests_on,
+            "co2": self.co2_rests_on,
+        }.get(quantity, self.energy_source)
+
+    def priced(self, prices: Prices) -> "Candidate":
+        """The candidate with its kWh, money and CO2."""
+        paid = costs(
+            prices,
+            self.ends("time"),
+            self.ends("energy"),
+            self.hosts,
+            self.gpus,
+            self.energy_source,
+        )
+        return replace(self, **paid)
 
     @property
     def setting(self) -> str:
         """The setting in words."""
-        nodes = counted(self.nodes, "node")
+        nodes = scale_in_words(self.nodes, self.nodes_are)
         batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
         # "one node" and "8 nodes" say nothing beside the node count.
-        strategy = "" if "node" in self.strategy else f", {self.strategy}"
+        alone = any(unit in self.strategy for unit in ("node", "GPU", "rank"))
+        strategy = "" if alone else f", {self.strategy}"
         return f"{nodes}{batch}{strategy}"
 
     @property
@@ -70,6 +121,11 @@ class Candidate:
         """The order of cost: the least energy (an unknown one last), then the least time, then simplicity."""
         joules = math.inf if self.energy_j is None else self.energy_j
         return steady(joules), steady(self.time_s), *self.simplicity
+
+    def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
+        """The order of a quantity: the least first (an unknown one last), then that of cost."""
+        value = self.ends(quantity)[0]
+        return (math.inf if value is None else steady(value)), *self.cost_order
 
     def part(self, share: float) -> "Candidate":
         """The candidate for a share of the work."""

@@ -18,6 +18,13 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import as_setting
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
 from joulecast.energy.plain import plain
+from joulecast.energy.scale import (
+    counts,
+    hosts_and_gpus,
+    is_observed,
+    scale_in_words,
+    unit_of,
+)
 from joulecast.errors import JoulecastError
 from joulecast.planning.candidate import Candidate
 from joulecast.planning.repeats import ESTIMATED, Spread, per_work, spread_of, unmixed
@@ -45,8 +52,9 @@ class Campaign:
     @property
     def unit(self) -> str:
         """What the runs' ``samples`` count."""
-        foreign = read_info(Path(self.runs["folder"].iloc[0])).spec.foreign
-        return "samples" if foreign is None else foreign.work_unit
+        info = read_info(Path(self.runs["folder"].iloc[0]))
+        foreign = info.spec.foreign
+        return info.outcome.work_unit if foreign is None else foreign.work_unit
 
     @property
     def has_energy(self) -> bool:
@@ -130,6 +138,15 @@ def usual_nodes(campaign: Campaign) -> list[int]:
     return sorted(ran | {count for count in powers if count >= min(ran)})
 
 
+def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
+    """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones.
+
+    Raises:
+        JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
+    """
+    return counts(campaign.runs, nodes, gpus) if nodes or gpus else usual_nodes(campaign)
+
+
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger."""
     if campaign.imported:
@@ -147,6 +164,8 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
     near = runs[runs["nodes"] == nodes]
     near = near if len(near) else runs[runs["nodes"] == runs["nodes"].max()]
     example: dict[str, Any] = near.iloc[-1].to_dict()
+    if is_observed(runs):
+        example["ranks_per_host"] = runs["ranks_per_host"].max()
     if campaign.imported:
         return as_setting(example, nodes, batch, work)
     return as_setting(example, nodes, batch, math.ceil(work / batch) * batch)
@@ -177,7 +196,8 @@ def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, .
     runs, reasons, doublings = campaign.runs, [], 0.0
     most, least = runs["nodes"].max(), runs["nodes"].min()
     if not least <= row["nodes"] <= most:
-        reasons.append(f"{row['nodes']} nodes: run on {_span(least, most)}")
+        asked = scale_in_words(row["nodes"], row["nodes_are"])
+        reasons.append(f"{asked}: run on {_span(least, most)}")
     column = "batch" if campaign.imported else "batch_per_rank"
     low, high = runs[column].min(), runs[column].max()
     if row[column] > high or row[column] < low:
@@ -193,15 +213,19 @@ def _span(low: float, high: float) -> str:
 
 def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
     if row["nodes"] == 1 and (campaign.imported or row["ranks"] == 1):
-        return "one node"
+        return f"one {unit_of(row['nodes_are'])}"
     # A log from outside tells its nodes, and not how their devices divide the network.
     return f"{row['nodes']} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
 
 
 def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
     """Fields of a candidate that say which setting it is."""
+    hosts, gpus = hosts_and_gpus(row)
     return {
         "nodes": int(row["nodes"]),
+        "nodes_are": str(row["nodes_are"]),
+        "hosts": hosts,
+        "gpus": gpus,
         "batch_size": None if pd.isna(row["batch"]) else int(row["batch"]),
         "batch_per_rank": plain(row["batch_per_rank"]),
         "strategy": _strategy(campaign, row),
@@ -319,7 +343,8 @@ def campaign_candidates(
             if why is None:
                 rows.append(row)
             else:
-                refused.append({"setting": f"{count:,} nodes, batch {batch:,.10g}", "why": why})
+                scale = scale_in_words(count, row["nodes_are"])
+                refused.append({"setting": f"{scale}, batch {batch:,.10g}", "why": why})
     if not rows:
         return [], refused
     asked = pd.DataFrame(rows)

@@ -100,6 +100,8 @@ def _candidate(
     missing = NO_INTERVAL if ends is None else energy.why_no_interval or None
     return Candidate(
         nodes=nodes,
+        hosts=nodes,
+        gpus=devices,
         batch_size=batch,
         batch_per_rank=batch / devices,
         strategy=text_of(simulation.strategy),

@@ -2,29 +2,19 @@
 
 from collections.abc import Sequence
 
+from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.planning.candidate import Candidate
-from joulecast.planning.choice import nearest_deadline
+from joulecast.planning.choice import nearest
+from joulecast.planning.verdict import overlaps
 from joulecast.quantities import steady
 
 _MOST = 5
 
 
-def _overlaps(rival: Candidate, best: Candidate) -> bool:
-    """Whether a rival's interval reaches below the upper end of the best's."""
-    if best.energy_j is not None and rival.energy_j is not None:
-        ends = rival.energy_low_j, best.energy_high_j
-    else:
-        ends = rival.time_low_s, best.time_high_s
-    return ends[0] is not None and ends[1] is not None and ends[0] <= ends[1]
-
-
-def _width(candidate: Candidate) -> float:
+def _width(candidate: Candidate, quantity: str) -> float:
     """Relative width of the interval that the choice hangs on."""
-    pairs = (
-        (candidate.energy_low_j, candidate.energy_high_j, candidate.energy_j),
-        (candidate.time_low_s, candidate.time_high_s, candidate.time_s),
-    )
-    for low, high, value in pairs:
+    for each in (quantity, "time"):
+        value, low, high = candidate.ends(each)
         if low is not None and high is not None and value:
             return (high - low) / value
     return 0.0
@@ -36,6 +26,7 @@ def measure_next(
     *,
     most_nodes: int | None,
     knows_batches: bool,
+    least: str = "energy",
 ) -> list[dict[str, str]]:
     """What to measure, the most telling first, each with ``what`` and ``why``.
 
@@ -44,11 +35,15 @@ def measure_next(
         best: the choice; without one, what to do about that.
         most_nodes: that were run; ``None`` where nothing was.
         knows_batches: whether a tuning history tells what a batch size does to the accuracy.
+        least: what the best is the least of.
     """
     if not candidates:
         return []
-    leading = best or nearest_deadline(candidates)
-    name = "the fastest, which misses the limit," if best is None else "the choice"
+    leading = best or nearest(candidates, {"time": 1.0}) or candidates[0]
+    # A weight of energy and time has no interval of its own.
+    weighed = "energy" if least == "weight" else least
+    weighed = "time" if leading.ends(weighed)[0] is None else weighed
+    name = "the fastest setting" if best is None else "the choice"
     steps: list[tuple[str, str]] = []
     if leading.rests_on == "simulated":
         steps.append(
@@ -75,20 +70,22 @@ def measure_next(
             why = f"no energy is known: {leading.why_no_energy}"
         what = "the same on a machine with a meter (NVML, RAPL, a wattmeter); `joulecast meters`"
         steps.append((what, why))
-    rivals = [c for c in candidates if c is not leading and _overlaps(c, leading)]
+    rivals = [c for c in candidates if c is not leading and overlaps(c, leading, weighed)]
     if rivals:
         # Of equally wide ones, as all are that the model forecasts, the nearest to be chosen instead.
-        widest = min(rivals, key=lambda c: (-steady(_width(c)), c.cost_order))
+        widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
         again = "again " if widest.rests_on == "measured" else ""
         steps.append(
             (
                 f"{again}{widest.setting}",
-                f"its interval is the widest (+-{50 * _width(widest):.0f} %) of {len(rivals)} that overlap "
-                "the choice's",
+                f"its interval is the widest (+-{50 * _width(widest, weighed):.0f} %) of {len(rivals)} that "
+                "overlap the choice's",
             )
         )
     if most_nodes is not None and leading.nodes == most_nodes:
-        steps.append((f"{2 * most_nodes} nodes", f"{name} has the largest node count that was run"))
+        unit = unit_of(leading.nodes_are)
+        larger = scale_in_words(2 * most_nodes, leading.nodes_are)
+        steps.append((larger, f"{name} has the largest {unit} count that was run"))
     if not knows_batches and len({c.batch_size for c in candidates}) > 1:
         steps.append(
             (

@@ -1,98 +1,30 @@
-"""Ranking simulated strategies by what they cost: time, energy, money, or energy and delay together."""
+"""What can be minimised: time, energy, money, CO2, or energy and delay together."""
 
-from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, get_args
 
-from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices
-from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
-from joulecast.platforms import Platform
-from joulecast.quantities import steady
-from joulecast.simulator.simulate import Simulation
-from joulecast.simulator.strategy_search import Value
 
-Objective = Literal["time", "energy", "cost", "edp"]
+Objective = Literal["time", "energy", "cost", "co2", "edp"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
 def check_objective(objective: str, prices: Prices) -> None:
     """Refuse an objective whose prices are not known."""
-    if objective == "cost" and not prices.known:
-        raise JoulecastError(
-            "objective cost: no price is known; give --price, --price-node-hour or --price-gpu-hour"
-        )
+    check_priced({f"objective {objective}": objective}, prices)
 
 
-def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
-    energy = simulation_energy(simulation, fit)
-    joules, step_s = energy.joules, simulation.step_s
-    devices = simulation.strategy.devices
-    return {
-        **simulation.as_json(),
-        **energy.as_json(),
-        "joules_per_sample": None if joules is None else joules / simulation.batch,
-        "energy_delay_js": None if joules is None else joules * step_s,
-        "step_cost": prices.money(step_s, joules, nodes_of(simulation.platform, devices), devices),
-    }
-
-
-_KEYS = {
-    "time": "step_s",
-    "energy": "joules_per_sample",
-    "cost": "step_cost",
-    "edp": "energy_delay_js",
-}
-
-
-def rising_value(
-    objective: Objective,
-    prices: Prices,
-    platform: Platform,
-    devices: int,
-    fit: CampaignFit | None = None,
-) -> Value | None:
-    """The objective as a function of a step's seconds and those that compute, if it rises with both.
-
-    ``None`` where that is not known: then a search has to simulate all strategies.
-    """
-    if objective == "time":
-        return lambda step_s, _: step_s
-    nodes = nodes_of(platform, devices)
-    if objective == "cost" and prices.price is None:
-        return lambda step_s, _: prices.money(step_s, None, nodes, devices) or 0.0
-    joules = rising_joules(platform, devices, fit)
-    if joules is None:
-        return None
-    values: dict[str, Value] = {
-        "energy": joules,
-        "edp": lambda step_s, computing_s: step_s * joules(step_s, computing_s),
-        "cost": lambda step_s, computing_s: (
-            prices.money(step_s, joules(step_s, computing_s), nodes, devices) or 0.0
-        ),
-    }
-    return values[objective]
-
-
-def ranked(
-    simulations: Sequence[Simulation],
-    objective: Objective = "time",
-    prices: Prices | None = None,
-    fit: CampaignFit | None = None,
-) -> list[dict[str, Any]]:
-    """Steps as plain data with their joules and cost, the best by the objective first.
+def check_priced(asked: Mapping[str, str], prices: Prices) -> None:
+    """Refuse what asks for money without a price, or for CO2 without an intensity.
 
     Args:
-        simulations: of one batch, equals in the order that they shall have.
-        fit: for the joules, as of :func:`joulecast.energy.strategy_energy.simulation_energy`.
-
-    Raises:
-        JoulecastError: the objective needs joules, which are not known; says why.
+        asked: the quantity (``cost``, ``co2``, ...) by the name of what asks for it.
     """
-    rows = [_row(simulation, prices or Prices(), fit) for simulation in simulations]
-    key = _KEYS[objective]
-    missing = next((row for row in rows if row[key] is None), None)
-    if missing is not None:
-        why = missing["why_no_energy"]
-        raise JoulecastError(f"objective {objective}: the energy of a step is not known: {why}")
-    return sorted(rows, key=lambda row: steady(row[key]))
+    for name, quantity in asked.items():
+        if quantity == "cost" and not prices.known:
+            raise JoulecastError(
+                f"{name}: no price is known; give --price, --price-node-hour or --price-gpu-hour"
+            )
+        if quantity == "co2" and prices.co2 is None:
+            raise JoulecastError(f"{name}: no intensity is known; give --co2 (grams for a kWh)")

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from joulecast.quantities import digits, energies, joules, seconds, times, with_range
+from joulecast.energy.prices import Prices, co2_text, cost_text
+from joulecast.energy.scale import unit_of
+from joulecast.planning.choice import Limit
+from joulecast.quantities import NONE, consumptions, digits, times, with_range
 
 _TOP = 8
 
@@ -12,7 +15,7 @@ def _range(row: Mapping[str, Any], quantity: str, unit: str) -> str:
     value = row[f"{quantity}_{unit}"]
     if value is None:
         return "-"
-    together = times if quantity == "time" else energies
+    together = times if quantity == "time" else consumptions
     return with_range(
         *together(value, row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"])
     )
@@ -26,14 +29,18 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _asked(limit: Mapping[str, Any]) -> str:
-    if limit["kind"] == "deadline":
-        return f"within {seconds(limit['deadline_s'])}"
-    if limit["kind"] == "energy budget":
-        return f"within {joules(limit['energy_budget_j'])}"
-    if limit["kind"] == "weight":
-        return f"energy weighs {limit['energy_weight']:g}, time {1 - limit['energy_weight']:g}"
-    return "no limit given"
+def _asked(limit: Mapping[str, Any], currency: str) -> str:
+    names = ("deadline_s", "energy_budget_j", "energy_weight", "cost_budget", "co2_budget_kg")
+    given = Limit(**{name: limit[name] for name in names})
+    weight = given.energy_weight
+    weighed = None if weight is None else f"energy weighs {weight:g}, time {1 - weight:g}"
+    return "; ".join(filter(None, (given.in_words(currency), weighed))) or "no limit given"
+
+
+def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
+    """Money and CO2, as far as they are asked for."""
+    cost = [("cost", cost_text(row, prices.currency))] if prices.known else []
+    return [*cost, *([("CO2e", co2_text(row))] if prices.co2 is not None else [])]
 
 
 def _choice(advice: Mapping[str, Any]) -> list[str]:
@@ -41,11 +48,18 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
     if best is None:
         return [f"choose nothing: {advice['why_none']}"]
     lines = [f"choose {best['setting']}"]
+    verdict = advice["verdict"]["in_words"]
+    lines += [f"  {verdict}"] if verdict else []
     lines.append(f"  time    {_range(best, 'time', 's')}")
     joules = f"  energy  {_range(best, 'energy', 'j')}, {best['energy_source']}"
     lines.append(
         joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
     )
+    missing = {"cost": best["why_no_cost"], "CO2e": best["why_no_energy"]}
+    lines += [
+        f"  {name}    {f'not known: {missing[name]}' if text == NONE else text}"
+        for name, text in _paid(best, Prices(**advice["prices"]))
+    ]
     watts, why = best["power_limit_w"], best["why_no_power_limit"]
     lines.append(
         f"  power limit  {watts} W" if watts is not None else f"  power limit  none: {why}"
@@ -55,10 +69,13 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
 
 def advice_text(advice: Mapping[str, Any]) -> str:
     """The advice of :func:`joulecast.planning.advise.advise` as text, without an end of line."""
-    work, best = advice["work"], advice["best"]
+    work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
+    paid = [name for name, _ in _paid({}, prices)]
+    unit = unit_of(advice["candidates"][0]["nodes_are"]) if advice["candidates"] else "node"
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
-        f"{digits(work['samples'])} {work['unit']} ({work['why']}); {_asked(advice['limit'])}",
+        f"{digits(work['samples'])} {work['unit']} ({work['why']}); "
+        f"{_asked(advice['limit'], prices.currency)}",
         "",
         *_choice(advice),
     ]
@@ -66,16 +83,19 @@ def advice_text(advice: Mapping[str, Any]) -> str:
         lines.append("  in brackets: 90 % intervals of one run")
     lines.append(f"  judged by {advice['limit']['judged_by']}")
     lines.append(f"  rests on: {advice['rests_on']}")
+    if prices.given:
+        lines.append(f"  prices: {prices.in_words()}")
     shown = advice["candidates"][:_TOP]
     if shown:
         header = (
             "",
-            "nodes",
+            f"{unit}s",
             "batch",
             "strategy",
             "time",
             "energy",
             "energy is",
+            *paid,
             "rests on",
             "",
         )
@@ -88,6 +108,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
                 _range(row, "time", "s"),
                 _range(row, "energy", "j"),
                 row["energy_source"] or "-",
+                *(text for _, text in _paid(row, prices)),
                 row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
                 "extrapolated" if row["extrapolation"] else "",
             )

@@ -7,12 +7,14 @@ import pandas as pd
 
 from joulecast.energy.evaluation import MEASURED, SETTING, settings
 from joulecast.energy.observations import is_training, of_usual_batch
-from joulecast.planning.from_records import PER_WORK
+from joulecast.energy.plain import plain_rows
+from joulecast.energy.prices import Prices, co2_text, cost_columns, cost_text
+from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import (
     NONE,
+    consumptions,
     counted,
     digits,
-    energies,
     joules,
     listed,
     percent,
@@ -21,6 +23,7 @@ from joulecast.quantities import (
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.tables.priced import work_in_words, work_of
 
 WAS_RUN = "was run"
 """How a setting is known that is no forecast."""
@@ -125,16 +128,17 @@ def usual_batch(training: pd.DataFrame) -> pd.DataFrame:
 
 
 def _units(results: Results) -> dict[str, str]:
-    """What the work of each run is counted in: samples, or epochs where a log says those."""
-    foreign = {info.spec.run: info.spec.foreign for info in results.infos}
-    return {run: log.work_unit if log else "samples" for run, log in foreign.items()}
+    """What the work of each run is counted in: samples; epochs or steps where those alone are known."""
+    return {info.spec.run: (info.spec.foreign or info.outcome).work_unit for info in results.infos}
 
 
+_SCALE = ("ranks_per_host", "accelerators_per_node")
 _COSTS = ("workload", "batch", "samples", "total_s", "energy_j", "energy_source", "nodes_are")
 
 
 def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
-    """A row a setting: means over its runs of ``time_s`` and ``energy_j`` for the work of :func:`work_told`.
+    """A row a setting: means over its runs of ``time_s`` and ``energy_j`` for the work of
+    :func:`~joulecast.report.tables.priced.work_in_words`, and their kWh, money and CO2.
 
     Raises:
         NothingToShow: no training run is left, or a column is missing.
@@ -144,6 +148,8 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     units = _units(results)
     unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
     parts = clean["samples"].where(clean["samples"] > 0) / unit.map(work_of)
+    # Columns that only some kinds of runs have.
+    clean = clean.reindex(columns=[*dict.fromkeys([*clean.columns, *_SCALE])])
     priced = clean.assign(
         unit=unit,
         time_s=clean["total_s"] / parts,
@@ -155,6 +161,8 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     table = (
         priced.groupby(by, dropna=False, sort=True)
         .agg(
+            ranks_per_host=("ranks_per_host", "first"),
+            accelerators_per_node=("accelerators_per_node", "first"),
             runs=("run", "count"),
             samples=("samples", "mean"),
             run_s=("total_s", "mean"),
@@ -165,17 +173,8 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
         )
         .reset_index()
     )
-    return table.astype({"run_j": float, "energy_j": float})
-
-
-def work_told(unit: str) -> str:
-    """The work that costs are given for: ``1,000 samples`` or ``1 epoch``."""
-    return counted(int(work_of(unit)), unit.removesuffix("s"))
-
-
-def work_of(unit: str) -> float:
-    """Number of units in the work that costs are given for."""
-    return PER_WORK.get(unit, 1.0)
+    table = table.astype({"run_j": float, "energy_j": float})
+    return table.join(cost_columns(table, results.prices))
 
 
 def energy_is(source: str, was_run: bool) -> str:
@@ -183,21 +182,22 @@ def energy_is(source: str, was_run: bool) -> str:
     return source if was_run else f"forecast from {source} energy"
 
 
-def nodes_in_words(nodes: int) -> str:
-    """``on 1 node``, ``on 4 nodes``."""
-    return f"on {counted(int(nodes), 'node')}"
+def nodes_in_words(nodes: int, nodes_are: Any = None) -> str:
+    """``on 1 node``, ``on 4 nodes``; ``on 4 GPUs`` or ``on 4 ranks`` where the records count these."""
+    return f"on {scale_in_words(nodes, nodes_are)}"
 
 
 def measured_points(results: Results) -> pd.DataFrame:
     """Settings that were run, as points: ``workload``, ``setting``, ``time_s`` and ``energy_j`` for the work
-    that :func:`work_told` says of ``unit``, ``energy_source``, and ``how`` it is known.
+    that :func:`work_in_words` says of ``unit``, ``energy_source``, and ``how`` it is known.
 
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
     table = costs(results)
     setting = [
-        nodes_in_words(row.nodes) + ("" if pd.isna(row.batch) else f", batch {digits(row.batch)}")
+        nodes_in_words(row.nodes, row.nodes_are)
+        + ("" if pd.isna(row.batch) else f", batch {digits(row.batch)}")
         for row in table.itertuples()
     ]
     table = table.assign(setting=setting, how=WAS_RUN, between=NONE)
@@ -241,18 +241,21 @@ def settings_table(results: Results) -> Table:
         if cells["split"].iloc[0] != "in-sample"
     }
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
+    paid = paid_names(results.prices)
     columns = (
-        *("network", "nodes", "energy", "energy is", "time", "for", f"energy per {ones}"),
+        *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time", "for"),
+        f"energy per {ones}",
         *("forecast of time off by", "forecast of energy off by", "batch of all nodes", "runs"),
     )
     rows = []
-    for row in table.itertuples():
+    for row, money in zip(table.itertuples(), plain_rows(table), strict=True):
         source = NONE if pd.isna(row.energy_source) else str(row.energy_source)
         why = f"none: {row.why}" if source == NONE and isinstance(row.why, str) else source
         rows.append(
             (
-                *(str(row.workload), str(row.nodes), joules(row.energy_j), why),
-                *(seconds(row.time_s), work_told(row.unit)),
+                *(str(row.workload), str(row.nodes), *consumptions(row.energy_j), why),
+                *paid_cells(money, results.prices, with_interval=False),
+                *(seconds(row.time_s), work_in_words(row.unit)),
                 joules(row.energy_j / work_of(row.unit)),
                 _errors(time_errors, row),
                 _errors(energy_errors.get(source, {}), row),
@@ -260,11 +263,41 @@ def settings_table(results: Results) -> Table:
             )
         )
     numeric = frozenset(columns) - {"network", "energy is"}
-    return Table("What the networks cost, setting by setting", columns, rows, numeric)
+    caption = "What the networks cost, setting by setting"
+    paid_by = results.prices.in_words()
+    if paid_by:
+        caption = f"{caption} (prices: {paid_by})"
+    return Table(caption, columns, rows, numeric)
+
+
+def paid_names(prices: Prices) -> list[str]:
+    """Columns of money and CO2 that there are numbers for."""
+    return ["cost"] * prices.known + ["CO2e"] * (prices.co2 is not None)
+
+
+def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> list[str]:
+    """Money and CO2 of a row in words, in the columns of :func:`paid_names`."""
+    texts = {
+        "cost": cost_text(row, prices.currency, with_interval),
+        "CO2e": co2_text(row, with_interval),
+    }
+    return [texts[name] for name in paid_names(prices)]
+
+
+def paid_in_words(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> str:
+    """Money and CO2 of a row, as ``EUR 0.57, estimated power; 1.2 kg CO2e, estimated power``; empty where
+    there is none."""
+    names, cells = paid_names(prices), paid_cells(row, prices, with_interval)
+    texts = [
+        text if name == "cost" else f"CO2e {text}"
+        for name, text in zip(names, cells, strict=True)
+        if text != NONE
+    ]
+    return "; ".join(texts)
 
 
 def cost_sentences(results: Results) -> list[str]:
-    """What each network costs on the fewest and on the most nodes it was run on.
+    """What each network costs on the fewest and on the most nodes it was run on, and the prices of that.
 
     Raises:
         NothingToShow: no training run is left, or a column is missing.
@@ -273,15 +306,17 @@ def cost_sentences(results: Results) -> list[str]:
     for workload, of_workload in costs(results, usual_batch(results.clean)).groupby("workload"):
         ordered = of_workload.sort_values("nodes", kind="stable")
         ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
-        work = work_told(str(ends[0]["unit"]))
+        work = work_in_words(str(ends[0]["unit"]))
         taken = zip(
             ends,
             times(*(end["time_s"] for end in ends)),
-            energies(*(end["energy_j"] for end in ends)),
+            consumptions(*(end["energy_j"] for end in ends)),
             strict=True,
         )
-        parts = [_cost_sentence(end, time, energy) for end, time, energy in taken]
+        parts = [_cost_sentence(end, time, energy, results) for end, time, energy in taken]
         sentences.append(f"{workload}, {work}: {'; '.join(parts)}.")
+    if results.prices.given:
+        sentences.append(f"Prices: {results.prices.in_words()}.")
     trained = is_training(results.observations).sum()
     without = int(trained) - len(results.clean)
     if without:
@@ -292,12 +327,14 @@ def cost_sentences(results: Results) -> list[str]:
     return sentences
 
 
-def _cost_sentence(row: Any, time: str, energy: str) -> str:
-    where = nodes_in_words(row["nodes"])
+def _cost_sentence(row: Any, time: str, energy: str, results: Results) -> str:
+    where = nodes_in_words(row["nodes"], row["nodes_are"])
+    paid = paid_in_words(row, results.prices, with_interval=False)
+    money = f" ({paid})" if paid else ""
     if pd.isna(row["energy_j"]):
         why = f" ({row['why']})" if isinstance(row["why"], str) else ""
-        return f"{where} {time}, no energy{why}"
-    return f"{where} {energy} ({row['energy_source']}) and {time}"
+        return f"{where} {time}{money}, no energy{why}"
+    return f"{where} {energy} ({row['energy_source']}) and {time}{money}"
 
 
 def source_sentences(results: Results) -> list[str]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import is_training, observe_all
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import read_csv, read_frame
 from joulecast.files.reading import read_json_object
@@ -48,6 +49,7 @@ class Results:
     live: dict[str, Any] | None
     replays: dict[str, pd.DataFrame]
     unreadable: list[str]
+    prices: Prices = NO_PRICES
 
     @property
     def clean(self) -> pd.DataFrame:
@@ -97,8 +99,11 @@ def having(
     return frame
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path, prices: Prices = NO_PRICES) -> Results:
     """Read a results folder; nothing in it has to be there.
+
+    Args:
+        prices: that its costs are given in.
 
     Raises:
         JoulecastError: there is no such folder.
@@ -129,6 +134,7 @@ def read_results(folder: Path) -> Results:
         live,
         dict(_replays(folder / "tuning" / "replays", unreadable)),
         unreadable,
+        prices,
     )
 
 

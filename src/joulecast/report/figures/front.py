@@ -24,6 +24,7 @@ from joulecast.report.figures.look import (
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.tables.priced import work_in_words
 
 _MOST_FRONTS = 6
 
@@ -55,7 +56,7 @@ def energy_time_front(results: Results, forecasts: Sequence[Mapping[str, Any]]) 
         tables.append(_front_table(marked, str(workload), str(source)))
         least = marked.loc[marked["energy_j"].map(steady).idxmin()]
         word = answers.energy_is(str(source), least["how"] == answers.WAS_RUN)
-        cost = f"{joules(least['energy_j'])} ({word}) for {answers.work_told(least['unit'])}"
+        cost = f"{joules(least['energy_j'])} ({word}) for {work_in_words(least['unit'])}"
         found.append(f"{workload} {cost} {least['setting']}")
     more = (
         f" {len(fronts) - _MOST_FRONTS} more are in the tables."
@@ -83,7 +84,7 @@ def on_front(time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
 
 
 def _front(points: pd.DataFrame, workload: str, source: str) -> Chart:
-    work = answers.work_told(points["unit"].iloc[0])
+    work = work_in_words(points["unit"].iloc[0])
     was_run = points["how"] == answers.WAS_RUN
     shown = points.assign(
         time=points["time_s"].map(seconds),
@@ -125,7 +126,7 @@ def _front(points: pd.DataFrame, workload: str, source: str) -> Chart:
 
 
 def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
-    work = answers.work_told(points["unit"].iloc[0])
+    work = work_in_words(points["unit"].iloc[0])
     columns = ("setting", f"time for {work}", "energy", "energy is", "rests on", "front")
     rows = [
         (

@@ -10,6 +10,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import MEASURED, SETTING, settings
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import digits, joules, percent, seconds
 from joulecast.report import answers
 from joulecast.report.figures.look import (
@@ -64,7 +65,8 @@ def predicted_against_measured(results: Results) -> Figure:
         for cells, in_words in zip(found, [seconds, *[joules] * len(found)], strict=False)
         for row in cells.itertuples()
     ]
-    columns = ("network", "nodes", "batch", "quantity", "in the runs", "predicted", "off by")
+    scale = scales_are(pd.concat([cells["nodes_are"] for cells in found]))
+    columns = ("network", scale, "batch", "quantity", "in the runs", "predicted", "off by")
     numeric = frozenset(columns) - {"network", "quantity"}
     table = Table("Predicted against measured", columns, rows, numeric)
     return Figure(
@@ -170,7 +172,7 @@ def _against_runs(
             "network": network.where(network.isin(names), _OTHERS),
             "nodes": cells["nodes"].astype(int).astype(str),
             "setting": [
-                f"{row.network}, {row.nodes} nodes, batch {digits(row.batch)}"
+                f"{row.network}, {scale_in_words(row.nodes, row.nodes_are)}, batch {digits(row.batch)}"
                 for row in cells.itertuples()
             ],
             what: cells["measured"].map(in_words),

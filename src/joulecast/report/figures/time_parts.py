@@ -6,6 +6,7 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
+from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import counted, digits, listed, percent
 from joulecast.report import answers
 from joulecast.report.figures.look import (
@@ -53,8 +54,9 @@ def stage_shares(results: Results) -> Figure:
     for of_kind, parts in ((clean[~imported], STAGES), (clean[imported], _PHASES)):
         if len(of_kind):
             shares = _shares(of_kind, parts)
-            charts.append(_share_bars(shares.head(_MOST_BARS)))
-            tables.append(_share_table(shares))
+            unit = unit_of(of_kind["nodes_are"].iloc[0])
+            charts.append(_share_bars(shares.head(_MOST_BARS), unit))
+            tables.append(_share_table(shares, unit))
     shown = sum(len(table.rows) for table in tables)
     cut = f" The first {_MOST_BARS} bars of {shown}; all are in the table."
     return Figure(
@@ -86,9 +88,9 @@ def _shares(runs: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
     return means
 
 
-def _share_bars(shares: pd.DataFrame) -> Chart:
+def _share_bars(shares: pd.DataFrame, unit: str) -> Chart:
     # Nodes first: the end of a long name is cut off.
-    names = [f"{counted(nodes, 'node')}, {workload}" for workload, nodes in shares.index]
+    names = [f"{counted(nodes, unit)}, {workload}" for workload, nodes in shares.index]
     return stacked(
         shares.set_axis(names),
         PARTS if set(shares.columns) == set(PARTS) else PHASES,
@@ -101,8 +103,8 @@ def _share_bars(shares: pd.DataFrame) -> Chart:
     )
 
 
-def _share_table(shares: pd.DataFrame) -> Table:
-    columns = ("network", "nodes", *(f"{part}, %" for part in shares.columns))
+def _share_table(shares: pd.DataFrame, unit: str) -> Table:
+    columns = ("network", f"{unit}s", *(f"{part}, %" for part in shares.columns))
     rows = [
         (str(workload), str(nodes), *(digits(share, 2) for share in row))
         for (workload, nodes), row in zip(shares.index, shares.to_numpy(), strict=True)
@@ -116,8 +118,9 @@ def _share_finding(clean: pd.DataFrame) -> str:
     own = clean[clean["kind"] != "imported"]
     if own.empty:
         return "All runs are imported: logs tell how long their phases took, not what nodes waited for."
+    are = own["nodes_are"].iloc[0]
     if own["nodes"].nunique() < 2:
-        where = listed([answers.nodes_in_words(n) for n in sorted(set(own["nodes"]))])
+        where = listed([answers.nodes_in_words(n, are) for n in sorted(set(own["nodes"]))])
         which = "All runs" if len(own) == len(clean) else "All runs measured here"
         return f"{which} are {where}, so growth cannot be judged."
     shares = _shares(own, STAGES)
@@ -127,7 +130,9 @@ def _share_finding(clean: pd.DataFrame) -> str:
         few, many = of_workload.index[0][1], of_workload.index[-1][1]
         if few != many:
             growth = f"{percent(of_workload.iloc[0])} on {few}"
-            parts.append(f"{workload} {percent(of_workload.iloc[-1])} on {many} nodes ({growth})")
+            parts.append(
+                f"{workload} {percent(of_workload.iloc[-1])} on {scale_in_words(many, are)} ({growth})"
+            )
     return f"Share of waiting and exchanging: {listed(parts)}." if parts else ""
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.records.metering import host_of, kind_of
 from joulecast.records.record import RunInfo
@@ -44,6 +45,7 @@ def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
         ("Platform", listed(sorted({info.spec.platform.name for info in infos}))),
         ("Hosts", _hosts(infos)),
         ("Nodes", _nodes(infos)),
+        ("Counted are", _counted(infos)),
         ("Energy comes from", _meters(infos)),
         ("No figure from", _absent(infos)),
         ("Dates", _dates(infos)),
@@ -51,8 +53,8 @@ def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
     return Facts([(term, values) for term, values in rows if values])
 
 
-def provenance(infos: Sequence[RunInfo]) -> Facts:
-    """Commit, versions and libraries that the runs were made with."""
+def provenance(infos: Sequence[RunInfo], prices: Prices = NO_PRICES) -> Facts:
+    """Commit, versions and libraries that the runs were made with, and the prices of what they cost."""
     rows = [("Commit", _commits(infos)), ("Locked versions", _distinct(infos, "lock_sha256"))]
     names: dict[str, set[str]] = {}
     for info in infos:
@@ -63,6 +65,7 @@ def provenance(infos: Sequence[RunInfo]) -> Facts:
     libraries = sorted({info.mpi_library.strip() for info in infos if info.mpi_library})
     rows.append(("Versions", ", ".join(values)))
     rows.append(("MPI", listed([" ".join(library.split()) for library in libraries])))
+    rows.append(("Prices", prices.in_words()))
     return Facts(
         [(term, values) for term, values in rows if values] or [("Source", "not recorded")]
     )
@@ -93,6 +96,20 @@ def _nodes(infos: Sequence[RunInfo]) -> str:
         factor = f" ({listed(sorted(emulation))} times)" if kind == "emulated" and emulation else ""
         values.append(f"{listed(sorted(nodes))}: {_NODES_ARE.get(kind, kind)}{factor}")
     return "; ".join(values)
+
+
+def _counted(infos: Sequence[RunInfo]) -> str:
+    """What scales are counted in where it is not nodes: of trainings that were observed."""
+    kinds = {
+        "GPUs" if info.outcome.device == "cuda" else "ranks"
+        for info in infos
+        if info.spec.observed is not None
+    }
+    return (
+        f"{listed(sorted(kinds))}, as the trainings were observed; a node has several"
+        if kinds
+        else ""
+    )
 
 
 def _meters(infos: Sequence[RunInfo]) -> str:

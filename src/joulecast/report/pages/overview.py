@@ -17,6 +17,7 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.files.writing import written_aside
 from joulecast.quantities import counted, listed
@@ -61,9 +62,14 @@ class _Maker:
     """Makes parts; knows how this campaign's Snakemake is called."""
 
     snakemake: str
+    configfile: str | None = None
 
     def command(self, target: str | None) -> str | None:
         return None if target is None else f"{self.snakemake} -- {target}"
+
+    def priced_by(self, prices: Prices) -> str | None:
+        """The one file that has the prices; ``None`` where there is none or they are in several."""
+        return self.configfile if prices.given and " " not in (self.configfile or " ") else None
 
     def part(self, make: Callable[[], T]) -> Part:
         try:
@@ -84,34 +90,42 @@ class _Maker:
         return Figure(name, FIGURES[name], why_none=part.why_none, target=part.command)
 
 
-def write_overview(results: Path, out: Path | None = None, configfile: str | None = None) -> None:
+def write_overview(
+    results: Path,
+    out: Path | None = None,
+    configfile: str | None = None,
+    prices: Prices = NO_PRICES,
+) -> None:
     """Write the overview page of a results folder, and its figures as SVG and PDF to ``figures/`` beside it.
 
     Args:
         results: the folder; nothing in it has to be there.
         out: the page; by default ``index.html`` in the folder.
         configfile: of the campaign, for the commands that the page shows.
+        prices: for money and CO2.
 
     Raises:
         JoulecastError: no such folder, or the page cannot be written.
     """
     page = out or results / "index.html"
-    context = page_context(results, configfile)
+    context = page_context(results, configfile, prices)
     for figure in context["figures"]:
         save_static(figure, page.parent / "figures")
     with written_aside(page) as partial:
         partial.write_text(rendered(context), encoding="utf-8")
 
 
-def page_context(results: Path, configfile: str | None = None) -> dict[str, Any]:
+def page_context(
+    results: Path, configfile: str | None = None, prices: Prices = NO_PRICES
+) -> dict[str, Any]:
     """What the page shows, part by part; arguments as of :func:`write_overview`.
 
     Raises:
         JoulecastError: no such folder.
     """
     flags = f" --configfile {configfile}" if configfile else ""
-    maker = _Maker(f"./run snakemake --cores all{flags}")
-    return _context(read_results(results), maker, results)
+    maker = _Maker(f"./run snakemake --cores all{flags}", configfile)
+    return _context(read_results(results, prices), maker, results)
 
 
 def rendered(context: Mapping[str, Any]) -> str:
@@ -146,13 +160,13 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "failed": maker.part(lambda: measured_runs.failed_table(found)),
         "metered": maker.part(lambda: metered_section(found)),
         "papers": maker.part(lambda: papers_section(found)),
-        "provenance": maker.part(lambda: measured_runs.provenance(found.infos)),
+        "provenance": maker.part(lambda: measured_runs.provenance(found.infos, found.prices)),
         "recorded_notes": _recorded_notes(found),
         "disturbed": found.disturbed,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),
-        "advise_command": _advise_command(found, folder),
+        "advise_command": _advise_command(found, folder, maker.priced_by(found.prices)),
         "config": embedded(CONFIG),
         "bundle": _bundle(),
         "style": _asset("overview.css"),
@@ -177,18 +191,21 @@ def _recorded_notes(found: Results) -> list[str]:
     return [f"{campaign}: {note}" for campaign, note in sorted(notes)]
 
 
-def _advise_command(found: Results, folder: Path) -> str:
+def _advise_command(found: Results, folder: Path, prices: str | None) -> str:
     """The question that the page asked, of the records that it asked it of: below the folder there are the
     records of other campaigns, too, where results lie in one another."""
     places = {record.relative_to(folder).parts[0] for record in found.record_folders}
     place = "imported" if places == {"imported"} else "records"
-    return f"./run joulecast advise --records {shlex.quote(str(folder / place))} --network NAME"
+    priced = f" --prices {prices}" if prices else ""
+    records = shlex.quote(str(folder / place))
+    return f"./run joulecast advise --records {records} --network NAME{priced}"
 
 
 def _commands(maker: _Maker, folder: Path) -> list[tuple[str, str]]:
+    flag = f" --configfile {maker.configfile}" if maker.configfile else ""
     return [
         ("Everything that is missing, measured and drawn", maker.snakemake),
-        ("This page alone, from what is in the folder", f"./run joulecast overview {folder}"),
+        ("This page alone, from what is in the folder", f"./run joulecast overview {folder}{flag}"),
         ("Which settings there are to change", "./run joulecast config default"),
         ("What this machine can measure", "./run joulecast meters"),
     ]

@@ -5,22 +5,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from joulecast.energy.prices import Prices
+from joulecast.energy.scale import scale_in_words
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
 from joulecast.planning.choice import Limit
 from joulecast.quantities import (
     NONE,
-    counted,
+    consumptions,
     digits,
-    energies,
     is_number,
     percent,
     steady,
     times,
 )
-from joulecast.report.answers import WAS_RUN, energy_is, work_told
+from joulecast.report.answers import (
+    WAS_RUN,
+    energy_is,
+    paid_cells,
+    paid_in_words,
+    paid_names,
+)
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.tables.priced import work_in_words
 
 _MOST_NETWORKS, _MOST_ROWS = 6, 40
 _MOST_READ = 500
@@ -38,6 +46,7 @@ class Advice:
 
     network: str
     sentences: list[str]
+    verdict: str = ""
     measure_next: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     table: Table | None = None
@@ -74,6 +83,7 @@ def advices(results: Results) -> list[Advice]:
                 str(row.network),
                 Limit(),
                 platform=str(row.platform),
+                prices=results.prices,
             )
         except (JoulecastError, ValueError, KeyError) as error:
             all_advice.append(Advice(name, [f"No advice: {error}."]))
@@ -92,30 +102,37 @@ def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
     best, candidates = answer.get("best"), answer.get("candidates") or []
     work = answer.get("work") or {}
     unit = str(work.get("unit") or "samples")
+    prices = Prices(**(answer.get("prices") or {}))
+    verdict = (answer.get("verdict") or {}).get("in_words")
     if best is None:
         sentences = [f"No setting can be recommended: {answer.get('why_none') or 'none is known'}."]
     else:
-        sentences = list(_sentences(best, candidates, unit))
+        sentences = list(_sentences(best, candidates, unit, prices))
+        if verdict:
+            verdict = f"{verdict[0].upper()}{verdict[1:]}."
+            sentences.append(verdict)
         sentences.append(f"This rests on: {answer['rests_on']}.")
     return Advice(
         network,
         sentences,
+        verdict if best is not None and verdict else "",
         [f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []],
         [str(warning) for warning in answer.get("warnings") or []],
-        _table(network, candidates, unit) if candidates else None,
+        _table(network, candidates, unit, prices) if candidates else None,
         list(_points(network, candidates, unit)),
     )
 
 
 def setting_of(candidate: Mapping[str, Any]) -> str:
     """Nodes, batch, strategy and power limit in words."""
-    nodes = counted(int(candidate["nodes"]), "node")
+    nodes = scale_in_words(candidate["nodes"], candidate.get("nodes_are"))
     batch = candidate.get("batch_size")
     limit = candidate.get("power_limit_w")
     parts = [f"on {nodes}", f"batch {digits(batch)}" if is_number(batch) else ""]
     strategy = str(candidate.get("strategy") or "node")
     # "one node" and "8 nodes" say nothing beside the node count.
-    parts.append("" if "node" in strategy else strategy)
+    alone = any(unit in strategy for unit in ("node", "GPU", "rank"))
+    parts.append("" if alone else strategy)
     parts.append(f"power limit {digits(limit)} W" if is_number(limit) else "")
     return ", ".join(part for part in parts if part)
 
@@ -130,7 +147,7 @@ def _energy_is(candidate: Mapping[str, Any]) -> str:
 
 def _amount(candidate: Mapping[str, Any], quantity: str) -> tuple[str, str]:
     """A candidate's ``time`` or ``energy``, and its interval in the same unit."""
-    unit, together = {"time": ("s", times), "energy": ("j", energies)}[quantity]
+    unit, together = {"time": ("s", times), "energy": ("j", consumptions)}[quantity]
     value, low, high = together(
         *(candidate.get(f"{quantity}{end}_{unit}") for end in ("", "_low", "_high"))
     )
@@ -156,15 +173,20 @@ def _energy(candidate: Mapping[str, Any]) -> str:
 
 
 def _sentences(
-    best: Mapping[str, Any], candidates: Sequence[Mapping[str, Any]], unit: str
+    best: Mapping[str, Any],
+    candidates: Sequence[Mapping[str, Any]],
+    unit: str,
+    prices: Prices,
 ) -> Iterator[str]:
+    paid = paid_in_words(best, prices)
+    costs = f" It costs {paid}." if paid else ""
     if is_number(best.get("energy_j")):
-        taken = f"{_energy(best)} and {_time(best)} for {work_told(unit)}"
-        yield f"Least energy: train {setting_of(best)}. That takes {taken}."
+        taken = f"{_energy(best)} and {_time(best)} for {work_in_words(unit)}"
+        yield f"Least energy: train {setting_of(best)}. That takes {taken}.{costs}"
     else:
         # Without energies the choice is by time.
-        taken = f"{_time(best)} for {work_told(unit)}, with {_energy(best)}"
-        yield f"Least time: train {setting_of(best)}. That takes {taken}."
+        taken = f"{_time(best)} for {work_in_words(unit)}, with {_energy(best)}"
+        yield f"Least time: train {setting_of(best)}. That takes {taken}.{costs}"
     fastest = min(candidates, key=lambda c: steady(c["time_s"]), default=best)
     if setting_of(fastest) == setting_of(best) and not is_number(best.get("energy_j")):
         return
@@ -185,16 +207,19 @@ def _sentences(
         yield f"The fastest setting is {setting_of(fastest)}; this one takes {slower} times as long."
 
 
-def _table(network: str, candidates: Sequence[Mapping[str, Any]], unit: str) -> Table:
-    time = f"time for {work_told(unit)}"
+def _table(
+    network: str, candidates: Sequence[Mapping[str, Any]], unit: str, prices: Prices
+) -> Table:
+    time = f"time for {work_in_words(unit)}"
     columns = (
         *("setting", time, "time, 90 % between"),
-        *("energy", "energy, 90 % between", "energy is", "rests on"),
+        *("energy", "energy, 90 % between", "energy is", *paid_names(prices), "rests on"),
     )
     rows = [
         (
             *(setting_of(one), *_amount(one, "time")),
-            *(*_amount(one, "energy"), _energy_is(one), _rests_on(one)),
+            *(*_amount(one, "energy"), _energy_is(one)),
+            *(*paid_cells(one, prices), _rests_on(one)),
         )
         for one in candidates[:_MOST_ROWS]
     ]

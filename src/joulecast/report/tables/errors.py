@@ -18,7 +18,9 @@ from joulecast.energy.evaluation import (
 )
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import TIMED, is_training
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.tables.output import write_table
+from joulecast.report.tables.priced import paid_columns, price_notes
 from joulecast.report.tables.published import PublishedErrors
 
 ESTIMATE_NOTE = (
@@ -166,11 +168,11 @@ def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
     return {f"{n}_percent": 100 * float((t / cell["total_s"]).mean()) for n, t in parts.items()}
 
 
-def scaling(training: pd.DataFrame) -> pd.DataFrame:
+def scaling(training: pd.DataFrame, prices: Prices = NO_PRICES) -> pd.DataFrame:
     """Speed, efficiency, shares of the time and joules per unit of work by workload and node count.
 
     Efficiency is speed per node over that of the smallest node count with the same batch a node, or of
-    the same workload where the log tells no batch of a node.
+    the same workload where the log tells no batch of a node. With prices: hours, kWh, money and CO2.
     """
     rows = []
     groups = training.groupby(["platform", "network", "batch_per_rank"], dropna=False)
@@ -197,6 +199,7 @@ def scaling(training: pd.DataFrame) -> pd.DataFrame:
             row["joules_per_work"] = (cell["energy_j"] / cell["samples"]).mean()
             row["energy_source"] = cell["energy_source"].iloc[0]
             row["why_no_energy"] = cell["why_no_energy"].iloc[0]
+            row |= paid_columns(row, prices, cell.iloc[0])
             rows.append(row)
     return pd.DataFrame(rows).sort_values(["platform", "workload", "batch_per_rank", "nodes"])
 
@@ -223,9 +226,11 @@ def _repeats(training: pd.DataFrame) -> str:
     return f"Repeats of one setting vary by {cv:.2f} % (mean CV); no model can claim less."
 
 
-def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> None:
+def write_tables(
+    folder: Path, fit: CampaignFit, published: PublishedErrors, prices: Prices = NO_PRICES
+) -> None:
     """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement``,
-    ``energy_ablation`` and ``scaling`` to ``folder``, each as CSV and Markdown."""
+    ``energy_ablation`` and ``scaling`` (with money by the prices) to ``folder``, each as CSV and Markdown."""
     training = _trained(fit.observations)
     notes = _notes(fit.observations)
     write_table(
@@ -273,6 +278,10 @@ def write_tables(folder: Path, fit: CampaignFit, published: PublishedErrors) -> 
     write_table(
         folder / "scaling",
         "Scaling: speed, parts of the time and joules by node count",
-        [*energy_notes, "Work is samples, or epochs where a log counts those."],
-        scaling(training),
+        [
+            *energy_notes,
+            "Work is samples, or epochs where a log counts those.",
+            *price_notes(prices),
+        ],
+        scaling(training, prices),
     )

@@ -11,12 +11,15 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.observations import allreduce_points
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
 from joulecast.graphs.opgraph import read_graph
 from joulecast.platforms import read_platform
 from joulecast.report.tables.errors import scaling
+from joulecast.report.tables.output import write_table
+from joulecast.report.tables.priced import price_notes, priced_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.simulator.network_calibration import (
     calibrate_network,
@@ -212,3 +215,34 @@ def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.Dat
     )
     checked.attrs["notes"] = disturbance_notes(fit.observations)
     return checked
+
+
+def write_scaling_forecast(
+    folder: Path, forecast: pd.DataFrame, prices: Prices = NO_PRICES, on_gpus: bool = False
+) -> None:
+    """Write the table ``scaling_forecast``.
+
+    Args:
+        folder: of the tables.
+        forecast: of :func:`forecast_campaign`.
+        prices: for hours, kWh, money and CO2.
+        on_gpus: whether the campaign's own ranks are GPUs.
+    """
+    write_table(
+        folder / "scaling_forecast",
+        "What the networks would take on many nodes",
+        [
+            *forecast.attrs.get("notes", []),
+            *price_notes(prices),
+            "Data parallel. `rests_on` says how a row is known. On the campaign's own platform the forecast "
+            "is `fitted`: MC2, fitted to the campaign's runs, with 90 % intervals (`_low`, `_high`), as "
+            "`joulecast forecast` gives it; `basis` says which runs. `measured` rows are means of runs.",
+            "`simulated` rows are a second opinion there, with the campaign's own overlap, buckets and "
+            "batches, and all that there is for other platforms, which are taken at their files' rates. "
+            "Their joules have the powers that MC2 was fitted to.",
+            "`time_off_percent` and `energy_off_percent` compare with the measured row of the same node "
+            "count (`fitted` has seen it). `basis` also says why a row has no figures.",
+        ],
+        priced_forecast(forecast, prices, on_gpus),
+        sections="platform",
+    )

@@ -221,18 +221,16 @@ def speed_table(
 def write_simulator_tables(
     folder: Path,
     judged: pd.DataFrame,
-    forecast: pd.DataFrame,
     platform: Platform,
     published: PublishedSimulators,
     devices: Sequence[int] = (8, 32, 64, 128, 1024, 10000),
 ) -> None:
-    """Write all tables of the simulator.
+    """Write the tables of the simulator's errors and of its speed.
 
     Args:
         folder: of the tables.
         judged: predictions and measurements (:func:`joulecast.ground_truth.judged_on_emulated.judge`), with
             ``experiment``, ``source`` and ``fitted``.
-        forecast: rows of :func:`joulecast.report.tables.simulated_scaling.scaling_forecast`.
         platform: to time the simulator on.
         published: numbers of the papers.
         devices: device counts to time.
@@ -278,21 +276,4 @@ def write_simulator_tables(
             "`original_s` is the paper's public code on another machine with 2 cores.",
         ],
         speed_table(platform, devices, published.speed_s),
-    )
-    write_table(
-        folder / "scaling_forecast",
-        "What the networks would take on many nodes",
-        [
-            *forecast.attrs.get("notes", []),
-            "Data parallel. `rests_on` says how a row is known. On the campaign's own platform the forecast "
-            "is `fitted`: MC2, fitted to the campaign's runs, with 90 % intervals (`_low`, `_high`), as "
-            "`joulecast forecast` gives it; `basis` says which runs. `measured` rows are means of runs.",
-            "`simulated` rows are a second opinion there, with the campaign's own overlap, buckets and "
-            "batches, and all that there is for other platforms, which are taken at their files' rates. "
-            "Their joules have the powers that MC2 was fitted to.",
-            "`time_off_percent` and `energy_off_percent` compare with the measured row of the same node "
-            "count (`fitted` has seen it). `basis` also says why a row has no figures.",
-        ],
-        forecast,
-        sections="platform",
     )

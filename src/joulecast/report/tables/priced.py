@@ -1,0 +1,92 @@
+"""Hours, kWh, money and CO2 in tables, where prices are given: for the work that all costs are given for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from joulecast.energy.prices import Prices, cost_columns, cost_keys, costs
+from joulecast.energy.scale import hosts_and_gpus
+from joulecast.planning.from_records import PER_WORK
+from joulecast.quantities import counted
+
+_S_PER_HOUR = 3600.0
+_ENDS = ("", "_low", "_high")
+
+
+def work_of(unit: str) -> float:
+    """Number of units in the work that costs are given for."""
+    return PER_WORK.get(unit, 1.0)
+
+
+def work_in_words(unit: str) -> str:
+    """The work that costs are given for: ``1,000 samples`` or ``1 epoch``."""
+    return counted(int(work_of(unit)), unit.removesuffix("s"))
+
+
+def price_notes(prices: Prices) -> list[str]:
+    """What a reader must know of the prices; nothing where none are given."""
+    if not prices.given:
+        return []
+    return [
+        f"Prices: {prices.in_words()}. `hours`, `energy_kwh` (at the building's meter), `cost` and `co2_kg` "
+        "are for `priced_work`. `cost_rests_on` says what the energy in the cost is: where that is "
+        "`estimated`, the money is estimated too."
+    ]
+
+
+def paid_columns(
+    row: Mapping[str, Any], prices: Prices, example: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Columns of money for a setting that was run; none where no prices are given.
+
+    Args:
+        row: ``work_per_s``, ``joules_per_work`` and ``energy_source`` of the setting.
+        example: the observation of one of its runs.
+    """
+    if not prices.given:
+        return {}
+    unit = example.get("work_unit")
+    unit = unit if isinstance(unit, str) else "samples"
+    work, per_work = work_of(unit), row["joules_per_work"]
+    seconds = work / row["work_per_s"]
+    joules = None if pd.isna(per_work) else work * per_work
+    hosts, gpus = hosts_and_gpus(example)
+    paid = costs(prices, [seconds], [joules], hosts, gpus, row["energy_source"])
+    kept = [*cost_keys(with_interval=False), "cost_rests_on", "why_no_cost"]
+    return {
+        "priced_work": work_in_words(unit),
+        "hours": seconds / _S_PER_HOUR,
+        **{key: paid[key] for key in kept},
+        "currency": prices.currency,
+    }
+
+
+def priced_forecast(rows: pd.DataFrame, prices: Prices, on_gpus: bool) -> pd.DataFrame:
+    """The rows of the scaling forecast with hours, kWh, money and CO2, and their 90 % intervals where speed
+    and joules have them; as they are where no prices are given.
+
+    Args:
+        on_gpus: whether the campaign's own ranks are GPUs; the devices of other platforms are.
+    """
+    if not prices.given or rows.empty:
+        return rows
+    work = work_of("samples")
+    ran = rows["rests_on"].isin(("measured", "fitted"))
+    own = rows["platform"].isin(rows.loc[ran, "platform"])
+    amounts = pd.DataFrame(
+        {
+            "nodes": rows["nodes"],
+            "gpus": rows["devices"].where(~own | on_gpus),
+            "energy_source": rows["energy_source"],
+        }
+    )
+    # The fastest end of the speed is the lowest end of the time.
+    for end, of_speed in zip(_ENDS, ("", "_high", "_low"), strict=True):
+        amounts[f"time{end}_s"] = work / rows[f"samples_per_s{of_speed}"]
+        amounts[f"energy{end}_j"] = work * rows[f"joules_per_sample{end}"]
+    hours = {f"hours{end}": amounts[f"time{end}_s"] / _S_PER_HOUR for end in _ENDS}
+    paid = cost_columns(amounts, prices).drop(columns="co2_rests_on")
+    return rows.assign(
+        priced_work=work_in_words("samples"), **hours, **paid, currency=prices.currency
+    )
