@@ -93,3 +93,7 @@ cost_low
 cost_high
 co2_low_kg
 co2_high_kg
+
+# Notebooks call these.
+plot
+_repr_html_

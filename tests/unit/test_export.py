@@ -69,3 +69,16 @@ def test_what_cannot_be_exported_is_said_in_a_line(words, why, monkeypatch):
     answer = CliRunner().invoke(app, ["export", *words])
     assert answer.exit_code == 2
     assert answer.output.startswith("error: ") and why in answer.output
+
+
+def test_a_notebook_shows_a_forecast_as_a_table_and_a_chart(forecast):
+    shown = forecast._repr_html_()
+    assert shown.count("<tr>") == 1 + len(forecast["forecasts"])
+    assert "EUR" in shown and "estimated power" in shown and "90 % intervals" in shown
+    assert list(forecast.table["nodes"]) == [row["nodes"] for row in forecast["forecasts"]]
+    energy, time = forecast.plot().to_dict()["hconcat"]
+    assert (
+        energy["title"]["text"] == "Forecast energy" and "estimated" in energy["title"]["subtitle"]
+    )
+    assert time["title"]["text"] == "Forecast time"
+    assert json.loads(json.dumps(forecast)) == forecast, "it is plain data"

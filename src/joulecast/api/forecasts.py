@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from joulecast.api.forecast_result import Forecast
 from joulecast.api.given import AnyPath, Records, check, given_prices, naming, path, paths
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
 
@@ -159,7 +160,7 @@ def forecast(
     pue: float | None = None,
     currency: str | None = None,
     prices: AnyPath | None = None,
-) -> dict[str, Any]:
+) -> Forecast:
     """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
 
     Args:
@@ -178,6 +179,7 @@ def forecast(
         prices: a configuration's file; its section ``prices`` counts where nothing else is given.
 
     Returns:
+        Plain data that a notebook shows as a table; ``table`` is its data frame, ``plot()`` its chart.
         ``forecasts``, each with ``platform``, ``workload``, ``nodes``, ``batch_size``, ``work`` with its
         ``work_unit`` and where it is from (``work_is``), ``time_s`` and ``energy_j`` with 90 % intervals
         (``time_low_s``, ...), ``energy_kwh``, ``cost`` and ``co2_kg`` likewise, what these rest
@@ -197,7 +199,7 @@ def forecast(
     asked.check()
     paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
     with naming(*paths(records)), run_records(paths(records)) as folders:
-        return forecast_records(folders, asked, paid)
+        return Forecast(forecast_records(folders, asked, paid))
 
 
 def advise(

@@ -22,14 +22,10 @@ from joulecast.cli.options import (
 from joulecast.errors import JoulecastError
 from joulecast.quantities import (
     NONE,
-    consumptions,
-    counted,
     digits,
     energies,
     percent,
-    seconds,
     times,
-    with_range,
 )
 
 
@@ -171,47 +167,6 @@ def evaluate(
     _print_notes(verdict)
 
 
-def _as_run(row: dict[str, Any]) -> str:
-    """Means of the runs of a forecast setting."""
-    if row["measured_time_s"] is None:
-        return "not run"
-    parts = [seconds(row["measured_time_s"])]
-    if row["measured_energy_j"] is not None:
-        parts += consumptions(row["measured_energy_j"])
-    return ", ".join(parts)
-
-
-def _costs(row: dict[str, Any], currency: str) -> dict[str, str]:
-    """Money and CO2 of a forecast, where they are known; what rests on an estimated power says so."""
-    from joulecast.energy.prices import co2_text, cost_text
-
-    cells = {"cost": cost_text(row, currency), "CO2e": co2_text(row)}
-    return {name: text for name, text in cells.items() if text != NONE}
-
-
-def _as_forecast(row: dict[str, Any], currency: str) -> dict[str, str]:
-    """One forecast as a line."""
-    from joulecast.energy.scale import unit_of
-
-    amounts = {
-        name: with_range(*together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high"))))
-        for name, unit, together in (("time", "s", times), ("energy", "j", consumptions))
-    }
-    unit = unit_of(row["nodes_are"])
-    return {
-        **{name: str(row[name]) for name in ("platform", "workload")},
-        f"{unit}s": digits(row["nodes" if unit == "node" else "gpus"]),
-        "batch_size": digits(row["batch_size"]),
-        "work": f"{digits(row['work'])} {row['work_unit']}",
-        "work is": str(row["work_is"]),
-        **amounts,
-        **_costs(row, currency),
-        "as it was run": _as_run(row),
-        "energy is": f"forecast from {row['fitted_on']}" if row["fitted_on"] else "not known",
-        "nodes are": str(row["nodes_are"]),
-    }
-
-
 def forecast(
     name: Named = None,
     records: Records = None,
@@ -266,24 +221,10 @@ def forecast(
     )
     if as_json:
         echo_json(result)
-    else:
-        _print_forecasts(result)
+        return
+    from joulecast.report.forecast_lines import forecast_cells, forecast_notes
 
-
-def _print_forecasts(result: dict[str, Any]) -> None:
-    from joulecast.energy.prices import Prices
-    from joulecast.energy.scale import scale_in_words
-
-    rows, paid = result["forecasts"], Prices(**result["prices"])
-    _print_table([_as_forecast(row, paid.currency) for row in rows])
-    beyond = scale_in_words(result["largest_fitted_nodes"], rows[0]["nodes_are"])
-    typer.echo(
-        f"\nfitted to {counted(result['fitted_runs'], 'run')} on up to {beyond}; beyond, the "
-        "time is an extrapolation\nin brackets: 90 % intervals; batch_size is of all nodes"
-    )
-    if paid.given:
-        typer.echo(f"prices: {paid.in_words()}")
-    unpaid = {row["why_no_cost"] for row in rows} - {None} if paid.known else set()
-    for why in sorted(unpaid):
-        typer.echo(f"note: no cost where {why}")
-    _print_notes(result)
+    _print_table(forecast_cells(result))
+    typer.echo()
+    for line in forecast_notes(result):
+        typer.echo(line)
