@@ -6,7 +6,7 @@
             limits.set(200)
 
 Each device gets back the limit that it was found with (not its maximum), on leaving the block and when the
-process is told to end. A process that is killed outright (SIGKILL) leaves its limit behind, and a note of
+process is asked to end. A process that is killed outright (SIGKILL) leaves its limit behind, and a note of
 what it had found; the next one that looks puts it back. Devices are numbered as nvidia-smi numbers them.
 """
 
