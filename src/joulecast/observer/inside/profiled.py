@@ -1,9 +1,9 @@
 """Exchange in a few steps that torch's profiler records: of FSDP, DeepSpeed and whatever else hooks miss.
 
-On a GPU collectives run at the same time as the kernels that compute, in streams of their own. The exchange that nothing
-hides is the time in which some collective runs and no other kernel does. Steps 3, 12, 48, 192, ... are
-recorded, which all ranks count alike; the first recording of a process is made in its first step, which is
-a warm-up anyway, as it loads the tools of the driver.
+On a GPU collectives run at the same time as the kernels that compute, in streams of their own. The exchange
+that nothing hides is the time in which some collective runs and no other kernel does. Steps 3, 12, 48, 192,
+... are recorded, which all ranks count alike. The first recording of a process is made in its first step,
+which is a warm-up anyway, as it loads the tools of the driver.
 """
 
 from __future__ import annotations
