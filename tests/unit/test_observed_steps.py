@@ -393,3 +393,49 @@ def test_some_steps_of_a_gpu_are_profiled_the_same_on_all_ranks(tmp_path, monkey
     assert found["amount"] == pytest.approx([3e-3] * 3)
     steps = Steps.of(process.marks)
     assert steps.shows_exchange
+
+
+class _Items:
+    """Five items of 3 rows each, or batches of 16 rows."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        import torch
+
+        return torch.zeros(self.rows, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "expected"),
+    [
+        # Rows of all items in one tensor, as graphs or sequences without padding.
+        (3, {"batch_size": 2, "collate_fn": "cat"}, [2, 2, 1]),
+        (3, {"batch_size": 8}, [5]),
+        # The data set makes the batches.
+        (16, {"batch_size": None}, [16] * 5),
+    ],
+)
+def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options, expected):
+    import torch
+    from torch.utils.data import dataloader
+
+    from joulecast.observer.inside.hooks import Watch
+
+    kind = dataloader._BaseDataLoaderIter
+    for name in ("__next__", "_next_index"):
+        # The hooks stay in this test.
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    kept = Marks()
+    kept.open(str(tmp_path))
+    Watch(kept)._watch_loaders(dataloader)
+    if "collate_fn" in options:
+        options = options | {"collate_fn": torch.cat}
+    assert len(list(dataloader.DataLoader(_Items(rows), **options))) == len(expected)
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    assert list(process.marks["amount"]) == expected

@@ -6,8 +6,10 @@ All are those that torch offers, or wrappers around one function. They never wai
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from .device_clock import HostClock, Moment, clock_of
 from .exchange import Collectives, Replicas
@@ -55,6 +57,7 @@ class Watch:
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
+            "keras.src.backend.torch.optimizers.torch_parallel_optimizer": self._watch_keras,
             "mpi4py.MPI": self._note_mpi,
         }
 
@@ -112,6 +115,22 @@ class Watch:
             setattr(module, name, named_as(timed_update, own))
 
         return hook
+
+    def _watch_keras(self, module: Any) -> None:
+        """Updates of Keras, whose optimizers are its own."""
+        kind = module.TorchParallelOptimizer
+        own = kind._backend_update_step
+
+        def timed_update(optimizer: Any, gradients: Any, variables: Any, *others: Any) -> Any:
+            self._begun = self._clock.now()
+            result = own(optimizer, gradients, variables, *others)
+            if self._updates == 0:
+                tensors = [variable.value for variable in variables]
+                self._note({"optimizer": type(optimizer).__name__, **facts_of_tensors(tensors, 0)})
+            self._updated(0)
+            return result
+
+        kind._backend_update_step = named_as(timed_update, own)
 
     def _note(self, facts: dict[str, Any]) -> None:
         """Note what is trained, and take the time where it is trained from now on."""
@@ -172,14 +191,26 @@ class Watch:
 
     def _watch_loaders(self, module: Any) -> None:
         kind = module._BaseDataLoaderIter
-        following = kind.__next__
+        following, next_index = kind.__next__, kind._next_index
+        # Samples of the batches that an iterator has asked for and not given yet.
+        asked: WeakKeyDictionary[Any, deque[int]] = WeakKeyDictionary()
+
+        def noted_index(iterator: Any) -> Any:
+            index = next_index(iterator)
+            # An item of a data set is a sample, unless the data set itself makes batches.
+            if getattr(iterator, "_auto_collation", False) and hasattr(index, "__len__"):
+                asked.setdefault(iterator, deque()).append(len(index))
+            return index
 
         def timed_next(iterator: Any) -> Any:
             start = self._clock.now()
             batch = following(iterator)
+            waiting = asked.get(iterator)
+            samples = waiting.popleft() if waiting else samples_of(batch)
             # A batch of another thread keeps the training waiting only when it asks for it.
             own = threading.get_ident() == self._thread
-            self._add(FETCH if own else PREFETCH, start, samples_of(batch) or 0)
+            self._add(FETCH if own else PREFETCH, start, samples or 0)
             return batch
 
+        kind._next_index = named_as(noted_index, next_index)
         kind.__next__ = named_as(timed_next, following)
