@@ -15,7 +15,7 @@ from joulecast.simulator.activities import Activity
 from joulecast.simulator.chains import Chain, ChainLink
 from joulecast.simulator.mesh_axes import size_along
 from joulecast.simulator.phase import Key, Message, Phase, Step, reduction
-from joulecast.simulator.segments import Bucket, Segment, chained
+from joulecast.simulator.segments import Bucket, Join, Segment, chained
 
 if TYPE_CHECKING:
     from joulecast.simulator.compiler import Compiler
@@ -30,17 +30,18 @@ class Run:
     """Segments one behind the other, the messages between them, and the chains that they are together."""
 
     segments: list[Segment]
-    between: list[int]
+    joins: list[Join]
     links: list[ChainLink]
     capacity: Sequence[float]
     _chains: dict[int, Chain] = field(default_factory=dict)
 
     def chain_from(self, place: int) -> Chain | None:
-        """The chain of the segments from one on; ``None`` if that is the last."""
-        if place == len(self.between):
+        """The chain of the segments from one on; ``None`` if it is the last, or something is under way."""
+        if place == len(self.joins) or (place and self.joins[place - 1].meanwhile):
             return None
         if place not in self._chains:
-            self._chains[place] = Chain(self.links[2 * place :], self.capacity)
+            first = place + sum(not join.meanwhile for join in self.joins[:place])
+            self._chains[place] = Chain(self.links[first:], self.capacity)
         return self._chains[place]
 
 
@@ -177,8 +178,8 @@ class Lane:
             ends = {bucket.after for _, bucket in buckets}
             runs = chained(phase, segments, ends, self._is_own)
             self._chains[key] = [
-                Run(run, between, self._links(phase, run, between), self.transfers.capacity)
-                for run, between in runs
+                Run(run, joins, self._links(phase, run, joins), self.transfers.capacity)
+                for run, joins in runs
             ]
         return self._chains[key]
 
@@ -194,14 +195,18 @@ class Lane:
         last = self.last_on.get("feature")
         return self.features_done or any(sent[number] == last for number in first.needs)
 
-    def _links(self, phase: Phase, run: list[Segment], between: list[int]) -> list[ChainLink]:
+    def _links(self, phase: Phase, run: list[Segment], joins: list[Join]) -> list[ChainLink]:
         links = [ChainLink("compute", run[0].seconds * self.pace)]
-        for number, segment in zip(between, run[1:], strict=True):
-            message = phase.messages[number]
+        for join, segment in zip(joins, run[1:], strict=True):
+            message = phase.messages[join.message]
             flow = self.transfers.flow(message.kind, message.axis, self.number)
             sent = flow.activity(message.label, message.bytes, False)
-            links.append(ChainLink(sent.label, sent.work, sent.usage, sent.latency))
-            links.append(ChainLink("compute", segment.seconds * self.pace))
+            link = ChainLink(sent.label, sent.work, sent.usage, sent.latency)
+            seconds = segment.seconds * self.pace
+            if join.meanwhile:
+                links.append(ChainLink("compute", seconds, meanwhile=link))
+            else:
+                links += [link, ChainLink("compute", seconds)]
         return links
 
     def run(
@@ -263,7 +268,8 @@ class Lane:
                     assert self.last_compute is not None
                     whole = self.activities.activities[self.last_compute]
                     whole.link_parts = tuple(each.parts for each in run.segments[place:])
-                    sent |= dict.fromkeys(run.between[place:], self.last_compute)
+                    messages = (join.message for join in run.joins[place:])
+                    sent |= dict.fromkeys(messages, self.last_compute)
                     end(run.segments[-1])
                     break
                 wait_and_compute(segment, segment.seconds * self.pace, None, segment.parts)

@@ -8,6 +8,7 @@ of the pipeline are sent.
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from joulecast.graphs.costs import part_of
@@ -20,6 +21,7 @@ from joulecast.simulator.phase import (
     Sharding,
     Step,
     WeightGradient,
+    WrittenPhases,
     gather_weights,
 )
 from joulecast.simulator.placement import PlacedOp
@@ -71,21 +73,17 @@ class StageProgram:
             return self.forward
         phase = self._builder.forward(self.stage)
         units = dict.fromkeys([*kept, *self.gathered])
-        gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
-        return phase
+        return gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
 
     @cached_property
     def forward(self) -> Phase:
         """Forward of one micro-batch."""
-        phase = self._builder.forward(self.stage)
-        gather_weights(phase, self.gathered)
-        return phase
+        return gather_weights(self._builder.forward(self.stage), self.gathered)
 
     @cached_property
     def _backward(self) -> tuple[Phase, list[WeightGradient]]:
         phase, gradients = self._builder.backward(self.stage)
-        gather_weights(phase, self.gathered)
-        return phase, gradients
+        return gather_weights(phase, self.gathered), gradients
 
     @property
     def backward(self) -> Phase:
@@ -121,8 +119,10 @@ class ProgramBuilder:
         mesh: Mesh,
         shards_kept: bool = False,
         gradient_share: float = 1.0,
+        written: WrittenPhases | None = None,
     ) -> None:
         self.graph = graph
+        self._phases = WrittenPhases() if written is None else written
         self.gradient_share = gradient_share
         """Bytes of a gradient over those of its weight."""
         self.shards_kept = shards_kept
@@ -170,7 +170,12 @@ class ProgramBuilder:
         return read_layout(access, item.placement, self.mesh)
 
     def forward(self, stage: int) -> Phase:
-        """Forward of a stage."""
+        """Forward of a stage, without gathers of weights."""
+        if stage not in self._phases.forward:
+            self._phases.forward[stage] = self._forward(stage)
+        return self._phases.forward[stage]
+
+    def _forward(self, stage: int) -> Phase:
         phase = Phase()
         converted: dict[tuple[str, Layout], list[int]] = {}
         for item in self.items[stage]:
@@ -208,7 +213,17 @@ class ProgramBuilder:
                 phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
 
     def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
-        """Backward of a stage, and the gradients of its weights in the order in which they are ready."""
+        """Backward of a stage without gathers of weights, and the gradients in the order of the backward."""
+        if stage not in self._phases.backward:
+            self._phases.backward[stage] = self._backward(stage)
+        phase, gradients = self._phases.backward[stage]
+        zero = {item.unit: item.zero for item in self.items[stage]}
+        return phase, [
+            replace(each, sharding=each.sharding._replace(zero=zero[each.unit]))
+            for each in gradients
+        ]
+
+    def _backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
         phase = Phase()
         done: dict[str, int] = {}
         gradients: dict[str, WeightGradient] = {}

@@ -30,7 +30,7 @@ from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.interval import rests_on, step_interval
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
-from joulecast.simulator.phase import reduction
+from joulecast.simulator.phase import WrittenPhases, reduction
 from joulecast.simulator.placement import PlacedOp, check_heads, place
 from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram
 from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
@@ -208,8 +208,21 @@ def placed_programs(
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    split = strategy.sequence_parallel
-    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share)
+    split, tree = strategy.sequence_parallel, strategy.tree
+    written = None
+    if not (tree.children or tree.split or tree.stage is not None):
+        # What a strategy shards changes no phase but by its gathers of weights.
+        stages = tuple(item.stage for item in placed)
+        key = (
+            "phases",
+            tuple(strategy.mesh.items()),
+            split,
+            tree.recompute,
+            gradient_share,
+            stages,
+        )
+        written = remembered(costs).alike.once(graph, key, WrittenPhases)
+    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share, written)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
