@@ -363,7 +363,8 @@ class _Run:
                     self._flow(activity)
                 elif version == self.version[activity]:
                     self._finish(activity)
-            self._settle()
+            if self.ready or self.changed_flows or self.changed_compute or self.met:
+                self._settle()
         return Timeline(self.start[: self.count], self.end[: self.count], self.passed)
 
 

@@ -6,6 +6,13 @@ time. What a device does in a turn depends on its state before (when its compute
 and gradients, are free) and on what arrives from other stages: each outcome is the latest of some of these,
 each with a delay. The delays are worked out once for turns alike, and a step of thousands of turns is
 followed in milliseconds where its simulation takes seconds.
+
+Where compute and gradients slow each other down (by ``1 + gamma`` each), a device takes longer than its path
+says. Let it compute for C seconds, its stream of gradients or weights flow for G, both if alone, and let it
+not compute for N seconds of the step. In x seconds of both, either gets as far as in x / (1 + gamma) alone, so
+that G <= x / (1 + gamma) + N, and the step takes N + C + gamma x / (1 + gamma), which is at least
+C + N + gamma max(0, G - N). That grows with N, if gamma is at most 1, so that a least N does: what the device
+waits for collectives between its ops, and for its first input.
 """
 
 from collections import deque
@@ -44,6 +51,10 @@ class _Effect:
     """What a turn does: the new state, and what it sends to other stages, as delays."""
 
     computing_s: float
+    idle_s: float
+    """Between its first and last compute, at least."""
+    flowing_s: dict[str, float]
+    """Of the bytes on each stream that slows compute down, alone."""
     receives: list[Key]
     state: dict[str, Delays]
     sends: dict[Key, Delays]
@@ -58,15 +69,24 @@ class _Turn:
         self.pace = compiler.fleet.pace_of(number)
         self.state: dict[str, Delays] = {name: {name: 0.0} for name in _STATE}
         self.sent: dict[int, Delays] = {}
+        self.taken: dict[int, float] = {}
+        """Seconds of each collective, at least."""
         self.receives: list[Key] = []
         self.sends: dict[Key, Delays] = {}
+        self.idle_s = 0.0
+        self.flowing_s: dict[str, float] = {}
 
     def effect(self) -> _Effect:
         for number, message in enumerate(self.work.phase.messages):
             if message.after == -1:
                 self._start(number)
+        ended: list[int] = []
         for segment in self.work.segments:
             self._compute(segment)
+            # What starts when one segment ends, and the next one waits for, keeps the device from computing.
+            waits = [self.taken[number] for number in segment.needs if number in ended]
+            self.idle_s += max(waits, default=0.0)
+            ended = segment.starts
             for number in segment.starts:
                 self._start(number)
             for _, bucket in self.work.buckets:
@@ -76,7 +96,8 @@ class _Turn:
             self._send_bucket(bucket)
         changed = {name: time for name, time in self.state.items() if time != {name: 0.0}}
         computing = self.pace * sum(segment.seconds for segment in self.work.segments)
-        return _Effect(computing, list(dict.fromkeys(self.receives)), changed, self.sends)
+        receives = list(dict.fromkeys(self.receives))
+        return _Effect(computing, self.idle_s, self.flowing_s, receives, changed, self.sends)
 
     def _compute(self, segment: Segment) -> None:
         before = [self.state[_COMPUTE], *(self.sent[number] for number in segment.needs)]
@@ -95,12 +116,18 @@ class _Turn:
         flow = self.transfers.flow(message.kind, message.axis, self.number)
         if message.weights:
             after.append(self.state[_WEIGHTS])
+            self._flows(_WEIGHTS, flow, message.bytes)
         self.sent[number] = self._passed(flow, message.bytes, after)
+        self.taken[number] = least_seconds(flow, message.bytes, self.transfers.capacity)
         if message.weights:
             self.state[_WEIGHTS] = self.sent[number]
 
     def _passed(self, flow: Flow, size: float, after: list[Delays]) -> Delays:
         return _later(_latest(after), least_seconds(flow, size, self.transfers.capacity))
+
+    def _flows(self, stream: str, flow: Flow, size: float) -> None:
+        seconds = flow.activity("", size, False).work / alone(flow.usage, self.transfers.capacity)
+        self.flowing_s[stream] = self.flowing_s.get(stream, 0.0) + seconds
 
     def _send_bucket(self, bucket: Bucket) -> None:
         """Sum a bucket, as :meth:`joulecast.simulator.lane.Lane.send_bucket` does."""
@@ -110,6 +137,7 @@ class _Turn:
             kind = reduction(bucket.zero, axis)
             flow = self.transfers.flow(kind, axis, self.number)
             done = self._passed(flow, size, [done, self.state[stream]])
+            self._flows(stream, flow, size)
             self.state[stream] = done
             if kind == "reduce_scatter":
                 size /= size_along(self.mesh, axis)
@@ -131,8 +159,8 @@ _Channel = dict[int, float]
 class _Step:
     """The messages under way between the classes of a step, and who waits for them."""
 
-    def __init__(self, compiler: Compiler) -> None:
-        self.compiler = compiler
+    def __init__(self, compiler: Compiler, gamma: float) -> None:
+        self.compiler, self.gamma = compiler, min(gamma, 1.0)
         self.channels: dict[tuple[Key, int], _Channel] = {}
         self.waiting: dict[int, list[_Class]] = {}
         """Classes that wait for more to arrive on a channel, by its id."""
@@ -158,6 +186,8 @@ class _Known:
     """An effect by places in a class's list of times."""
 
     computing_s: float
+    idle_s: float
+    flowing_s: dict[str, float]
     receives: list[tuple[_Channel, int]]
     sends: list[tuple[_Channel, _Sums]]
     state: list[tuple[int, _Sums]]
@@ -179,6 +209,9 @@ class _Class:
             self.plans, self.compiler.fleet.pace_of(number)
         )
         self.computing_s = self.update_s
+        self.idle_s, self.flowing_s = 0.0, {_WEIGHTS: 0.0, _GRADIENTS: 0.0}
+        self.is_first = True
+        """Whether it has done nothing yet."""
         self.upcoming = next(self.turns, None)
 
     def advance(self) -> None:
@@ -193,6 +226,11 @@ class _Class:
                     self.step.waiting.setdefault(id(channel), []).append(self)
                     return
                 times[place] = channel[micro_batch]
+            if self.is_first:
+                self.is_first = False
+                if work.segments and work.segments[0].receives:
+                    arrived = [channel[micro_batch] for channel, _ in effect.receives[:1]]
+                    self.idle_s += max(arrived)
             for channel, sums in effect.sends:
                 channel[micro_batch] = max([times[place] + delay for place, delay in sums])
                 if id(channel) in self.step.waiting:
@@ -201,6 +239,9 @@ class _Class:
             for (place, _), time in zip(effect.state, new, strict=True):
                 times[place] = time
             self.computing_s += effect.computing_s
+            self.idle_s += effect.idle_s
+            for name, seconds in effect.flowing_s.items():
+                self.flowing_s[name] += seconds
             self.upcoming = next(self.turns, None)
 
     def _learnt(self, work: Work) -> _Known:
@@ -213,6 +254,8 @@ class _Class:
         # Work is remembered by its plan, so that its id stays its own.
         known = self.effects[id(work)] = _Known(
             effect.computing_s,
+            effect.idle_s,
+            effect.flowing_s,
             [
                 (self.step.channel(key, partner(self.number, key[3])), self.places[key])
                 for key in effect.receives
@@ -228,10 +271,15 @@ class _Class:
     def _sums(self, time: Delays) -> _Sums:
         return [(self.places[start], delay) for start, delay in time.items()]
 
+    def _slowed_s(self) -> float:
+        """What its compute takes at least, slowed by its gradients, without the optimizer."""
+        overlapped = max(0.0, max(self.flowing_s.values()) - self.idle_s)
+        return self.computing_s - self.update_s + self.idle_s + self.step.gamma * overlapped
+
     def end_s(self) -> float:
         """When it is done, with its gradients, the optimizer, and what is gathered behind it."""
         done = max(self.times[self.places[name]] for name in (_COMPUTE, _SENT))
-        done += self.update_s
+        done = max(done, self._slowed_s()) + self.update_s
         transfers = self.compiler.transfers
         for message in self.compiler.gathered_after_update(self.plans):
             flow = transfers.flow(message.kind, message.axis, self.number)
@@ -248,6 +296,6 @@ class Least:
     """Seconds that a device computes, the mean over devices."""
 
 
-def least_time(compiler: Compiler) -> Least:
-    """Seconds that a step takes at least."""
-    return _Step(compiler).run()
+def least_time(compiler: Compiler, gamma: float = 0.0) -> Least:
+    """Seconds that a step takes at least; ``gamma``: the overlap slowdown, while both are under way."""
+    return _Step(compiler, gamma).run()

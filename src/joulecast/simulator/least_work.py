@@ -124,7 +124,9 @@ def _alone(work: _Work, strategy: Strategy) -> tuple[float, float]:
     places, count = strategy.pipeline, strategy.micro_batches
     totals = [count * (sum(forward[p::places]) + sum(backward[p::places])) for p in range(places)]
     ends, least = work.first_ends(), 0.0
-    for place, total in enumerate(totals):
+    # The first place ends last, the last one waits longest for its first input.
+    for place in {0, places - 1, totals.index(max(totals))}:
+        total = totals[place]
         behind = backward[place]
         # Gradients of weights that are left for later may come last.
         last = behind if strategy.schedule == "zb-h1" else max(behind, work.last_takes(place))

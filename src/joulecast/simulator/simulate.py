@@ -351,6 +351,13 @@ def compiler_of(
     )
 
 
+def overlap_slowdown(platform: Platform, assumed: Assumptions) -> float:
+    """Gamma: compute and gradients that overlap take ``1 + gamma`` times as long."""
+    if assumed.overlap_slowdown is not None:
+        return assumed.overlap_slowdown
+    return platform.require_cluster().overlap_slowdown or 0.0
+
+
 def run_prepared(
     ready: Prepared,
     graph: OpGraph,
@@ -363,8 +370,7 @@ def run_prepared(
     compiler = compiler or compiler_of(ready, platform, strategy, assumed)
     fleet, capacity = compiler.fleet, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"
-    gamma = assumed.overlap_slowdown
-    gamma = platform.require_cluster().overlap_slowdown or 0.0 if gamma is None else gamma
+    gamma = overlap_slowdown(platform, assumed)
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
     def timed(micro_batches: int) -> Timeline:

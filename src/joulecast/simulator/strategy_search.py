@@ -32,6 +32,7 @@ from joulecast.simulator.simulate import (
     Simulation,
     compiler_of,
     no_cycles,
+    overlap_slowdown,
     prepare,
     run_prepared,
 )
@@ -161,7 +162,7 @@ class _Search:
     def _followed(self, each: _Fitting) -> _Fitting:
         """The same with the least time of its longest path."""
         compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
-        path = least_time(compiler)
+        path = least_time(compiler, overlap_slowdown(self.platform, self.assumed))
         least = Least(
             max(each.least.step_s, path.step_s), max(each.least.computing_s, path.computing_s)
         )
