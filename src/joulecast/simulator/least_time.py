@@ -318,9 +318,9 @@ class _Class:
     def _sums(self, time: Delays) -> _Sums:
         return [(self.places[start], delay) for start, delay in time.items()]
 
-    def _slowed_s(self) -> float:
+    def _slowed_s(self, tail_s: float) -> float:
         """What its compute takes at least, slowed by its gradients, without the optimizer."""
-        idle = self.idle_s + self.tail_s
+        idle = self.idle_s + tail_s
         overlapped = max(0.0, max(self.flowing_s.values()) - self.early_s - idle)
         computing = self.computing_s - self.update_s
         return self.head_s + computing + idle + self.step.gamma * overlapped
@@ -328,12 +328,13 @@ class _Class:
     def end_s(self) -> float:
         """When it is done, with its gradients, the optimizer, and what is gathered behind it."""
         done = max(self.times[self.places[name]] for name in (_COMPUTE, _SENT))
-        done = max(done, self._slowed_s()) + self.update_s
+        done = max(done, self._slowed_s(0.0)) + self.update_s
         transfers = self.compiler.transfers
         for message in self.compiler.gathered_after_update(self.plans):
             flow = transfers.flow(message.kind, message.axis, self.number)
             done += least_seconds(flow, message.bytes, transfers.capacity)
-        return done
+        # Others end then; it updates its own weights meanwhile.
+        return max(done, self._slowed_s(self.tail_s))
 
 
 @dataclass(frozen=True)
