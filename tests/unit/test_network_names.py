@@ -45,6 +45,11 @@ def test_presets_have_the_published_parameters(name) -> None:
     assert parameters(by_numbers) == PUBLISHED[name]
 
 
+def test_the_case_of_a_name_does_not_matter() -> None:
+    assert parse_network("GPT3-1.3B:layers=4") == parse_network("gpt3-1.3b:layers=4")
+    assert load("ResNet50") == load("resnet50")
+
+
 def test_a_preset_takes_other_numbers() -> None:
     longer = op_graph("gpt2-large:sequence=2048")
     assert parameters(longer) == PUBLISHED["gpt2-large"] + 1024 * 1280

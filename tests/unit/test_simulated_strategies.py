@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_simulator import MB, chain, cluster_of, run
 
 from joulecast.errors import JoulecastError
+from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import load
 from joulecast.simulator.attention_cores import attention_cores
 from joulecast.simulator.least_time import least_time
@@ -172,6 +173,7 @@ def test_a_strategy_is_its_text(text: str) -> None:
         ("dp=8,shard=4", "shard=4 is for sharded training state; add zero=1, 2 or 3"),
         ("dp=2,recompute=some", "`recompute=some` is not known"),
         ("dp=2,zero=2,scatter=twice", "scatter"),
+        ("dp=2,sp", "there is none; give tp=2 or more with it, or leave sp out"),
     ],
 )
 def test_lines_that_do_not_go_together(strategy: str, message: str) -> None:
@@ -192,6 +194,7 @@ def test_lines_that_do_not_go_together(strategy: str, message: str) -> None:
         ("vit_b", "tp=4,sp", 8, "sp: tp=4 does not divide the sequence of 197"),
         ("vgg16", "tp=4,sp", 8, "sp: vgg16 has no op with a sequence to split"),
         ("gpt2", "dp=2,micro=3", 8, r"micro=3\); take a number that divides the 8 samples"),
+        ("gpt2", "pp=16,micro=8", 8, "16 pipeline stages, but gpt2 has 12 blocks; take 12"),
         ("vgg16", "pp=8,micro=8,interleaved=9", 8, "8 x 9 .* = 72 stages, but vgg16 has"),
     ],
 )
@@ -317,3 +320,8 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
         "pp=4,dp=2,micro=16,schedule=zb-h1,zero=2",
     } <= tried
     assert not everything.beaten
+    forward = Assumptions(training=training_of("fp32", "none", inference=True))
+    others = search(load("gpt2"), cluster_of(4), 8, 64, assumptions=forward)
+    kept = {text_of(each.strategy) for each in others.feasible}
+    assert "pp=2,dp=4,micro=8,schedule=1f1b,zero=3" in kept
+    assert not any(word in text for text in kept for word in ("zb-h1", "zero=2", "recompute"))

@@ -29,7 +29,7 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
     """The op graph of a network by name, for one sample: a shipped one, or one by numbers.
 
     Args:
-        name: of a shipped graph, or as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``
+        name: of a shipped graph, in any case, or as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``
             (:mod:`joulecast.graphs.network_names`).
         attention: of a network by numbers: ``fused`` (the default) or ``eager``. With ``eager`` a name that
             is both shipped and known by numbers (gpt2) is made from its numbers.
@@ -42,6 +42,9 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
     if attention is not None and attention not in ATTENTIONS:
         raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
     shipped = names()
+    # People write GPT2-XL and ResNet50 as well.
+    base, colon, keys = name.partition(":")
+    name = f"{base.lower()}{colon}{keys}"
     if name not in shipped or (attention == "eager" and is_by_numbers(name)):
         size = parse_network(name, shipped)
         return transformer(size, name, attention or "fused", half)

@@ -137,6 +137,11 @@ class Strategy(BaseModel):
             raise JoulecastError(
                 f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
             )
+        if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
+            raise JoulecastError(
+                "strategy: sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 "
+                "or more with it, or leave sp out"
+            )
         self._check_schedule()
         return self
 

@@ -102,7 +102,7 @@ class _Search:
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
-        return recomputations(self.graph)
+        return recomputations(self.graph, self.assumed.training.inference)
 
     def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
         training = self.assumed.training
@@ -242,7 +242,8 @@ def search(
     known = remembered(costs or roofline_of(platform))
     found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
     with no_cycles():
-        for candidate in candidates(graph, platform, devices, global_batch):
+        inference = found.assumed.training.inference
+        for candidate in candidates(graph, platform, devices, global_batch, inference):
             found.look_at(candidate)
         ranked, beaten = found.best()
     if not found.fits and not found.too_large:
