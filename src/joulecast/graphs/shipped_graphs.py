@@ -9,6 +9,7 @@ number.
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
@@ -23,6 +24,27 @@ def names() -> list[str]:
     """Networks whose graphs are shipped."""
     folder = resources.files("joulecast.graphs") / "networks"
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name[-5:] == ".json")
+
+
+def _plain(name: str) -> str:
+    """A name as it is known; people write GPT2-XL and ResNet50 as well."""
+    base, colon, keys = name.partition(":")
+    return f"{base.lower()}{colon}{keys}"
+
+
+def graph_origin(
+    graph: str, attention: Attention | None = None
+) -> Literal["file", "shipped", "numbers"]:
+    """Where an op graph comes from: a file, one that is shipped (captured from torch), or numbers.
+
+    GPT-2's shipped graph has the kernels of the code that it was captured from; by its numbers it is as other
+    transformers are.
+    """
+    if is_path(graph, (".json",)):
+        return "file"
+    name = _plain(graph)
+    by_numbers = attention == "eager" and is_by_numbers(name)
+    return "shipped" if name in names() and not by_numbers else "numbers"
 
 
 def load(name: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
@@ -41,11 +63,8 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
     """
     if attention is not None and attention not in ATTENTIONS:
         raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
-    shipped = names()
-    # People write GPT2-XL and ResNet50 as well.
-    base, colon, keys = name.partition(":")
-    name = f"{base.lower()}{colon}{keys}"
-    if name not in shipped or (attention == "eager" and is_by_numbers(name)):
+    shipped, name = names(), _plain(name)
+    if graph_origin(name, attention) == "numbers":
         size = parse_network(name, shipped)
         return transformer(size, name, attention or "fused", half)
     file = resources.files("joulecast.graphs") / "networks" / f"{name}.json"

@@ -140,7 +140,7 @@ def least_work(ready: Prepared, strategy: Strategy) -> Least:
     Devices must compute at the pace of their kind: a straggler's is not looked at.
     """
     tree = strategy.tree
-    if tree.children or tree.split or tree.stage is not None:
+    if not strategy.is_inferred:
         return Least(0.0, 0.0)
     # What a strategy shards changes nothing here.
     alike = remembered(ready.costs).alike

@@ -86,6 +86,10 @@ class WeightGradient:
         """Its level of ZeRO."""
         return self.sharding.zero
 
+    def at_zero(self, level: int) -> "WeightGradient":
+        """The same at another level of ZeRO."""
+        return replace(self, sharding=self.sharding._replace(zero=level))
+
     @property
     def gathered_after_update(self) -> bool:
         """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""

@@ -8,7 +8,6 @@ of the pipeline are sent.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from joulecast.graphs.costs import part_of
@@ -218,10 +217,7 @@ class ProgramBuilder:
             self._phases.backward[stage] = self._backward(stage)
         phase, gradients = self._phases.backward[stage]
         zero = {item.unit: item.zero for item in self.items[stage]}
-        return phase, [
-            replace(each, sharding=each.sharding._replace(zero=zero[each.unit]))
-            for each in gradients
-        ]
+        return phase, [each.at_zero(zero[each.unit]) for each in gradients]
 
     def _backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
         phase = Phase()
@@ -366,10 +362,6 @@ class ProgramBuilder:
             label = f"send gradient of {access.tensor}"
             phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
 
-    def part_bytes(self, access: Access, item: PlacedOp) -> float:
-        """Bytes of a tensor that a device's part of an op touches."""
-        return self.graph.tensors[access.tensor].bytes * part_of(access, item.parts(self.mesh))
-
     def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
         """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
         messages = []
@@ -389,8 +381,9 @@ class ProgramBuilder:
             copies = [a for a in self.sharded if item.placement.get(a) not in split]
             axis = "+".join(copies)
             shards = size_along(self.mesh, axis)
-            weight = Sharding(self.part_bytes(access, item), item.zero, axis, shards)
-            self._shardings[key] = weight
+            part = part_of(access, item.parts(self.mesh))
+            size = self.graph.tensors[access.tensor].bytes * part
+            self._shardings[key] = Sharding(size, item.zero, axis, shards)
         return self._shardings[key]
 
     def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:

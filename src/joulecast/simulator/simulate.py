@@ -208,19 +208,12 @@ def placed_programs(
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    split, tree = strategy.sequence_parallel, strategy.tree
-    written = None
-    if not (tree.children or tree.split or tree.stage is not None):
+    split, written = strategy.sequence_parallel, None
+    if strategy.is_inferred:
         # What a strategy shards changes no phase but by its gathers of weights.
         stages = tuple(item.stage for item in placed)
-        key = (
-            "phases",
-            tuple(strategy.mesh.items()),
-            split,
-            tree.recompute,
-            gradient_share,
-            stages,
-        )
+        settings = (tuple(strategy.mesh.items()), split, strategy.tree.recompute, gradient_share)
+        key = ("phases", settings, stages)
         written = remembered(costs).alike.once(graph, key, WrittenPhases)
     builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share, written)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]

@@ -108,6 +108,11 @@ class Strategy(BaseModel):
         """Parts of the batch."""
         return math.prod(self.mesh.get(axis, 1) for axis in REPLICAS)
 
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the tree leaves all splits and stages open."""
+        return not (self.tree.children or self.tree.split or self.tree.stage is not None)
+
     def under_way(self, stage: int) -> int:
         """Micro-batches whose forward a stage may have done without their backward."""
         if self.schedule == "gpipe":
