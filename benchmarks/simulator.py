@@ -3,8 +3,10 @@
 ``original_s`` is what the paper's public code took for the same on another machine with 2 cores
 (config/published/proteus.yaml); ``times_faster`` compares with it. A 175B GPT on 512 GPUs, as GPT-3 was
 trained with a batch of 1536, is simulated with 96 and 768 micro-batches and searched; ``times_as_long`` is
-the second over the first, of 8 times as many micro-batches. Every row has a process of its own, so that the
-memory shown is its own; ``seconds`` is the best of three (of one for searches) and leaves out the imports.
+the second over the first, of 8 times as many micro-batches. The same search on GPUs by name has
+``simulations``: its seconds over those of simulating the best strategy that it finds, a figure that hardly
+depends on the machine. Every row has a process of its own, so that the memory shown is its own; ``seconds``
+is the best of three (of one for searches) and leaves out the imports.
 """
 
 import json
@@ -17,7 +19,9 @@ from pathlib import Path
 from _output import parser, show
 
 from joulecast.graphs.costs import roofline_of
-from joulecast.graphs.shipped_graphs import load
+from joulecast.graphs.precision import training_of
+from joulecast.graphs.shipped_graphs import load, network_for
+from joulecast.planning.simulator_inputs import platform_and_costs
 from joulecast.platforms import read_platform
 from joulecast.report.tables.simulator import read_published_simulators
 from joulecast.simulator.simulate import Assumptions, simulate
@@ -31,6 +35,7 @@ _UNFOLDED = (8, 32, 64, 128, 1024)
 _LARGE = GPTSize(layers=96, hidden=12288, heads=96, vocabulary=51200, positions=2048)
 _LARGE_BATCH = 1536
 _TOP = 20
+_GPUS = ("a100-80gb-sxm", "h100-sxm", "dgx-h100", "b200")
 
 
 def _simulate(network: str, devices: int, folded: bool) -> dict[str, float]:
@@ -80,9 +85,27 @@ def _large(what: str) -> dict[str, float]:
     return told | {"seconds": min(seconds), "peak_mib": peak / 1024}
 
 
+def _search_on(platform_name: str, batch: int) -> dict[str, float]:
+    """A search of a 175B GPT on 512 GPUs by name, at bf16 with Adam."""
+    platform, costs = platform_and_costs(platform_name, "bf16")
+    training = training_of("bf16", "adam")
+    graph, assumed = network_for("gpt3-175b", training), Assumptions(training=training)
+    start = time.process_time()
+    ranking = search(graph, platform, 512, batch, costs, assumed, _TOP)
+    seconds = time.process_time() - start
+    best = ranking.feasible[0].strategy
+    start = time.process_time()
+    simulate(graph, platform, best, batch // best.replicas, costs, assumed)
+    once = time.process_time() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"seconds": seconds, "peak_mib": peak / 1024, "simulations": seconds / once}
+
+
 def _measured(kind: str, network: str, size: str) -> dict[str, float]:
     if kind == "large":
         return _large(size)
+    if kind == "search-on":
+        return _search_on(network, int(size))
     if kind == "search":
         return _search(network, int(size))
     return _simulate(network, int(size), kind == "folded")
@@ -123,6 +146,10 @@ def main() -> None:
         ("search", all_of_them),
     ):
         rows.append({"what": f"gpt3-175b {what}", "devices": 512, "folded": True} | told)
+    for platform in _GPUS:
+        for batch in (512, _LARGE_BATCH):
+            row = {"what": f"gpt3-175b search, {platform}, batch {batch}", "devices": 512}
+            rows.append(row | _in_a_process("search-on", platform, str(batch)))
     show(rows, asked.json)
 
 

@@ -1,11 +1,13 @@
 """The simulator on real GPUs: its error on measured steps, by data and GPU; writes the intervals' widths.
 
-    ./run python benchmarks/simulator_gpus.py [--held-out] [--write] [--rows]
+    ./run python benchmarks/simulator_gpus.py [--held-out] [--write] [--rows] [--choice]
 
 Three constants were chosen with these steps in sight: the joules of an operation (from P4, T4 and L4, which
-their power limits), the share of AMD's peak (MI100, MI210) and the share that fused attention reaches (A100,
-H100). ``--held-out`` fits each to every GPU alone, and judges a GPU with the mean of what the others say.
-The overlap slowdown of NVLink was also chosen on FSDP's steps; A100 and H100 alone say 0.8 and 0.6.
+their power limits), the share of AMD's peak (MI100, MI210) and the share that fused attention reaches
+(A100, H100). ``--held-out`` fits each to every GPU alone, and judges a GPU with the mean of what the others
+say. ``--choice`` ranks vTrain's configurations after one of them is measured: by the corrected steps, by
+what all steps share alone, and uncorrected. The overlap slowdown of NVLink was also chosen on FSDP's steps;
+A100 and H100 alone say 0.8 and 0.6.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import yaml
+from scipy.stats import kendalltau
 
 from joulecast.files.shipped import recorded_folder
 from joulecast.graphs import kernel_costs
@@ -25,6 +28,7 @@ from joulecast.ground_truth.gpu_steps import GpuStep, judged_widths, predicted, 
 from joulecast.platforms import Platform, find_platform
 from joulecast.report.tables.simulator_on_gpus import choice_table, gpu_error_table
 from joulecast.simulator import interval
+from joulecast.simulator.correction import Evidence
 
 JOULES = "joules of an operation"
 CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {
@@ -90,14 +94,40 @@ def held_out(steps: list[GpuStep]) -> pd.DataFrame:
     return pd.concat([*parts, predicted(rest)], ignore_index=True)
 
 
+def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
+    """Mean regret (%) and Kendall's tau of the order of the others, each configuration measured in turn."""
+    rows = []
+    for _, group in gpu_steps.with_errors(steps).groupby(["network", "devices", "global_batch"]):
+        for place in range(len(group) if len(group) > 4 else 0):
+            known = Evidence((group["error"].iloc[place],))
+            others = group.drop(group.index[place])
+            ops_s = others["predicted_s"] - others["exposed_s"]
+            corrected = [gpu_steps.corrected_s(row, known) for row in others.to_dict("records")]
+            measured = others["measured_s"].to_numpy()
+            for way, seconds in (
+                ("corrected", np.array(corrected)),
+                ("shared", (others["exposed_s"] + np.exp(known.shared) * ops_s).to_numpy()),
+                ("uncorrected", others["predicted_s"].to_numpy()),
+            ):
+                regret = 100 * (measured[seconds.argmin()] / measured.min() - 1)
+                tau = kendalltau(seconds, measured).statistic
+                rows.append({"way": way, "regret_percent": regret, "kendall_tau": tau})
+    return pd.DataFrame(rows).groupby("way").mean()
+
+
 def main() -> None:
     """Judge, print, and write if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--held-out", action="store_true", help="constants from other GPUs")
     parser.add_argument("--write", action="store_true", help="write simulator/judged_errors.yaml")
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--choice", action="store_true", help="rank after one measured step")
     given = parser.parse_args()
     steps = read_gpu_steps(recorded_folder(Path("recorded/training-steps")))
+    if given.choice:
+        vtrain = [step for step in steps if step.source == "vtrain"]
+        print(choice_after_one_step(vtrain).round(3).to_string())
+        return
     frame = held_out(steps) if given.held_out else predicted(steps)
     pd.set_option("display.width", 200, "display.max_columns", 30, "display.max_colwidth", 60)
     if given.rows:

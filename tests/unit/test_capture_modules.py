@@ -350,6 +350,17 @@ def build():
     return nn.Sequential(nn.Linear(4, 8), nn.Softplus()), [torch.zeros(1, 4)]
 def wrong():
     return 3
+
+def failing():
+    sizes = {}
+    return sizes["hidden"]
+
+class ByValue(nn.Module):
+    def forward(self, x):
+        return x if float(x.sum()) > 0 else -x
+
+def by_value():
+    return ByValue(), [torch.zeros(1, 4)]
 """
 
 
@@ -363,6 +374,9 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
     assert read_graph(tmp_path / "net.json").name == "build"
     for given, said in (
         ("own_network:wrong", "must give (module, example inputs)"),
+        ("own_network:failing", "own_network.py, line 11: KeyError: 'hidden'"),
+        ("own_network:by_value", "cannot follow its forward: as in training "),
+        ("own_network:by_value", "; and as in an export: "),
         ("own_network:none", "has no function none"),
         ("no_such_network:build", "No module named"),
         ("own_network", "give it as MODULE:FUNCTION"),

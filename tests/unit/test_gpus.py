@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 import joulecast
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import recorded_folder
-from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates, plateau, product_flops
+from joulecast.graphs.kernel_costs import (
+    KernelCosts,
+    kernel_costs_of,
+    kernel_rates,
+    plateau,
+    product_flops,
+)
 from joulecast.graphs.kernels import Pass, Product, kernels_of
 from joulecast.graphs.measure_device import MeasuredDevice, measure_device, write_device
 from joulecast.graphs.precision import training_of
@@ -80,6 +86,20 @@ def test_a_file_that_describes_no_node_leaves_it_to_the_gpu() -> None:
         assert simulated_platform(said).require_cluster() == find_platform("h200-sxm").cluster
     assert simulated_platform("h200:gpus=4").require_cluster().devices_per_node == 4
     assert simulated_platform("hc2") == find_platform("hc2")
+
+
+@pytest.mark.parametrize(
+    ("file", "gpu", "precision"), [("dgx-h100", "h100-sxm", "bf16"), ("hc2", "v100", "fp16")]
+)
+def test_a_node_of_a_file_has_the_kernels_of_the_gpu_that_it_names(
+    file: str, gpu: str, precision: str
+) -> None:
+    graph = network_for("GPT2-large", training_of(precision, "adam"))
+    in_file, catalogued = (kernel_costs_of(find_platform(name), precision) for name in (file, gpu))
+    assert in_file is not None and catalogued is not None
+    for op in graph.ops[:40]:
+        seconds = in_file.cost(graph, op, {}, "forward").seconds
+        assert seconds == pytest.approx(catalogued.cost(graph, op, {}, "forward").seconds, rel=0.01)
 
 
 def test_the_power_limit_bounds_small_cards_and_not_large_ones() -> None:
@@ -153,7 +173,7 @@ def test_a_simulated_step_says_what_it_rests_on_and_how_sure_it_is() -> None:
     plain = joulecast.simulate(LARGE_GPT, "h100-sxm", "dp=4", **options)  # type: ignore[arg-type]
     assert plain["rests_on"] == "description"
     assert plain["step_low_s"] < plain["step_s"] < plain["step_high_s"]
-    paper = joulecast.simulate("resnet50", "hc2", "dp=4", batch=32)
+    paper = joulecast.simulate("resnet50", "hc1", "dp=4", batch=32)
     assert paper["rests_on"] == "other"
     assert paper["step_low_s"] is None
 

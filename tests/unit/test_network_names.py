@@ -7,7 +7,7 @@ import pytest
 from joulecast.errors import JoulecastError
 from joulecast.graphs.network_names import PRESETS, parse_network
 from joulecast.graphs.opgraph import DimKind
-from joulecast.graphs.shipped_graphs import attention_of, load, op_graph
+from joulecast.graphs.shipped_graphs import attention_of, graph_origin, load, op_graph
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -43,6 +43,17 @@ def parameters(graph):
 def test_presets_have_the_published_parameters(name) -> None:
     by_numbers = op_graph(name, "fused" if name != "gpt2" else "eager")
     assert parameters(by_numbers) == PUBLISHED[name]
+
+
+def test_the_case_of_a_name_does_not_matter() -> None:
+    assert parse_network("GPT3-1.3B:layers=4") == parse_network("gpt3-1.3b:layers=4")
+    assert load("ResNet50") == load("resnet50")
+
+
+def test_a_graph_says_where_it_comes_from() -> None:
+    assert graph_origin("GPT2") == graph_origin("resnet50") == "shipped"
+    assert graph_origin("gpt2", "eager") == graph_origin("gpt:layers=12") == "numbers"
+    assert graph_origin("own.json") == "file"
 
 
 def test_a_preset_takes_other_numbers() -> None:

@@ -453,7 +453,9 @@ def test_wrong_questions_are_answered_with_what_there_is(campaign, tmp_path):
 def test_a_platform_without_records_is_simulated_and_says_so():
     advice = advise([], "alexnet", platform="hc2", samples=1e5, nodes=[1, 2], platforms=PLATFORMS)
     assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
-    assert all(c["time_low_s"] is None and c["why_no_interval"] for c in advice["candidates"])
+    assert all(c["time_low_s"] < c["time_s"] < c["time_high_s"] for c in advice["candidates"])
+    unjudged = advise([], "alexnet", platform="hc1", samples=1e5, nodes=[1], platforms=PLATFORMS)
+    assert all(c["time_low_s"] is None and c["why_no_interval"] for c in unjudged["candidates"])
     assert all(c["energy_j"] is None and c["why_no_energy"] for c in advice["candidates"])
     assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
     assert "not known: no metered run of hc2" in advice_text(advice)

@@ -176,7 +176,7 @@ def test_search_ranks_what_fits() -> None:
         ({"--straggler": "abc=2"}, "--straggler abc=2"),
         ({"--link": "tape=1"}, "no link `tape`"),
         ({"--mode": "guess"}, "mode 'guess'"),
-        ({"--precision": "fp64"}, "peak_flops has no fp64"),
+        ({"--precision": "fp64"}, "no rate at fp64 (known: fp32, fp16, bf16); take one of these"),
     ],
 )
 def test_mistakes_are_said_in_a_line(changed: dict[str, str], said: str) -> None:

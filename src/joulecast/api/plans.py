@@ -73,14 +73,15 @@ def simulate(
         ``step_s``, ``samples_per_s``, ``computing_s``, ``exposed_communication_s``, ``bubble_s``,
         ``peak_memory_bytes``, ``state_bytes``, ``parameters``, ``out_of_memory``, ``step_j`` (``None`` with
         ``why_no_energy``) with its 90 % interval ``step_j_low`` and ``step_j_high``, ``power_w`` of all
-        nodes, ``energy_source``, ``energy_rests_on``, ...
+        nodes, ``energy_source``, ``energy_rests_on``, ``network_from`` (``file``, ``shipped`` or
+        ``numbers``), ...
 
     Raises:
         JoulecastError: an unknown network, platform or strategy, or a fact that the platform's file lacks.
     """
     from joulecast.energy.strategy_energy import fit_in, priced
     from joulecast.graphs.precision import training_of
-    from joulecast.graphs.shipped_graphs import network_for
+    from joulecast.graphs.shipped_graphs import graph_origin, network_for
     from joulecast.planning.simulator_inputs import platform_and_costs
     from joulecast.simulator.explain import explain as in_words
     from joulecast.simulator.simulate import Assumptions, simulate
@@ -116,6 +117,7 @@ def simulate(
             ),
         )
         result = simulation.as_json() | priced(simulation, fit_in(path(fits)))
+        result["network_from"] = graph_origin(str(network), attention)
     if trace is not None:
         write_trace(simulation, Path(trace))
     return result | {"explanation": in_words(simulation)} if explain else result

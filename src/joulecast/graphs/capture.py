@@ -99,27 +99,31 @@ def _without_cache(module: nn.Module) -> Iterator[None]:
             config.use_cache = True
 
 
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+
+
 def exported(module: nn.Module, inputs: Sequence[torch.Tensor]) -> ExportedProgram:
     """The module's training-mode forward as operators of torch; the module's own mode stays as it was.
 
     Raises:
         JoulecastError: torch cannot export it (its forward depends on values, say).
     """
-    training = module.training
+    training, before = module.training, ""
     module.train()
     try:
         with _nothing_left_out(), _without_cache(module):
             try:
                 with _as_in_training():
                     return export(module, tuple(inputs), strict=False)
-            except Exception:
+            except Exception as error:
                 # It may look at values then, which an export has none of.
+                before = f"{_first_line(error)}; and as in an export"
                 return export(module, tuple(inputs), strict=False)
     except Exception as error:
-        first = str(error).strip().splitlines()[:1]
         raise JoulecastError(
-            f"{type(module).__name__}: torch.export cannot follow its forward: "
-            f"{type(error).__name__}: {''.join(first)}"
+            f"{type(module).__name__}: torch.export cannot follow its forward: as in training {before}: "
+            f"{_first_line(error)}"
         ) from error
     finally:
         module.train(training)

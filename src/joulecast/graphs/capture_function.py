@@ -1,12 +1,30 @@
 """Capturing a network of one's own: ``MODULE:FUNCTION`` gives a torch module and example inputs."""
 
 import sys
+import traceback
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
+
+
+def _called(found: Any, function: str) -> Any:
+    """What a user's function gives; an error names the line of their file that it comes from."""
+    try:
+        return found()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = Path(getattr(sys.modules[found.__module__], "__file__", None) or "")
+        # The last line of the function's own file; what it calls may fail deep inside a library.
+        inside = [f for f in frames[1:] if Path(f.filename) == own] or frames[1:] or frames
+        first = str(error).strip().splitlines()[:1]
+        raise JoulecastError(
+            f"capture {function}: {inside[-1].filename}, line {inside[-1].lineno}: "
+            f"{type(error).__name__}: {''.join(first)}"
+        ) from error
 
 
 def captured_function(function: str) -> OpGraph:
@@ -38,7 +56,7 @@ def captured_function(function: str) -> OpGraph:
         ) from None
     finally:
         sys.path.pop(0)
-    given = found()
+    given = _called(found, function)
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], torch.nn.Module):
         raise JoulecastError(
             f"capture {function}: it must give (module, example inputs), not {type(given).__name__}"

@@ -21,7 +21,7 @@ from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_o
 from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.platforms import Architecture, Device, Platform
+from joulecast.platforms import Architecture, Device, Platform, as_catalogued
 
 Engine = Literal["vector", "matrix"]
 
@@ -85,7 +85,10 @@ def plateau(device: Device, precision: str) -> float:
         return device.measured_flops[precision]
     if precision not in device.peak_flops or device.architecture is None:
         known = ", ".join(device.peak_flops) or "none"
-        raise JoulecastError(f"{device.name}: no rate at {precision} (known: {known})")
+        raise JoulecastError(
+            f"{device.name}: no rate at {precision} (known: {known}); take one of these, or put its peak "
+            f"FLOP/s under cluster.device.peak_flops.{precision} of a platform file of yours"
+        )
     architecture, peak = device.architecture, device.peak_flops[precision]
     engine = engine_of(precision)
     reached = (architecture.vector if engine == "vector" else architecture.matrix) * peak
@@ -195,9 +198,16 @@ def with_gradient_passes(costs: Costs, passes: float) -> Costs:
 
 
 def kernel_costs_of(platform: Platform, precision: str) -> KernelCosts | None:
-    """Costs from kernels on a platform; ``None`` if its device is not described well enough for them."""
+    """Costs from kernels on a platform; ``None`` if its device is not described well enough for them.
+
+    A device that names a GPU of the catalogue, as ``H100 SXM``, is described there.
+    """
     device = platform.require_cluster().device
-    described = device.units is not None and device.architecture is not None
-    if not described or device.memory_bytes_per_s is None:
+    if device.units is None or device.architecture is None:
+        known = as_catalogued(device.model_dump())
+        if known is None:
+            return None
+        device = device.model_validate(known)
+    if device.memory_bytes_per_s is None:
         return None
     return KernelCosts(device, precision)

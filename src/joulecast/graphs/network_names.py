@@ -158,7 +158,7 @@ def nearest(name: str, known: list[str]) -> str:
 
 def is_by_numbers(name: str) -> bool:
     """Whether a name is a preset, a family, or one of them with keys."""
-    return ":" in name or name in PRESETS or name in _DEFAULTS
+    return ":" in name or name.lower() in PRESETS or name.lower() in _DEFAULTS
 
 
 def _number(name: str, key: str, value: str) -> int:
@@ -260,6 +260,7 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
         JoulecastError: an unknown name or key (names the nearest), or numbers that do not go together.
     """
     base, _, keys = name.partition(":")
+    base = base.lower()
     known = {**_DEFAULTS, **PRESETS}
     if base not in known:
         names = list(dict.fromkeys([*known, *also]))

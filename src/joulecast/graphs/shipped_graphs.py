@@ -9,6 +9,7 @@ number.
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
@@ -25,11 +26,32 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name[-5:] == ".json")
 
 
+def _plain(name: str) -> str:
+    """A name as it is known; people write GPT2-XL and ResNet50 as well."""
+    base, colon, keys = name.partition(":")
+    return f"{base.lower()}{colon}{keys}"
+
+
+def graph_origin(
+    graph: str, attention: Attention | None = None
+) -> Literal["file", "shipped", "numbers"]:
+    """Where an op graph comes from: a file, one that is shipped (captured from torch), or numbers.
+
+    GPT-2's shipped graph has the kernels of the code that it was captured from; by its numbers it is as other
+    transformers are.
+    """
+    if is_path(graph, (".json",)):
+        return "file"
+    name = _plain(graph)
+    by_numbers = attention == "eager" and is_by_numbers(name)
+    return "shipped" if name in names() and not by_numbers else "numbers"
+
+
 def load(name: str, attention: Attention | None = None, half: bool = False) -> OpGraph:
     """The op graph of a network by name, for one sample: a shipped one, or one by numbers.
 
     Args:
-        name: of a shipped graph, or as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``
+        name: of a shipped graph, in any case, or as ``gpt:layers=36,hidden=1280,heads=20`` or ``llama-7b``
             (:mod:`joulecast.graphs.network_names`).
         attention: of a network by numbers: ``fused`` (the default) or ``eager``. With ``eager`` a name that
             is both shipped and known by numbers (gpt2) is made from its numbers.
@@ -41,8 +63,8 @@ def load(name: str, attention: Attention | None = None, half: bool = False) -> O
     """
     if attention is not None and attention not in ATTENTIONS:
         raise JoulecastError(f"attention={attention}: give {' or '.join(ATTENTIONS)}")
-    shipped = names()
-    if name not in shipped or (attention == "eager" and is_by_numbers(name)):
+    shipped, name = names(), _plain(name)
+    if graph_origin(name, attention) == "numbers":
         size = parse_network(name, shipped)
         return transformer(size, name, attention or "fused", half)
     file = resources.files("joulecast.graphs") / "networks" / f"{name}.json"

@@ -162,6 +162,11 @@ def _costs(step: GpuStep) -> tuple[Platform, KernelCosts]:
 
 def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
     """One row a step: measured and predicted seconds, its error, peak memory and whether it fits."""
+    return with_measured_steps(with_errors(steps)).drop(columns="error")
+
+
+def with_errors(steps: Iterable[GpuStep]) -> pd.DataFrame:
+    """The same rows, with the ``error`` that corrects other steps in place of errors after measured ones."""
     rows = []
     for each in steps:
         platform, costs = _costs(each)
@@ -185,7 +190,7 @@ def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "out_of_memory": bool(found.out_of_memory),
             }
         )
-    return with_measured_steps(pd.DataFrame(rows)).drop(columns="error")
+    return pd.DataFrame(rows)
 
 
 def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:

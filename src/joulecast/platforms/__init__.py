@@ -1,6 +1,7 @@
 """Platforms: the facts of a node type, by file or by the name of its GPU."""
 
 from joulecast.platforms.gpus import (
+    as_catalogued,
     gpu_in,
     gpu_named,
     gpu_names,
@@ -29,6 +30,7 @@ __all__ = [
     "Link",
     "Platform",
     "Ring",
+    "as_catalogued",
     "find_platform",
     "gpu_in",
     "gpu_named",

@@ -225,6 +225,37 @@ def _device(gpu: Gpu) -> dict[str, Any]:
     }
 
 
+_SAME_PEAK = 0.05
+"""Share by which the peak of a platform's file may differ from that of the GPU that it names."""
+
+
+def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
+    """A device of a platform's file with what the catalogue knows of the GPU that it names.
+
+    What the file says goes first. Measured rates are taken where both have the same peak.
+
+    Args:
+        device: as in a platform's file.
+
+    Returns:
+        ``None`` if no GPU of the catalogue is called so.
+    """
+    name = gpu_in(str(device["name"]))
+    if name is None:
+        return None
+    known = _device(catalogue().gpus[name])
+    own = {key: value for key, value in device.items() if value not in (None, {})}
+    peak = known["peak_flops"] | own.get("peak_flops", {})
+    measured = {
+        precision: rate
+        for precision, rate in known["measured_flops"].items()
+        if abs(peak[precision] / known["peak_flops"][precision] - 1) <= _SAME_PEAK
+    }
+    kept = {key: known[key] for key in ("units", "power_limit_w", "architecture")}
+    measured |= own.get("measured_flops", {})
+    return kept | own | {"peak_flops": peak, "measured_flops": measured}
+
+
 _SHORT = {"h200": "h200-sxm"}
 """GPUs by names that also are those of platform files, which go first and need not describe a node."""
 

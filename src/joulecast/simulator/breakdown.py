@@ -96,9 +96,12 @@ class _Times:
 
 
 def _add_links(device: int, chain: Chain, part: Passed, computing: _Times, talking: _Times) -> None:
-    if part.stop == part.first + 1:
+    if part.stop == part.first + 1 and (part.ends or part.first not in chain.meanwhile):
         times = computing if chain.links[part.first].usage is None else talking
-        times.add(device, part.start_s, part.end_s)
+        own_end, other_end = part.ends or (part.end_s, part.end_s)
+        times.add(device, part.start_s, own_end)
+        if part.ends:
+            talking.add(device, part.start_s, other_end)
         return
     shift = part.start_s - chain.begins[part.first]
     begins, ends, computes = chain.arrays
@@ -107,6 +110,12 @@ def _add_links(device: int, chain: Chain, part: Passed, computing: _Times, talki
         starts, stops = times.arrays[device]
         starts.append(begins[part.first : part.stop][chosen] + shift)
         stops.append(ends[part.first : part.stop][chosen] + shift)
+    places, seconds = chain.meanwhile_arrays
+    inside = (places >= part.first) & (places < part.stop)
+    if inside.any():
+        starts, stops = talking.arrays[device]
+        starts.append(begins[places[inside]] + shift)
+        stops.append(starts[-1] + seconds[inside])
 
 
 def _breakdown(compute: Intervals, communication: Intervals, step: float) -> Breakdown:

@@ -7,7 +7,7 @@ own.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from joulecast.graphs.costs import Costs, Direction
 from joulecast.graphs.opgraph import OpGraph
@@ -224,7 +224,7 @@ class Compiler:
         first = program.first_forward
         at_last = buckets if self.strategy.overlap else []
         at_each = [bucket for _, bucket in each] if self.strategy.overlap else []
-        later = Phase(program.backward.steps)
+        later = Phase([replace(s, needs=[], receives=[]) for s in program.backward.steps])
         split = self.split_backward
         plan = Plan(
             program,
@@ -234,17 +234,11 @@ class Compiler:
             forward,
             segments_of(program.backward, [] if split else at_each, self.fuse),
             segments_of(program.backward, [] if split else at_last, self.fuse),
-            self._without_waits(segments_of(later, at_each, self.fuse)) if split else [],
-            self._without_waits(segments_of(later, at_last, self.fuse)) if split else [],
+            segments_of(later, at_each, self.fuse) if split else [],
+            segments_of(later, at_last, self.fuse) if split else [],
         )
         self._cost(plan, places)
         return plan
-
-    @staticmethod
-    def _without_waits(segments: list[Segment]) -> list[Segment]:
-        for segment in segments:
-            segment.needs, segment.receives = [], []
-        return segments
 
     def _cost(self, plan: Plan, places: Mapping[str, int]) -> None:
         """Fill in the seconds of a plan's segments."""

@@ -58,6 +58,12 @@ def even_cut(
     return tuple(owner)
 
 
+def block_count(graph: OpGraph) -> int:
+    """Blocks of a network, the most stages that it can be cut into: those with numbers, if it has some."""
+    units = {unit_of(op.module) for op in graph.ops}
+    return len({unit for unit in units if unit[-1:].isdigit()} or units)
+
+
 def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
     """Bytes of the activations that a cut before each block would have to send."""
     block_of = {graph.ops[i].name: number for number, block in enumerate(blocks) for i in block}
@@ -98,11 +104,10 @@ def cut_stages(
             blocks[-1].append(i)
         else:
             blocks.append([i])
-    if len(blocks) < strategy.stages:
-        blocks = [[i] for i in range(len(graph.ops))]
-    if len(blocks) < strategy.stages:
+    most = block_count(graph)
+    if most < strategy.stages:
         raise JoulecastError(
-            f"strategy: {_stages(strategy)}, but {graph.name} has {len(blocks)} ops"
+            f"strategy: {_stages(strategy)}, but {graph.name} has {most} blocks; take {most} stages or fewer"
         )
     # What crosses a cut is sent forward, and its gradient back.
     replicas = strategy.replicas

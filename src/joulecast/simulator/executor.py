@@ -12,7 +12,7 @@ slowed from end to end.
 import heapq
 
 from joulecast.errors import JoulecastError
-from joulecast.simulator.activities import ActivityGraph, Slowdown, Timeline
+from joulecast.simulator.activities import Activity, ActivityGraph, Slowdown, Timeline
 from joulecast.simulator.chains import Chain, ChainLink, Passed
 from joulecast.simulator.network import SharedNetwork, Usage
 
@@ -24,7 +24,17 @@ class _Run:
     """The state of one execution: what is under way, how fast, and what ends when."""
 
     def __init__(self, graph: ActivityGraph, network: SharedNetwork, slowdown: Slowdown) -> None:
-        self.activities = graph.activities
+        self.activities = list(graph.activities)
+        self.count = len(self.activities)
+        self.meanwhile: dict[int, int] = {}
+        """Of chains that transfer while they compute, a number for what is transferred."""
+        for number, activity in enumerate(graph.activities):
+            if activity.chain is not None and activity.chain.meanwhile:
+                self.meanwhile[number] = len(self.activities)
+                self.activities.append(Activity("", activity.devices, 0.0, waits_for=1))
+        self.chain_with = {other: chain for chain, other in self.meanwhile.items()}
+        self.link_ends: dict[int, dict[int, float]] = {}
+        """Of a chain at a link of two parts, those that have ended, and when."""
         self.network = network
         self.slowdown = slowdown
         self.overlaps = slowdown.compute > 0 or slowdown.transfer > 0
@@ -108,10 +118,30 @@ class _Run:
         self.left[activity] = link.work
         self.rate[activity] = 0.0
         self.link_start[activity] = self.now
+        if link.meanwhile is not None:
+            self.link_ends[activity] = {}
+            self._begin_meanwhile(activity, link.meanwhile)
         if link.usage is not None and link.latency > 0:
             heapq.heappush(self.events, (self.now + link.latency, 0, activity))
         else:
             self._flow(activity)
+
+    def _begin_meanwhile(self, chain: int, link: ChainLink, into: float = 0.0) -> None:
+        """Transfer while a chain computes; ``into``: seconds since the start, alone until now."""
+        activity, latency = self.meanwhile[chain], link.latency
+        devices = self.activities[chain].devices
+        self.activities[activity] = Activity(link.label, devices, link.work, link.usage, latency)
+        self.left[activity], self.rate[activity] = link.work, 0.0
+        self.since[activity] = self.now
+        if into < latency or (into == 0.0 and latency > 0):
+            heapq.heappush(self.events, (self.now + latency - into, 0, activity))
+            return
+        if into > 0:
+            work = self.activities[chain].chain
+            assert work is not None
+            rate = work.meanwhile[self.at[chain]][1]
+            self.left[activity] = max(0.0, link.work - (into - latency) * rate)
+        self._flow(activity)
 
     def _is_alone(self, activity: int, chain: Chain) -> bool:
         if self.overlaps and self.sending.get(self.activities[activity].devices[0]):
@@ -140,6 +170,9 @@ class _Run:
         self.link_start[activity] = self.now - into
         self.since[activity] = self.now
         self.rate[activity] = 0.0
+        if link.meanwhile is not None:
+            self._disturb_both(activity, chain, number, into)
+            return
         if into < link.latency:
             self.left[activity] = link.work
             heapq.heappush(self.events, (self.now + link.latency - into, 0, activity))
@@ -147,6 +180,22 @@ class _Run:
         done = (into - link.latency) * chain.rates[number]
         self.left[activity] = max(0.0, link.work - done)
         self._flow(activity)
+
+    def _disturb_both(self, activity: int, chain: Chain, number: int, into: float) -> None:
+        """Continue a link that computes while something is transferred; the longer one is not over."""
+        link, start = chain.links[number], self.link_start[activity]
+        assert link.meanwhile is not None
+        own, other = chain.ends_of(number, start)
+        ended = self.link_ends[activity] = {}
+        if own < other and into >= chain.own_s[number]:
+            ended[activity] = own
+        else:
+            self.left[activity] = max(0.0, link.work - into)
+            self._flow(activity)
+        if other <= own and into >= other - start:
+            ended[self.meanwhile[activity]] = other
+        else:
+            self._begin_meanwhile(activity, link.meanwhile, into)
 
     def _usage(self, activity: int) -> Usage | None:
         """Ports of a transfer, or of the link that a chain is at."""
@@ -188,10 +237,20 @@ class _Run:
             self._end_chain(activity, self.since[activity])
         else:
             self._stop(activity)
+            both = self.chain_with.get(activity, activity)
+            ends = None
+            if both in self.link_ends:
+                self.link_ends[both][activity] = self.now
+                if len(self.link_ends[both]) < 2:
+                    return
+                ended, activity = self.link_ends.pop(both), both
+                ends = ended[activity], ended[self.meanwhile[activity]]
+                work = self.activities[activity]
             if work.chain is not None:
                 if self.at[activity] < len(work.chain.links) - 1:
                     number = self.at[activity]
-                    part = Passed(number, number + 1, self.link_start[activity], self.now)
+                    start = self.link_start[activity]
+                    part = Passed(number, number + 1, start, self.now, ends)
                     self.passed[activity].append(part)
                     self.at[activity] = number + 1
                     self.ready.append(activity)
@@ -304,8 +363,9 @@ class _Run:
                     self._flow(activity)
                 elif version == self.version[activity]:
                     self._finish(activity)
-            self._settle()
-        return Timeline(self.start, self.end, self.passed)
+            if self.ready or self.changed_flows or self.changed_compute or self.met:
+                self._settle()
+        return Timeline(self.start[: self.count], self.end[: self.count], self.passed)
 
 
 def execute(

@@ -6,7 +6,8 @@ sharded weights (ZeRO-2 and 3) queue with the gathers of weights, as they are on
 block's weights are gathered before the gradients of this one are scattered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from joulecast.graphs.schedules import Turn
@@ -14,16 +15,34 @@ from joulecast.simulator.activities import Activity
 from joulecast.simulator.chains import Chain, ChainLink
 from joulecast.simulator.mesh_axes import size_along
 from joulecast.simulator.phase import Key, Message, Phase, Step, reduction
-from joulecast.simulator.segments import Bucket, Segment, chained
+from joulecast.simulator.segments import Bucket, Join, Segment, chained
 
 if TYPE_CHECKING:
     from joulecast.simulator.compiler import Compiler
 
 Parts = tuple[tuple[Step, float], ...]
-Run = tuple[list[Segment], list[int], Chain | None]
-"""Segments one behind the other, the messages between them, and the chain that they are together."""
 _AT_THE_END = -1
 """In place of the micro-batch of what is sent once a step."""
+
+
+@dataclass
+class Run:
+    """Segments one behind the other, the messages between them, and the chains that they are together."""
+
+    segments: list[Segment]
+    joins: list[Join]
+    links: list[ChainLink]
+    capacity: Sequence[float]
+    _chains: dict[int, Chain] = field(default_factory=dict)
+
+    def chain_from(self, place: int) -> Chain | None:
+        """The chain of the segments from one on; ``None`` if it is the last, or something is under way."""
+        if place == len(self.joins) or (place and self.joins[place - 1].meanwhile):
+            return None
+        if place not in self._chains:
+            first = place + sum(not join.meanwhile for join in self.joins[:place])
+            self._chains[place] = Chain(self.links[first:], self.capacity)
+        return self._chains[place]
 
 
 class Lane:
@@ -159,8 +178,8 @@ class Lane:
             ends = {bucket.after for _, bucket in buckets}
             runs = chained(phase, segments, ends, self._is_own)
             self._chains[key] = [
-                (run, between, self._chain(phase, run, between) if between else None)
-                for run, between in runs
+                Run(run, joins, self._links(phase, run, joins), self.transfers.capacity)
+                for run, joins in runs
             ]
         return self._chains[key]
 
@@ -171,15 +190,24 @@ class Lane:
         flow = self.transfers.flow(message.kind, message.axis, self.number)
         return flow.members == (self.number,)
 
-    def _chain(self, phase: Phase, run: list[Segment], between: list[int]) -> Chain:
+    def _nothing_in_the_way(self, first: Segment, sent: Mapping[int, int]) -> bool:
+        """Whether no feature message is under way once a segment starts: a chain then queues behind none."""
+        last = self.last_on.get("feature")
+        return self.features_done or any(sent[number] == last for number in first.needs)
+
+    def _links(self, phase: Phase, run: list[Segment], joins: list[Join]) -> list[ChainLink]:
         links = [ChainLink("compute", run[0].seconds * self.pace)]
-        for number, segment in zip(between, run[1:], strict=True):
-            message = phase.messages[number]
+        for join, segment in zip(joins, run[1:], strict=True):
+            message = phase.messages[join.message]
             flow = self.transfers.flow(message.kind, message.axis, self.number)
             sent = flow.activity(message.label, message.bytes, False)
-            links.append(ChainLink(sent.label, sent.work, sent.usage, sent.latency))
-            links.append(ChainLink("compute", segment.seconds * self.pace))
-        return Chain(links, self.transfers.capacity)
+            link = ChainLink(sent.label, sent.work, sent.usage, sent.latency)
+            seconds = segment.seconds * self.pace
+            if join.meanwhile:
+                links.append(ChainLink("compute", seconds, meanwhile=link))
+            else:
+                links += [link, ChainLink("compute", seconds)]
+        return links
 
     def run(
         self,
@@ -232,15 +260,17 @@ class Lane:
                 if bucket.after in segment.steps:
                     self.send_bucket(bucket, (stage, place, micro_batch))
 
-        for run, between, chain in self._runs(phase, segments, buckets):
-            if chain is not None and self.features_done:
-                wait_and_compute(run[0], chain.computing_s, chain, ())
-                assert self.last_compute is not None
-                whole = self.activities.activities[self.last_compute]
-                whole.link_parts = tuple(segment.parts for segment in run)
-                sent |= dict.fromkeys(between, self.last_compute)
-                end(run[-1])
-                continue
-            for segment in run:
+        for run in self._runs(phase, segments, buckets):
+            for place, segment in enumerate(run.segments):
+                chain = run.chain_from(place) if self._nothing_in_the_way(segment, sent) else None
+                if chain is not None:
+                    wait_and_compute(segment, chain.computing_s, chain, ())
+                    assert self.last_compute is not None
+                    whole = self.activities.activities[self.last_compute]
+                    whole.link_parts = tuple(each.parts for each in run.segments[place:])
+                    messages = (join.message for join in run.joins[place:])
+                    sent |= dict.fromkeys(messages, self.last_compute)
+                    end(run.segments[-1])
+                    break
                 wait_and_compute(segment, segment.seconds * self.pace, None, segment.parts)
                 end(segment)

@@ -1,7 +1,7 @@
 """Phases of a micro-batch on one device: steps of compute, and the messages between them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from joulecast.graphs.costs import Direction
@@ -56,6 +56,11 @@ class Phase:
         self.messages.append(message)
         return len(self.messages) - 1
 
+    def copied(self) -> "Phase":
+        """The same, to which messages can be added that its steps wait for."""
+        steps = [replace(step, needs=list(step.needs)) for step in self.steps]
+        return Phase(steps, list(self.messages))
+
 
 @dataclass(frozen=True)
 class WeightGradient:
@@ -81,10 +86,22 @@ class WeightGradient:
         """Its level of ZeRO."""
         return self.sharding.zero
 
+    def at_zero(self, level: int) -> "WeightGradient":
+        """The same at another level of ZeRO."""
+        return replace(self, sharding=self.sharding._replace(zero=level))
+
     @property
     def gathered_after_update(self) -> bool:
         """Whether each device updates a shard of the weight that the others then need at once (ZeRO-1)."""
         return self.zero == 1 and self.sharding.axis in self.axes
+
+
+@dataclass
+class WrittenPhases:
+    """Phases of all stages without gathers of weights, which strategies share that differ in sharding."""
+
+    forward: dict[int, Phase] = field(default_factory=dict)
+    backward: dict[int, tuple[Phase, list[WeightGradient]]] = field(default_factory=dict)
 
 
 class Sharding(NamedTuple):
@@ -103,11 +120,14 @@ def reduction(zero: int, axis: str) -> Kind:
     return "reduce_scatter" if zero and shards_state(axis) else "all_reduce"
 
 
-def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]]) -> None:
-    """Gather each block's weights while the block before it computes.
+def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]]) -> Phase:
+    """The phase that also gathers each block's weights while the block before it computes.
 
     A weight that a later block shares, as the output layer does the embedding, is held until then.
     """
+    if not gathered:
+        return phase
+    phase = phase.copied()
     starts: list[tuple[str, int]] = []
     for number, step in enumerate(phase.steps):
         unit = step.item.unit
@@ -126,3 +146,4 @@ def gather_weights(phase: Phase, gathered: Mapping[str, Mapping[str, Sharding]])
             label = f"gather weights of {unit}"
             message = Message("all_gather", axis, size, label, after, weights=True)
             phase.steps[first].needs.append(phase.send(message))
+    return phase

@@ -20,6 +20,7 @@ from joulecast.simulator.phase import (
     Sharding,
     Step,
     WeightGradient,
+    WrittenPhases,
     gather_weights,
 )
 from joulecast.simulator.placement import PlacedOp
@@ -71,21 +72,17 @@ class StageProgram:
             return self.forward
         phase = self._builder.forward(self.stage)
         units = dict.fromkeys([*kept, *self.gathered])
-        gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
-        return phase
+        return gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
 
     @cached_property
     def forward(self) -> Phase:
         """Forward of one micro-batch."""
-        phase = self._builder.forward(self.stage)
-        gather_weights(phase, self.gathered)
-        return phase
+        return gather_weights(self._builder.forward(self.stage), self.gathered)
 
     @cached_property
     def _backward(self) -> tuple[Phase, list[WeightGradient]]:
         phase, gradients = self._builder.backward(self.stage)
-        gather_weights(phase, self.gathered)
-        return phase, gradients
+        return gather_weights(phase, self.gathered), gradients
 
     @property
     def backward(self) -> Phase:
@@ -121,8 +118,10 @@ class ProgramBuilder:
         mesh: Mesh,
         shards_kept: bool = False,
         gradient_share: float = 1.0,
+        written: WrittenPhases | None = None,
     ) -> None:
         self.graph = graph
+        self._phases = WrittenPhases() if written is None else written
         self.gradient_share = gradient_share
         """Bytes of a gradient over those of its weight."""
         self.shards_kept = shards_kept
@@ -170,7 +169,12 @@ class ProgramBuilder:
         return read_layout(access, item.placement, self.mesh)
 
     def forward(self, stage: int) -> Phase:
-        """Forward of a stage."""
+        """Forward of a stage, without gathers of weights."""
+        if stage not in self._phases.forward:
+            self._phases.forward[stage] = self._forward(stage)
+        return self._phases.forward[stage]
+
+    def _forward(self, stage: int) -> Phase:
         phase = Phase()
         converted: dict[tuple[str, Layout], list[int]] = {}
         for item in self.items[stage]:
@@ -208,7 +212,14 @@ class ProgramBuilder:
                 phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
 
     def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
-        """Backward of a stage, and the gradients of its weights in the order in which they are ready."""
+        """Backward of a stage without gathers of weights, and the gradients in the order of the backward."""
+        if stage not in self._phases.backward:
+            self._phases.backward[stage] = self._backward(stage)
+        phase, gradients = self._phases.backward[stage]
+        zero = {item.unit: item.zero for item in self.items[stage]}
+        return phase, [each.at_zero(zero[each.unit]) for each in gradients]
+
+    def _backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
         phase = Phase()
         done: dict[str, int] = {}
         gradients: dict[str, WeightGradient] = {}
@@ -351,10 +362,6 @@ class ProgramBuilder:
             label = f"send gradient of {access.tensor}"
             phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
 
-    def part_bytes(self, access: Access, item: PlacedOp) -> float:
-        """Bytes of a tensor that a device's part of an op touches."""
-        return self.graph.tensors[access.tensor].bytes * part_of(access, item.parts(self.mesh))
-
     def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
         """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
         messages = []
@@ -374,8 +381,9 @@ class ProgramBuilder:
             copies = [a for a in self.sharded if item.placement.get(a) not in split]
             axis = "+".join(copies)
             shards = size_along(self.mesh, axis)
-            weight = Sharding(self.part_bytes(access, item), item.zero, axis, shards)
-            self._shardings[key] = weight
+            part = part_of(access, item.parts(self.mesh))
+            size = self.graph.tensors[access.tensor].bytes * part
+            self._shardings[key] = Sharding(size, item.zero, axis, shards)
         return self._shardings[key]
 
     def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:

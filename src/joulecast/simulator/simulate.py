@@ -30,7 +30,7 @@ from joulecast.simulator.fleet import Fleet, build_fleet
 from joulecast.simulator.interval import rests_on, step_interval
 from joulecast.simulator.memory import Memory, exceeds, memory_of, memory_verdict
 from joulecast.simulator.network import SharedNetwork
-from joulecast.simulator.phase import reduction
+from joulecast.simulator.phase import WrittenPhases, reduction
 from joulecast.simulator.placement import PlacedOp, check_heads, place
 from joulecast.simulator.program import ForwardProgram, ProgramBuilder, StageProgram
 from joulecast.simulator.steady import Happening, Repeats, happenings, timed_step
@@ -208,8 +208,14 @@ def placed_programs(
 ) -> tuple[list[PlacedOp], list[StageProgram]]:
     """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
     placed = place(graph, strategy, costs, send_s_per_byte)
-    split = strategy.sequence_parallel
-    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share)
+    split, written = strategy.sequence_parallel, None
+    if strategy.is_inferred:
+        # What a strategy shards changes no phase but by its gathers of weights.
+        stages = tuple(item.stage for item in placed)
+        settings = (tuple(strategy.mesh.items()), split, strategy.tree.recompute, gradient_share)
+        key = ("phases", settings, stages)
+        written = remembered(costs).alike.once(graph, key, WrittenPhases)
+    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share, written)
     return placed, [kind(builder, stage) for stage in range(strategy.stages)]
 
 
@@ -338,6 +344,13 @@ def compiler_of(
     )
 
 
+def overlap_slowdown(platform: Platform, assumed: Assumptions) -> float:
+    """Gamma: compute and gradients that overlap take ``1 + gamma`` times as long."""
+    if assumed.overlap_slowdown is not None:
+        return assumed.overlap_slowdown
+    return platform.require_cluster().overlap_slowdown or 0.0
+
+
 def run_prepared(
     ready: Prepared,
     graph: OpGraph,
@@ -350,8 +363,7 @@ def run_prepared(
     compiler = compiler or compiler_of(ready, platform, strategy, assumed)
     fleet, capacity = compiler.fleet, compiler.transfers.capacity
     proteus = assumed.mode == "proteus"
-    gamma = assumed.overlap_slowdown
-    gamma = platform.require_cluster().overlap_slowdown or 0.0 if gamma is None else gamma
+    gamma = overlap_slowdown(platform, assumed)
     slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
 
     def timed(micro_batches: int) -> Timeline:

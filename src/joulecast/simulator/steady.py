@@ -242,6 +242,9 @@ def _fewer(strategy: Strategy) -> Iterator[tuple[int, tuple[int, ...]]]:
     filled = (3 if interleaved else 1) * full
     # Messages in line meet those between stages, and settle late.
     likely = _WORTH_WHILE if strategy.mesh.get("tensor", 1) == 1 else _IN_LINE
+    if strategy.schedule == "zb-h1":
+        # Early stages run ahead of late ones, as gradients of weights wait: none settles for long.
+        likely = _CHEAP
     tries = [
         (filled + full // 4 + 6 * unit, (unit, 2 * unit), _CHEAP),
         (filled + full // 2 + 8 * unit, (unit, 2 * unit), likely),

@@ -108,6 +108,11 @@ class Strategy(BaseModel):
         """Parts of the batch."""
         return math.prod(self.mesh.get(axis, 1) for axis in REPLICAS)
 
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the tree leaves all splits and stages open."""
+        return not (self.tree.children or self.tree.split or self.tree.stage is not None)
+
     def under_way(self, stage: int) -> int:
         """Micro-batches whose forward a stage may have done without their backward."""
         if self.schedule == "gpipe":
@@ -136,6 +141,11 @@ class Strategy(BaseModel):
             product = " x ".join(sizes) or "one device"
             raise JoulecastError(
                 f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
+            )
+        if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
+            raise JoulecastError(
+                "strategy: sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 "
+                "or more with it, or leave sp out"
             )
         self._check_schedule()
         return self

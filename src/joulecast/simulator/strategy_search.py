@@ -6,8 +6,9 @@ Where only the best are asked for, strategies are simulated in the order of the 
 (:mod:`joulecast.simulator.least_time`), until what is left cannot be among them.
 """
 
+import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from joulecast.errors import JoulecastError
@@ -18,6 +19,7 @@ from joulecast.quantities import steady
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.compiler import Compiler
 from joulecast.simulator.least_time import Least, least_time
+from joulecast.simulator.least_work import least_work
 from joulecast.simulator.memory import (
     exceeds,
     least_state_bytes,
@@ -30,6 +32,7 @@ from joulecast.simulator.simulate import (
     Simulation,
     compiler_of,
     no_cycles,
+    overlap_slowdown,
     prepare,
     run_prepared,
 )
@@ -79,7 +82,8 @@ class _Fitting:
     """In the order in which strategies are tried."""
     least: Least
     ready: Prepared
-    compiler: Compiler
+    compiler: Compiler | None = None
+    """Where the least is that of its longest path, and not of its work alone."""
 
 
 @dataclass
@@ -98,7 +102,7 @@ class _Search:
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
-        return recomputations(self.graph)
+        return recomputations(self.graph, self.assumed.training.inference)
 
     def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
         training = self.assumed.training
@@ -150,40 +154,58 @@ class _Search:
                 strategies = fewer
 
     def _note(self, strategy: Strategy, ready: Prepared) -> None:
-        compiler = compiler_of(ready, self.platform, strategy, self.assumed)
-        least = Least(0.0, 0.0) if self.top is None else least_time(compiler)
-        self.fits.append(_Fitting(strategy, len(self.fits), least, ready, compiler))
+        least = Least(0.0, 0.0)
+        if self.top is not None and not self.assumed.stragglers:
+            least = least_work(ready, strategy)
+        self.fits.append(_Fitting(strategy, len(self.fits), least, ready))
+
+    def _followed(self, each: _Fitting) -> _Fitting:
+        """The same with the least time of its longest path."""
+        compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
+        path = least_time(compiler, overlap_slowdown(self.platform, self.assumed))
+        least = Least(
+            max(each.least.step_s, path.step_s), max(each.least.computing_s, path.computing_s)
+        )
+        return replace(each, least=least, compiler=compiler)
 
     def _simulated(self, each: _Fitting) -> Simulation:
         done = run_prepared(
             each.ready, self.graph, self.platform, each.strategy, self.assumed, each.compiler
         )
-        each.compiler.forget()
+        if each.compiler is not None:
+            each.compiler.forget()
         return done.without_timeline()
 
     def best(self) -> tuple[list[Simulation], dict[str, float]]:
-        """The best of what fits, and the least seconds of all others."""
+        """The best of what fits, and the least seconds of all others.
+
+        The strategy of the least bound comes first. Its bound is that of its work, then that of its longest
+        path, then it is simulated: none is looked at closer than is needed to know that it is beaten.
+        """
         top, value = self.top, self.value
         done: dict[int, Simulation] = {}
         beaten: dict[str, float] = {}
         limit = float("inf")
 
-        def at_least(fitting: _Fitting) -> float:
-            return value(fitting.least.step_s, fitting.least.computing_s)
+        def entry(fitting: _Fitting) -> tuple[float, int, _Fitting]:
+            least = value(fitting.least.step_s, fitting.least.computing_s)
+            return (0.0 if top is None else steady(least)), fitting.place, fitting
 
         def of(simulation: Simulation) -> float:
             return value(simulation.step_s, simulation.breakdown.computing_s)
 
-        in_order = (
-            self.fits if top is None else sorted(self.fits, key=lambda f: steady(at_least(f)))
-        )
-        for fitting in in_order:
-            if top is not None and at_least(fitting) > limit * (1 + _ROUNDING):
+        waiting = [entry(fitting) for fitting in self.fits]
+        heapq.heapify(waiting)
+        while waiting:
+            least, place, fitting = heapq.heappop(waiting)
+            if least > limit * (1 + _ROUNDING):
                 beaten[text_of(fitting.strategy)] = fitting.least.step_s
-                continue
-            done[fitting.place] = self._simulated(fitting)
-            if top is not None and len(done) >= top:
-                limit = sorted(map(of, done.values()))[top - 1]
+            elif top is not None and fitting.compiler is None:
+                heapq.heappush(waiting, entry(self._followed(fitting)))
+            else:
+                done[place] = self._simulated(fitting)
+                if top is not None and len(done) >= top:
+                    limit = sorted(map(of, done.values()))[top - 1]
         # Equals stay in the order in which they were tried: the plainer first.
         ranked = [done[place] for place in sorted(done)]
         ranked.sort(key=lambda simulation: steady(of(simulation)))
@@ -220,7 +242,8 @@ def search(
     known = remembered(costs or roofline_of(platform))
     found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
     with no_cycles():
-        for candidate in candidates(graph, platform, devices, global_batch):
+        inference = found.assumed.training.inference
+        for candidate in candidates(graph, platform, devices, global_batch, inference):
             found.look_at(candidate)
         ranked, beaten = found.best()
     if not found.fits and not found.too_large:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.simulator.attention_cores import attention_cores
-from joulecast.simulator.cutting import unit_of
+from joulecast.simulator.cutting import block_count
 from joulecast.simulator.inferred_splits import experts_in, has_sequence
 from joulecast.simulator.strategy import Node, Strategy, divided_replicas
 
@@ -57,7 +57,7 @@ def _micro_batches(stages: int, batch: int) -> list[int]:
 
 
 def _shardings(
-    mesh: Mapping[str, int], per_node: int, experts: int
+    mesh: Mapping[str, int], per_node: int, experts: int, inference: bool
 ) -> Iterator[tuple[dict[str, int], Node]]:
     """Levels of ZeRO; without a pipeline also full shards within a node, with copies between nodes.
 
@@ -65,7 +65,9 @@ def _shardings(
     """
     data = mesh["data"]
     share = max((d for d in _divisors(data) if experts % d == 0), default=1) if experts else 1
-    for zero in _ZERO_LEVELS if data > 1 else _ZERO_LEVELS[:1]:
+    # Without gradients and optimizer there are weights alone to shard.
+    levels = tuple(level for level in _ZERO_LEVELS if level != 2 or not inference)
+    for zero in levels if data > 1 else levels[:1]:
         yield dict(mesh), Node(zero=zero)
         if share > 1:
             yield divided_replicas(mesh, "ep", share), Node(zero=zero)
@@ -74,24 +76,27 @@ def _shardings(
         yield divided_replicas(mesh, "shard", shard), Node(zero=3)
 
 
-def _schedules(stages: int, micro_batches: int, blocks: int) -> Iterator[dict[str, Any]]:
-    """Orders of a pipeline's work."""
+def _schedules(
+    stages: int, micro_batches: int, blocks: int, inference: bool
+) -> Iterator[dict[str, Any]]:
+    """Orders of a pipeline's work; without a backward none that divides it."""
     yield {}
     if stages == 1:
         return
     if micro_batches % stages == 0 and _CHUNKS * stages <= blocks:
         yield {"schedule": "interleaved", "virtual": _CHUNKS}
-    yield {"schedule": "zb-h1"}
+    if not inference:
+        yield {"schedule": "zb-h1"}
 
 
 def candidates(
-    graph: OpGraph, platform: Platform, devices: int, global_batch: int
+    graph: OpGraph, platform: Platform, devices: int, global_batch: int, inference: bool = False
 ) -> Iterator[Candidate]:
     """All that a search tries, the plainer first, without recomputation (see :func:`recomputations`).
 
     A pipeline whose weights are sharded (ZeRO-3) is tried with 1F1B alone: every micro-batch gathers them.
     """
-    blocks = len({unit_of(op.module) for op in graph.ops})
+    blocks = block_count(graph)
     per_node = platform.require_cluster().devices_per_node
     splits_sequence, experts = has_sequence(graph), experts_in(graph)
     for mesh in _meshes(devices, blocks, per_node):
@@ -100,8 +105,8 @@ def candidates(
             continue
         counts = _micro_batches(mesh["pipeline"], batch)
         ways = [False, True] if mesh["tensor"] > 1 and splits_sequence else [False]
-        for axes, node in _shardings(mesh, per_node, experts):
-            for schedule in _schedules(mesh["pipeline"], counts[0], blocks):
+        for axes, node in _shardings(mesh, per_node, experts, inference):
+            for schedule in _schedules(mesh["pipeline"], counts[0], blocks, inference):
                 if schedule and node.zero == 3:
                     continue
                 for split in ways:
@@ -118,11 +123,13 @@ def candidates(
                     yield Candidate(tried, batch)
 
 
-def recomputations(graph: OpGraph) -> list[Recompute]:
-    """What may be computed again for backward, the least first.
+def recomputations(graph: OpGraph, inference: bool = False) -> list[Recompute]:
+    """What may be computed again for backward, the least first; ``inference``: there is none.
 
     Of a fused attention the core keeps next to nothing: selective recomputation is for one written out.
     """
+    if inference:
+        return [None]
     cores = attention_cores(graph)
     written_out = any(op.kind == "softmax" and op.name in cores for op in graph.ops)
     return [None, "selective", True] if written_out else [None, True]

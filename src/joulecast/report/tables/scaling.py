@@ -15,6 +15,7 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
+from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.opgraph import read_graph
 from joulecast.platforms import read_platform
 from joulecast.report.tables.errors import scaling
@@ -102,7 +103,8 @@ def _other(path: Path, config: Mapping[str, Any]) -> Setting:
     platform = read_platform(path)
     section = config["simulator"]
     try:
-        costs = roofline_of(platform, section["precision"])
+        precision = section["precision"]
+        costs = kernel_costs_of(platform, precision) or roofline_of(platform, precision)
     except JoulecastError as error:
         return Setting(platform, None, int(section["batch_size"]), str(error))
     return Setting(platform, costs, int(section["batch_size"]))
