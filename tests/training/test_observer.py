@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from joulecast.cli.main import app
 from joulecast.energy.observations import observe
+from joulecast.observer.command import Command
 from joulecast.records.record import RunRecord, read_record
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
@@ -53,6 +54,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 dist.init_process_group("gloo")
 network = torch.nn.Linear(200, 200)
+dist.broadcast(network.weight.detach(), 0)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 for step in range(20):
     out = functional.all_reduce(network(torch.randn(64, 200)), "sum", dist.group.WORLD)
@@ -144,13 +146,13 @@ def test_shards_of_the_example_are_observed(tmp_path):
 
 
 def test_exchange_that_no_hook_sees_is_profiled(tmp_path):
-    """Functional collectives, as tensor parallelism makes them; standard error has our lines alone."""
+    """Functional collectives, as tensor parallelism makes them, after a setup that hooks do see."""
     program = tmp_path / "functional.py"
     program.write_text(FUNCTIONAL_COLLECTIVES)
     answer = measured(tmp_path, [*TORCHRUN, "2", str(program)])
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == ["True", "True"], "the program's own profiler works"
-    assert answer.stderr.startswith("joulecast: ")
+    assert answer.stderr.startswith("joulecast: "), "standard error has our lines alone"
     record = record_of(tmp_path)
     assert "communicating_copy" not in record.info.unseen
     assert "profiler recorded" in record.info.remarks[0]
@@ -269,6 +271,16 @@ def test_ctrl_c_in_a_terminal_keeps_the_power(tmp_path):
     assert not record_of(tmp_path).power.empty
     assert b"power sampler" not in seen
     assert seen.count(b"Traceback") == 1
+
+
+def test_what_a_launcher_has_opened_is_open_in_the_command():
+    # Ranks of Hydra that are measured one by one talk to it by such a file.
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    ending = Command(["sh", "-c", f"echo there >/dev/fd/{writing}"], os.environ).to_the_end()
+    assert (ending.code, os.read(reading, 9)) == (0, b"there\n")
+    os.close(reading)
+    os.close(writing)
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):

@@ -53,7 +53,8 @@ class Command:
         self._previous: dict[int, Any] = {}
         self.began_s = time.monotonic()
         try:
-            self._process = subprocess.Popen(list(words), env=dict(environment))
+            # Files that a launcher has opened are for the command: ranks of Hydra talk to it by one.
+            self._process = subprocess.Popen(list(words), env=dict(environment), close_fds=False)
         except OSError as error:
             raise JoulecastError(
                 f"{words[0]}: cannot be started ({error.strerror}); give the command behind `--` as your "

@@ -81,8 +81,10 @@ class Steps:
     @property
     def shows_exchange(self) -> bool:
         """Whether the marks separate any exchange of gradients from computing."""
-        of_exchange = np.isin(self.marks["kind"], (marks.EXCHANGE, marks.HIDDEN))
-        return self.between_is_exchange or bool(of_exchange.any())
+        # Models are set up by collectives too, before the first update.
+        after = self.ends[0] if len(self.ends) > 1 else -np.inf
+        hooked = self._kind(marks.EXCHANGE)["start"] > after
+        return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
 
     @property
     def samples(self) -> float | None:

@@ -35,7 +35,7 @@ class Collectives:
         self._marks, self._is_timed = marks, is_timed
         self._inside = False
         self.are_timed = False
-        """Whether any exchange has been seen."""
+        """Whether any exchange has been seen since this was last set to ``False``."""
 
     def watch(self, module: Any) -> None:
         """Wrap the collectives of ``torch.distributed.distributed_c10d``."""

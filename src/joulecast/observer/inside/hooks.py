@@ -152,6 +152,9 @@ class Watch:
             self._steps += 1
             is_seen = self._replicas.are_known or self._collectives.are_timed
             self._profiled.after_step(self._steps, is_seen)
+            if self._steps == 1:
+                # What was exchanged before the first step is over tells nothing of the others.
+                self._collectives.are_timed = False
         self.marks.write()
 
     def _watch_backward(self, module: Any) -> None:

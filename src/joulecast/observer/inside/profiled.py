@@ -101,7 +101,8 @@ class ProfiledSteps:
             is_seen: whether the exchange of this process is seen without the profiler.
         """
         if self._running is not None:
-            self._stop(keep=True)
+            # What hooks have seen meanwhile would count twice.
+            self._stop(keep=not is_seen)
         turn = steps + 1
         while turn > _FIRST and turn % _APART == 0:
             turn //= _APART
