@@ -42,6 +42,10 @@ def test_a_forecast_keeps_its_figures_and_intervals(forecast, tmp_path):
             grams = row[f"co2{ending}_kg"] * 1e3
             assert found["joulecast_forecast_co2_grams", *at] == pytest.approx(grams)
     assert found == samples(openmetrics_text(forecast))
+    money = [
+        line for line in answer.output.splitlines() if line.startswith("joulecast_forecast_cost{")
+    ]
+    assert money and all('currency="EUR"' in line for line in money)
 
 
 def test_runs_say_whether_their_energy_was_measured():
@@ -58,6 +62,7 @@ def test_runs_say_whether_their_energy_was_measured():
     ("words", "why"),
     [
         (["openmetrics", "nowhere"], "nowhere"),
+        (["openmetrics", "two-core-vm", "/proc/x.prom"], "/proc/x.prom: cannot be written"),
         (["openmetrics", "pyproject.json"], "pyproject.json"),
         (["mlflow", "two-core-vm"], "pip install mlflow"),
         (["wandb", "two-core-vm"], "pip install wandb"),

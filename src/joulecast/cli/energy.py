@@ -158,7 +158,7 @@ def evaluate(
         )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"
-    typer.echo(f"\nsplit {verdict['split']}; settings {varies}")
+    typer.echo(f"\nsplit {verdict['split']}, time {verdict['time']}; settings {varies}")
     for row in verdict["refused"]:
         typer.echo(
             f"not predicted: {row['workload']} on {digits(row['nodes'])} nodes of {row['platform']}: "

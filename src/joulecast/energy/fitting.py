@@ -118,6 +118,8 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
         return []
     trained = is_training(observations) & (observations["polluted"] == "")
     trainings = is_training(used)
+    others = int((~trainings).sum())
+    calibrated = f" and during {counted(others, 'calibration')}" if others else ""
     first = used.iloc[0]
     folder = Path(first["folder"])
     results = folder.parent.parent
@@ -129,10 +131,9 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
         )
     return [
         f"Disturbed: other programs were at work during {int(trainings.sum())} of "
-        f"{int(trained.sum())} training runs and during {int((~trainings).sum())} calibrations that these "
-        f"figures rest on: {listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was "
-        "measured then took more time and energy than on a quiet machine, and what was fitted to it, too. "
-        f"{again}"
+        f"{counted(int(trained.sum()), 'training run')}{calibrated} that these figures rest on: "
+        f"{listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was measured then "
+        f"took more time and energy than on a quiet machine, and what was fitted to it, too. {again}"
     ]
 
 

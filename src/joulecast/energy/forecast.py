@@ -181,7 +181,8 @@ def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
     if asked.to_target and not imported:
         return "its runs did not train to a target"
     if asked.samples is not None and unit != "samples":
-        return f"its work is counted in {unit}, not in samples"
+        way_out = "; measure it with --samples-per-step" if unit == "steps" else ""
+        return f"its work is counted in {unit}, not in samples{way_out}"
     if asked.epochs is not None and unit != "epochs":
         return f"its work is counted in {unit}, not in epochs"
     return None

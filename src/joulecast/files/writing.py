@@ -59,7 +59,17 @@ def explained_disk_errors(target: Path) -> Iterator[None]:
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise JoulecastError(f"{target}: may not be written ({error.strerror})") from error
+        if _is_about(error, target):
+            raise JoulecastError(f"{target}: cannot be written ({error.strerror})") from error
         raise
+
+
+def _is_about(error: OSError, target: Path) -> bool:
+    """Whether an error names ``target``, its folder, or a file in that."""
+    if not isinstance(error.filename, str):
+        return False
+    named = Path(error.filename)
+    return named.parent == target.parent or target.is_relative_to(named)
 
 
 def _is_aside(path: Path) -> bool:

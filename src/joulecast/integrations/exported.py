@@ -99,13 +99,15 @@ def of_record(record: RunRecord) -> Exported:
 
 def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:
     """Figures of each scale of a forecast, as :func:`joulecast.forecast` returns it."""
+    currency = str((forecast.get("prices") or {}).get("currency") or "unknown")
     for row in forecast["forecasts"]:
         values = []
         for name, (column, unit, factor, text) in _FORECAST.items():
             for end, ending in _ENDS.items():
                 amount = row.get(f"{column}{ending}{'_' if unit else ''}{unit}")
                 if amount is not None:
-                    values.append(Value(name, amount * factor, text, {"end": end}))
+                    labels = {"end": end} | ({"currency": currency} if name == "cost" else {})
+                    values.append(Value(name, amount * factor, text, labels))
         named = {name: row.get(name) for name in _FORECAST_LABELS}
         labels = {name: _plain(value) for name, value in named.items() if value is not None}
         labels["fitted_on"] = str(row["fitted_on"] or "unknown")
