@@ -138,7 +138,10 @@ def _why_no_steps(asked: Asked) -> str:
             f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
             "start it by `joulecast measure -- COMMAND` for these"
         )
-    return "no optimizer of torch made an update in this command"
+    return (
+        "no optimizer of torch made an update where the observer was let in (a PYTHONPATH set anew, "
+        "`python -I` and `python -E` keep it out)"
+    )
 
 
 def _why_no_exchange(ranks: Sequence[Rank]) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 from joulecast.campaign.journal import settle
 from joulecast.campaign.progress import run_state
 from joulecast.errors import JoulecastError
+from joulecast.quantities import counted
 from joulecast.records.record import read_record
 from joulecast.report.tables.output import write_table
 
@@ -77,8 +78,8 @@ def write_failed_runs(results: Path, check_records: bool = False) -> pd.DataFram
     table = failed_runs(results, check_records)
     unmeasured = table.loc[table["now"] != "done", "run"].nunique()
     notes = [
-        f"{unmeasured} runs have no record now. Their logs are in `logs/`, all attempts in `attempts/`. "
-        "Starting the campaign again repeats them and nothing else."
+        f"Without a record now: {counted(unmeasured, 'run')}. Logs are in `logs/`, all attempts in "
+        "`attempts/`. Starting the campaign again repeats what has no record, and no other run."
     ]
     write_table(results / "tables" / "failed_runs", "Failed runs", notes, table)
     return table
