@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import joulecast
 from joulecast.cli.main import app
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
@@ -560,3 +561,24 @@ def test_the_command_prints_json_and_plain_errors(campaign):
         said = CliRunner().invoke(app, wrong)
         assert said.exit_code == 2 and message in said.output
         assert "Traceback" not in said.output
+
+
+def test_a_simulated_training_computes_as_it_is_asked_to(tmp_path):
+    asked = {"platform": "h100-sxm", "samples": 1e5, "nodes": [1], "batch": [64]}
+    small = "gpt:layers=2,hidden=512,heads=8,sequence=128,vocabulary=1000"
+
+    def best_s(**how):
+        return joulecast.advise(small, **asked, **how)["best"]["time_s"]
+
+    mixed = best_s(precision="bf16")
+    assert mixed < best_s(precision="fp32")
+    assert mixed < best_s(precision="bf16", optimizer="adam") < 2 * mixed
+    assert mixed < best_s(precision="bf16", links={"nvlink": 1e9})
+    step = joulecast.simulate(small, "h100-sxm", "dp=8", batch=8, precision="bf16")["step_s"]
+    measured = tmp_path / "step.yaml"
+    measured.write_text(
+        f"network: {small}\nstrategy: dp=8\nbatch: 8\nprecision: bf16\nstep_s: {2 * step}\n"
+    )
+    advice = joulecast.advise(small, **asked, precision="bf16", calibrate=measured)
+    assert advice["best"]["time_s"] > 1.5 * mixed
+    assert f"corrected by {measured}" in advice["rests_on"]

@@ -325,3 +325,19 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
     kept = {text_of(each.strategy) for each in others.feasible}
     assert "pp=2,dp=4,micro=8,schedule=1f1b,zero=3" in kept
     assert not any(word in text for text in kept for word in ("zb-h1", "zero=2", "recompute"))
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_find_what_one_finds(monkeypatch, processes):
+    from joulecast.simulator import strategy_search
+
+    graph, platform = load("gpt2"), cluster_of(4)
+    alone = search(graph, platform, 8, 64, top=5)
+    monkeypatch.setattr(strategy_search, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(strategy_search, "usable_cores", lambda: processes)
+    together = search(graph, platform, 8, 64, top=5)
+    assert [text_of(one.strategy) for one in together.feasible] == [
+        text_of(one.strategy) for one in alone.feasible
+    ]
+    assert [one.step_s for one in together.feasible] == [one.step_s for one in alone.feasible]
+    assert together.beaten == alone.beaten

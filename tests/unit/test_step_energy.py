@@ -97,7 +97,7 @@ def test_where_no_run_was_metered_there_is_no_figure_but_the_reason(platform, sa
 
 
 def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
-    told = step("dgx-h100")
+    told = step("dgx-h100", mode="proteus")
     assert told["step_low_s"] is None and told["step_j_low"] < told["step_j"]
     assert "of the power alone" in told["why_no_energy_interval"]
 
@@ -178,10 +178,11 @@ def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
     judged = pd.DataFrame([held_out])
     CampaignFit(observations, empty, judged, empty, empty, power).save(tmp_path / "known")
     CampaignFit(observations, empty, empty, empty, empty, power).save(tmp_path / "unknown")
-    told = step("dgx-h100", fits=tmp_path / "known")
+    # Its costs have no interval, so that of the joules is that of the power alone.
+    told = step("dgx-h100", mode="proteus", fits=tmp_path / "known")
     assert told["energy_source"] == "simulated, measured powers"
     assert told["step_j_high"] / told["step_j"] == pytest.approx(1.1)
-    told = step("dgx-h100", fits=tmp_path / "unknown")
+    told = step("dgx-h100", mode="proteus", fits=tmp_path / "unknown")
     assert told["step_j"] > 0 and told["step_j_low"] is None
     assert "held out no run" in told["why_no_energy_interval"]
 

@@ -228,6 +228,11 @@ def advise(
     platforms: AnyPath | None = None,
     fits: AnyPath | None = None,
     precision: str = "fp32",
+    optimizer: str = "momentum",
+    attention: Literal["eager", "fused"] | None = None,
+    gradients: Literal["fp32"] | None = None,
+    links: Mapping[str, float] | None = None,
+    calibrate: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Choose node count, batch size and strategy of a training within limits, by one objective.
 
@@ -246,7 +251,8 @@ def advise(
         history: of :func:`tune`, for the power limit.
         platforms: folder of your platform files; ``config/platforms`` by default.
         fits: folder of a campaign's fits on a simulated platform, for its joules.
-        precision: peak rate of a simulated platform: fp32, bf16, fp64.
+        precision, optimizer, attention, gradients, links, calibrate: of a training that is simulated, as of
+            :func:`simulate`.
 
     Returns:
         ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
@@ -261,6 +267,7 @@ def advise(
     from joulecast.files.shipped import PLATFORMS
     from joulecast.planning.advise import advise as advise_on
     from joulecast.planning.choice import Limit
+    from joulecast.planning.simulated_training import SimulatedTraining
     from joulecast.records.recorded import run_records
 
     paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
@@ -269,7 +276,7 @@ def advise(
     counts, batches = (None if given is None else list(given) for given in (nodes, batch))
     check_counts("nodes", counts or (), MOST_NODES)
     check_counts("batch", batches or (), MOST_SAMPLES)
-    named = naming(*paths(records), platform, history)
+    named = naming(*paths(records), platform, history, calibrate)
     with named, run_records(paths(records)) as folders:
         return advise_on(
             folders,
@@ -282,7 +289,9 @@ def advise(
             history=path(history),
             platforms=PLATFORMS if platforms is None else Path(platforms),
             fits=path(fits),
-            precision=precision,
+            trained=SimulatedTraining(
+                precision, optimizer, attention, gradients, links or {}, path(calibrate)
+            ),
             prices=paid,
             gpus=list(gpus),
         )

@@ -28,6 +28,23 @@ PricesFile = Annotated[
 
 
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
+Precision = Annotated[
+    str, typer.Option(help="fp32, tf32, fp64; bf16, fp16: mixed, weights also kept at fp32.")
+]
+Optimizer = Annotated[str, typer.Option(help="none, sgd, momentum, adam.")]
+Attention = Annotated[
+    str | None, typer.Option(help="Of a network by numbers: fused (one kernel) or eager.")
+]
+Gradients = Annotated[
+    str | None, typer.Option(help="fp32: added up and sent at fp32, whatever the precision.")
+]
+Links = Annotated[
+    list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
+]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(help="A step measured on this platform (YAML), to correct the ops' costs by."),
+]
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
@@ -45,3 +62,15 @@ def whole_numbers(option: str, text: str) -> list[int]:
 def echo_json(content: dict[str, Any]) -> None:
     """Print plain data as JSON."""
     typer.echo(json.dumps(content, indent=1, allow_nan=False))
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, float]:
+    """Numbers by name, of an option that may be given several times, as ``nic=12.5e9``."""
+    found = {}
+    for text in texts or []:
+        key, _, value = text.partition("=")
+        try:
+            found[key] = float(value)
+        except ValueError:
+            raise JoulecastError(f"{option} {text}: give it as name=number") from None
+    return found

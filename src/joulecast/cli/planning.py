@@ -8,15 +8,22 @@ import typer
 from joulecast.cli.options import (
     RECORDS_HELP,
     AsJson,
+    Attention,
+    Calibrate,
     Co2,
     Currency,
+    Gradients,
+    Links,
+    Optimizer,
     Platforms,
+    Precision,
     Price,
     PriceGpuHour,
     PriceNodeHour,
     PricesFile,
     Pue,
     echo_json,
+    pairs,
     whole_numbers,
 )
 from joulecast.errors import JoulecastError
@@ -79,7 +86,12 @@ def advise(
         Path | None,
         typer.Option(help="Fits of a campaign on a simulated platform, for its joules."),
     ] = None,
-    precision: Annotated[str, typer.Option(help="Peak rate of a simulated platform.")] = "fp32",
+    precision: Precision = "fp32",
+    optimizer: Optimizer = "momentum",
+    attention: Attention = None,
+    gradients: Gradients = None,
+    link: Links = None,
+    calibrate: Calibrate = None,
     as_json: AsJson = False,
 ) -> None:
     """Choose node count, batch size and strategy of a training within limits, with what that rests on."""
@@ -115,6 +127,11 @@ def advise(
         platforms=platforms,
         fits=fits,
         precision=precision,
+        optimizer=optimizer,
+        attention=attention,  # type: ignore[arg-type]
+        gradients=gradients,  # type: ignore[arg-type]
+        links=pairs(link, "--link"),
+        calibrate=calibrate,
     )
     if as_json:
         echo_json(advice)

@@ -9,13 +9,20 @@ import typer
 
 from joulecast.cli.options import (
     AsJson,
+    Attention,
+    Calibrate,
     Co2,
+    Gradients,
+    Links,
+    Optimizer,
+    Precision,
     Price,
     PriceGpuHour,
     PriceNodeHour,
     PricesFile,
     Pue,
     echo_json,
+    pairs,
 )
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, energies, with_range
@@ -27,20 +34,7 @@ Network = Annotated[
     ),
 ]
 OnPlatform = Annotated[str, typer.Option(help="A platform by name, or a FILE.yaml.")]
-Precision = Annotated[
-    str, typer.Option(help="fp32, tf32, fp64; bf16, fp16: mixed, weights also kept at fp32.")
-]
-Optimizer = Annotated[str, typer.Option(help="none, sgd, momentum, adam.")]
-Attention = Annotated[
-    str | None, typer.Option(help="Of a network by numbers: fused (one kernel) or eager.")
-]
 Inference = Annotated[bool, typer.Option("--inference", help="A forward pass alone.")]
-Gradients = Annotated[
-    str | None, typer.Option(help="fp32: added up and sent at fp32, whatever the precision.")
-]
-Links = Annotated[
-    list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
-]
 Calibration = Annotated[
     Path | None,
     typer.Option("--calibration", help="Network calibration, for the outermost link."),
@@ -49,31 +43,15 @@ DatabaseFile = Annotated[
     Path | None, typer.Option("--database", help="Op database measured on this platform.")
 ]
 
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(help="A step measured on this platform (YAML), to correct the ops' costs by."),
-]
-
 Fits = Annotated[
     Path | None,
     typer.Option(help="Fits of metered runs of this hardware, for the joules; shipped by default."),
 ]
 
 
-def _pairs(texts: list[str] | None, option: str) -> dict[str, float]:
-    found = {}
-    for text in texts or []:
-        key, _, value = text.partition("=")
-        try:
-            found[key] = float(value)
-        except ValueError:
-            raise JoulecastError(f"{option} {text}: give it as name=number") from None
-    return found
-
-
 def _stragglers(texts: list[str] | None) -> dict[int, float]:
     slow = {}
-    for device, factor in _pairs(texts, "--straggler").items():
+    for device, factor in pairs(texts, "--straggler").items():
         if not device.isdigit() or not math.isfinite(factor):
             raise JoulecastError(
                 f"--straggler {device}={factor:g}: give it as DEVICE=TIMES, as 3=1.5"
@@ -132,7 +110,7 @@ def simulate(
         mode=mode,  # type: ignore[arg-type]
         stragglers=_stragglers(straggler),
         gamma=gamma,
-        links=_pairs(link, "--link"),
+        links=pairs(link, "--link"),
         calibration=calibration,
         database=database,
         calibrate=calibrate,
@@ -221,7 +199,7 @@ def search(
         attention=attention,  # type: ignore[arg-type]
         inference=inference,
         gradients=gradients,  # type: ignore[arg-type]
-        links=_pairs(link, "--link"),
+        links=pairs(link, "--link"),
         calibration=calibration,
         database=database,
         calibrate=calibrate,

@@ -18,6 +18,7 @@ from joulecast.planning.candidate import Candidate, dominates
 from joulecast.planning.choice import Choice, Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.power_limit import NO_HISTORY, PowerLimit, power_limit_of
+from joulecast.planning.simulated_training import USUAL, SimulatedTraining
 from joulecast.planning.verdict import verdict_on
 from joulecast.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
@@ -61,7 +62,7 @@ def advise(
     history: Path | None = None,
     platforms: Path = PLATFORMS,
     fits: Path | None = None,
-    precision: str = "fp32",
+    trained: SimulatedTraining = USUAL,
     prices: Prices = NO_PRICES,
     gpus: Sequence[int] = (),
 ) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def advise(
         history: of ``joulecast tune``, for the power limit.
         platforms: folder of the user's own platform files, which go before the shipped ones.
         fits: of a campaign on a simulated platform, for its joules.
-        precision: peak rate of a simulated platform.
+        trained: how it computes on a simulated platform.
         prices: of energy and time, and the intensity of CO2.
         gpus: counts of GPUs, in place of node counts.
 
@@ -117,9 +118,7 @@ def advise(
     if found is None:
         facts = facts or simulated_platform(str(platform), platforms)
         nodes = nodes or _filled(facts, gpus)
-        found = _from_simulator(
-            network, str(called), facts, samples, nodes, batches, fits, precision
-        )
+        found = _from_simulator(network, str(called), facts, samples, nodes, batches, fits, trained)
     powers = NO_HISTORY if history is None else power_limit_of(history, network)
     candidates = [powers.applied(candidate).priced(prices) for candidate in found.candidates]
     choice = choose(candidates, asked, prices.currency)
@@ -264,7 +263,7 @@ def _from_simulator(
     nodes: Sequence[int] | None,
     batches: Sequence[int] | None,
     fits: Path | None,
-    precision: str,
+    trained: SimulatedTraining,
 ) -> _Found:
     # Loads scipy and the simulator, which records do not need.
     from joulecast.planning import from_simulator
@@ -280,13 +279,11 @@ def _from_simulator(
         samples,
         nodes or from_simulator.usual_nodes(facts),
         batches,
-        precision=precision,
         fits=fits,
+        trained=trained,
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
-    rests = [
-        f"simulated: {len(candidates)} strategies on {platform}, by the rates of its description"
-    ]
+    rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(trained)}"]
     return _Found(
         platform,
         "simulated",
@@ -300,6 +297,12 @@ def _from_simulator(
         [],
         None,
     )
+
+
+def _rates(trained: SimulatedTraining) -> str:
+    if trained.calibrate is not None:
+        return f"the rates of its description, corrected by {trained.calibrate}"
+    return "the rates of its description"
 
 
 def _told(

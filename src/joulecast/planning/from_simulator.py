@@ -10,7 +10,8 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
 from joulecast.planning.candidate import Candidate
-from joulecast.planning.simulator_inputs import costs_on
+from joulecast.planning.simulated_training import USUAL, SimulatedTraining
+from joulecast.planning.simulator_inputs import platform_and_costs
 from joulecast.platforms import Platform
 from joulecast.simulator.interval import step_interval
 from joulecast.simulator.simulate import Assumptions, Simulation
@@ -20,7 +21,6 @@ from joulecast.simulator.strategy_search import search
 _NODES = (1, 2, 4, 8)
 _BATCH_PER_DEVICE = 32
 _STRATEGIES = 3
-_OPTIMIZER = "momentum"
 
 NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
 
@@ -38,8 +38,8 @@ def simulated_candidates(
     nodes: Sequence[int],
     batches: Sequence[int] | None,
     *,
-    precision: str = "fp32",
     fits: Path | None = None,
+    trained: SimulatedTraining = USUAL,
 ) -> tuple[list[Candidate], list[dict[str, str]]]:
     """The fastest strategies of each node count and batch that fit in memory.
 
@@ -48,8 +48,8 @@ def simulated_candidates(
         samples: to train on.
         nodes: node counts; each with all its devices.
         batches: of all nodes; by default 32 samples of a device.
-        precision: peak rate to compute at.
         fits: of metered runs on the same hardware, for the joules; by default those that are shipped.
+        trained: how it computes.
 
     Returns:
         the candidates, with intervals where the simulator's errors were judged, and the settings that are
@@ -58,8 +58,11 @@ def simulated_candidates(
     Raises:
         JoulecastError: no such network, or the platform's file lacks what a simulation needs.
     """
-    training = training_of(precision, _OPTIMIZER, False)
-    graph, costs = network_for(network, training), costs_on(platform, precision)
+    training = training_of(trained.precision, trained.optimizer, False, trained.gradients)
+    graph = network_for(network, training, trained.attention)
+    platform, costs = platform_and_costs(
+        platform, trained.precision, links=trained.links, measured_steps=trained.calibrate
+    )
     assumed = Assumptions(training=training)
     cluster, fit = platform.require_cluster(), fit_in(fits)
     candidates, refused = [], []

@@ -26,7 +26,7 @@ def costs_on(platform: Platform, precision: str) -> Costs:
 
 
 def platform_and_costs(
-    platform: str,
+    platform: str | Platform,
     precision: str,
     *,
     links: Mapping[str, float] | None = None,
@@ -49,7 +49,7 @@ def platform_and_costs(
         JoulecastError: no such platform or link, a file that is not sound, or a rate that is not known.
     """
     check_amounts("links", (links or {}).values())
-    found = simulated_platform(platform)
+    found = platform if isinstance(platform, Platform) else simulated_platform(platform)
     if calibration is not None:
         found = calibrated(found, read_calibration(calibration))
     found = with_links(found, dict(links or {}))

@@ -7,7 +7,7 @@ Where only the best are asked for, strategies are simulated in the order of the 
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,8 +16,10 @@ from joulecast.graphs.costs import Costs, roofline_of
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.platforms import Platform
 from joulecast.quantities import steady
+from joulecast.records.provenance import usable_cores
 from joulecast.simulator.alike import remembered
 from joulecast.simulator.compiler import Compiler
+from joulecast.simulator.in_processes import Found, in_processes
 from joulecast.simulator.least_time import Least, least_time
 from joulecast.simulator.least_work import least_work
 from joulecast.simulator.memory import (
@@ -50,6 +52,8 @@ Value = Callable[[float, float], float]
 either."""
 _ROUNDING = 1e-7
 """Share of a time by which its least may be above it."""
+_WORTH_PROCESSES = 20_000
+"""Micro-batches in all stages of all strategies from which on several processes simulate them."""
 
 
 def _seconds(step_s: float, computing_s: float) -> float:
@@ -176,42 +180,58 @@ class _Search:
             each.compiler.forget()
         return done.without_timeline()
 
-    def best(self) -> tuple[list[Simulation], dict[str, float]]:
-        """The best of what fits, and the least seconds of all others.
+    def _entry(self, fitting: _Fitting) -> tuple[float, int, _Fitting]:
+        least = self.value(fitting.least.step_s, fitting.least.computing_s)
+        return (0.0 if self.top is None else steady(least)), fitting.place, fitting
+
+    def of(self, simulation: Simulation) -> float:
+        """What a simulation is ranked by."""
+        return self.value(simulation.step_s, simulation.breakdown.computing_s)
+
+    def simulated(self, ordered: Sequence[_Fitting], found: Found) -> dict[int, Simulation]:
+        """Simulations of what may be among the best and no other process has taken, by their places.
 
         The strategy of the least bound comes first. Its bound is that of its work, then that of its longest
         path, then it is simulated: none is looked at closer than is needed to know that it is beaten.
         """
-        top, value = self.top, self.value
         done: dict[int, Simulation] = {}
-        beaten: dict[str, float] = {}
-        limit = float("inf")
-
-        def entry(fitting: _Fitting) -> tuple[float, int, _Fitting]:
-            least = value(fitting.least.step_s, fitting.least.computing_s)
-            return (0.0 if top is None else steady(least)), fitting.place, fitting
-
-        def of(simulation: Simulation) -> float:
-            return value(simulation.step_s, simulation.breakdown.computing_s)
-
-        waiting = [entry(fitting) for fitting in self.fits]
-        heapq.heapify(waiting)
-        while waiting:
+        waiting: list[tuple[float, int, _Fitting]] = []
+        while True:
+            following = [self._entry(each) for each in ordered[found.taken : found.taken + 1]]
+            if following and (not waiting or following[0] < waiting[0]):
+                if (place := found.take()) < len(ordered):
+                    heapq.heappush(waiting, self._entry(ordered[place]))
+                continue
+            if not waiting:
+                break
             least, place, fitting = heapq.heappop(waiting)
-            if least > limit * (1 + _ROUNDING):
-                beaten[text_of(fitting.strategy)] = fitting.least.step_s
-            elif top is not None and fitting.compiler is None:
-                heapq.heappush(waiting, entry(self._followed(fitting)))
+            if least > found.limit * (1 + _ROUNDING):
+                break
+            if self.top is not None and fitting.compiler is None:
+                heapq.heappush(waiting, self._entry(self._followed(fitting)))
             else:
                 done[place] = self._simulated(fitting)
-                if top is not None and len(done) >= top:
-                    limit = sorted(map(of, done.values()))[top - 1]
+                found.add(self.of(done[place]))
+        return done
+
+    def best(self) -> tuple[list[Simulation], dict[str, float]]:
+        """The best of what fits, and the least seconds of all others."""
+        top = self.top
+        ordered = sorted(self.fits, key=lambda fitting: self._entry(fitting)[:2])
+        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in ordered)
+        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        done = in_processes(self.simulated, ordered, processes, top)
         # Equals stay in the order in which they were tried: the plainer first.
-        ranked = [done[place] for place in sorted(done)]
-        ranked.sort(key=lambda simulation: steady(of(simulation)))
-        for simulation in ranked[top:] if top is not None else ():
-            beaten[text_of(simulation.strategy)] = simulation.step_s
-        return ranked[:top], beaten
+        ranked = [(done[place], place) for place in sorted(done)]
+        ranked.sort(key=lambda each: steady(self.of(each[0])))
+        among = {place for _, place in ranked[:top]}
+        beaten = {
+            text_of(each.strategy): each.least.step_s or done[each.place].step_s
+            for each in self.fits
+            if each.place not in among
+        }
+        # A simulation that comes from another process has a copy of the network.
+        return [replace(one, graph=self.graph) for one, _ in ranked[:top]], beaten
 
 
 def search(
