@@ -102,6 +102,12 @@ def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
     return _with_wait(stages.astype({"rank": int, "step": int, "start_s": float, "stop_s": float}))
 
 
+def _since(start_s: float, stages: pd.DataFrame) -> pd.DataFrame:
+    """Stages from a moment on."""
+    stages = stages[stages["stop_s"] > start_s]
+    return stages.assign(start_s=stages["start_s"].clip(lower=start_s)).reset_index(drop=True)
+
+
 def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
     """Cut from each exchange the time before the last rank of the step has begun its own."""
     copies = stages["stage"] == "communicating_copy"
@@ -252,9 +258,9 @@ def observed_record(
     polluted = list(faults)
     if ranks:
         first, last = _window(ranks, asked, polluted)
-        stages = _stages(ranks, first, last)
-        steps = last - first + 1
         start_s, stop_s = _edges(ranks, first, last)
+        stages = _since(start_s, _stages(ranks, first, last))
+        steps = last - first + 1
         remarks += _remarks(ranks)
     else:
         polluted.append(f"no steps: {_why_no_steps(asked)}")
@@ -307,14 +313,19 @@ def _shares_cores(ranks: Sequence[Rank]) -> bool:
 
 
 def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
-    """Begin of step ``first`` of the first rank and end of step ``last`` of the last, on the run's clock."""
+    """Begin of step ``first`` and end of step ``last`` on the run's clock.
+
+    A step ends when the last rank has ended it: a warm-up that lasts longer on one rank does not count.
+    """
     begins, ends = [], []
     for rank in ranks:
         at, own = rank.host.sampled.clock, rank.steps
         begin = own.ends[first - 1] if first else own.begin
         begins.append(at(float(begin)))
         ends.append(at(float(own.ends[last])))
-    return min(begins), max(ends)
+    # Ranks that train without each other have no step in common.
+    together = first > 0 and max(begins) < min(ends)
+    return (max(begins) if together else min(begins)), max(ends)
 
 
 def _phases(span: tuple[float, float], outcome: Outcome) -> pd.DataFrame:
