@@ -140,3 +140,73 @@ def test_checks_name_run_host_meter_and_reason(tmp_path):
         "node02: rapl is left out: there is none; 1 of 4 hosts are metered",
         "node03: rapl is left out: there is none; 1 of 4 hosts are metered",
     ]
+
+
+PARTS = {
+    "pm_counters:node": "node",
+    "pm_counters:accel0": "gpu",
+    "pm_counters:cpu": "cpu",
+    "hwmon:module-0": "module",
+    "hwmon:socket-0": "socket",
+    "hwmon:amdgpu-0": "gpu",
+    "ipmi": "node",
+    "nvml:0": "gpu",
+    "nvml:1": "gpu",
+    "amdsmi:0": "gpu",
+    "rapl:package-0": "cpu",
+    "rapl:dram-0": "memory",
+    "perf:pkg-0": "cpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "counted", "covers"),
+    [
+        (["pm_counters:accel0", "pm_counters:node", "nvml:0"], ["pm_counters:node"], "node"),
+        (["hwmon:module-0", "hwmon:socket-0", "nvml:0"], ["hwmon:module-0"], "module"),
+        (["nvml:0", "nvml:1", "hwmon:socket-0"], None, "socket+gpu"),
+        (["nvml:0", "rapl:package-0", "rapl:dram-0"], None, "gpu+cpu+memory"),
+        (["rapl:package-0", "perf:pkg-0"], ["rapl:package-0"], "cpu"),
+        (["amdsmi:0", "hwmon:amdgpu-0"], ["amdsmi:0"], "gpu"),
+        (["pm_counters:node", "ipmi"], ["pm_counters:node"], "node"),
+        (["nvml:0", "ipmi"], ["ipmi"], "node"),
+        (["nvml:0", "pm_counters:accel0", "pm_counters:cpu"], ["nvml:0", "pm_counters:cpu"], None),
+    ],
+)
+def test_a_node_has_one_total_and_nothing_is_counted_twice(there, counted, covers):
+    record = hosts_with([("node00", name, 50.0) for name in there], ["node00"])
+    for meter in record.info.meters:
+        meter.covers = PARTS[meter.meter]
+    metering = record.info.metering
+    assert [m.meter for m in metering.meters] == (counted or there)
+    assert metering.gaps == () and covers in (None, metering.covers)
+    row = observe(record)
+    assert row["energy_j"] == pytest.approx(len(counted or there) * 50 * RUN_S)
+    assert row["energy_covers"] == metering.covers
+
+
+def test_what_one_host_lacks_of_a_kind_is_named_and_its_parts_do_not_matter():
+    names = ["pm_counters:node", "rapl:package-0"]
+    meters = [(node, name, 50.0) for node in ("node00", "node01") for name in names]
+    record = hosts_with([*meters, ("node00", "rapl:dram-0", 20.0)], ["node00", "node01"])
+    for meter in record.info.meters:
+        meter.covers = PARTS[meter.meter]
+    assert record.info.metering.gaps == (), "what is inside of the node's total leaves no gap"
+    record.info.meters[0].available, record.info.meters[0].reason = False, "it restarted"
+    metering = record.info.metering
+    assert [m.meter for m in metering.meters] == ["rapl:package-0"] * 2
+    assert {(g.node, g.kind, g.reason) for g in metering.gaps} == {
+        ("node00", "pm_counters", "pm_counters:node failed: it restarted"),
+        ("node01", "rapl (memory)", "there is none"),
+    }
+
+
+def test_checks_warn_where_runs_have_energies_of_different_parts(tmp_path):
+    for name, meter in (("a", "ipmi"), ("b", "nvml:0")):
+        record = hosts_with([("node00", meter, 50.0)], ["node00"])
+        record.info.meters[0].covers = PARTS[meter]
+        write_record(tmp_path / name, record)
+    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
+    found = check_results([tmp_path / "a", tmp_path / "b"], CampaignFit(*[none] * 5, {}))
+    (warned,) = found[found["check"] == "energy covers"]["found"]
+    assert "of different parts: gpu (1 runs), node (1 runs)" in warned

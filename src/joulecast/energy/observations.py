@@ -9,6 +9,7 @@ where a table holds several), ``samples`` in the record's unit of work; ``total_
 covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``energy_j`` of all nodes,
 ``e_<stage>_j`` its split; ``metered_units`` how many nodes have a meter of their own; ``u_cpu`` (share
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
+``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
 the record.
 Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
@@ -118,6 +119,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "total_s": outcome.stop_s - outcome.start_s,
         "gradient_bytes": 4.0 * (info.parameters or 0),
         "energy_source": info.energy_source,
+        "energy_covers": info.metering.covers,
         "why_no_energy": info.no_energy_reason,
         "nodes_are": info.nodes_are,
         "polluted": "; ".join(info.polluted),
@@ -181,6 +183,7 @@ def _energy(record: RunRecord) -> dict[str, Any]:
         "energy_j": np.nan,
         "metered_units": 0,
         "energy_source": metering.source,
+        "energy_covers": metering.covers,
         "why_no_energy": metering.why_not,
     }
     row |= {f"e_{stage}_j": np.nan for stage in STAGES}

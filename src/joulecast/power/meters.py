@@ -8,15 +8,23 @@ raises :class:`MeterUnavailable` when it is opened, with the reason and the reme
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from joulecast.records.meter_settings import AS_USUAL, MeterSettings
+from joulecast.records.metering import Covers
 
 
 class MeterUnavailable(Exception):
-    """The meter cannot be opened: why, and how to get it."""
+    """The meter cannot be opened: why, and how to get it.
 
-    def __init__(self, reason: str, remedy: str) -> None:
+    ``elsewhere``: this is no machine for such a meter, or it was not set up, so that its absence is worth a
+    line only to those who ask for all meters.
+    """
+
+    def __init__(self, reason: str, remedy: str, *, elsewhere: bool = False) -> None:
         super().__init__(f"{reason}; {remedy}")
-        self.reason, self.remedy = reason, remedy
+        self.reason, self.remedy, self.elsewhere = reason, remedy, elsewhere
 
 
 class ReadFailed(Exception):
@@ -27,18 +35,26 @@ class MeterFailed(ReadFailed):
     """The meter cannot be believed for the rest of the run: why."""
 
 
+class NothingNew(ReadFailed):
+    """The meter has no reading that was not given before; it is slower than its reader, and not at fault."""
+
+
 class Reading(NamedTuple):
-    """Watts now and joules since the meter was opened; ``None`` for what the meter does not give."""
+    """Watts now and joules since the meter was opened; ``None`` for what the meter does not give.
+
+    ``at_s`` is when it was taken, on the monotonic clock; ``None``: when it was asked for.
+    """
 
     watts: float | None
     joules: float | None
+    at_s: float | None = None
 
 
 class Meter(Protocol):
     """One meter of one node.
 
     ``identity`` names the device that is read, the same whichever container of a machine reads it;
-    ``None`` for what is no device.
+    ``None`` for what is no device. What :class:`About` has, a meter may say too.
     """
 
     node: str
@@ -58,6 +74,24 @@ class Meter(Protocol):
 
 
 @dataclass(frozen=True)
+class About:
+    """What a meter says of its figures, where it has attributes of these names.
+
+    ``covers`` is what draws the power; ``remark`` is what a reader of the figures should know; ``renewed_s``
+    is how often the meter itself has something new, in seconds.
+    """
+
+    covers: Covers | None = None
+    remark: str | None = None
+    renewed_s: float | None = None
+
+    @classmethod
+    def of(cls, meter: Meter) -> "About":
+        """What ``meter`` says."""
+        return cls(*(getattr(meter, name, None) for name in ("covers", "remark", "renewed_s")))
+
+
+@dataclass(frozen=True)
 class MeteredNodes:
     """What the meters of one host may need to know about its nodes.
 
@@ -71,6 +105,12 @@ class MeteredNodes:
     core_seconds_per_s: float = 1.0
     idle_w: float | None = None
     full_w: float | None = None
+    settings: MeterSettings = AS_USUAL
+
+    @property
+    def sysfs(self) -> Path:
+        """The folder that holds the kernel's files, ``/sys`` on most machines."""
+        return Path(self.settings.sysfs_root)
 
 
 Opener = Callable[[MeteredNodes], list[Meter]]

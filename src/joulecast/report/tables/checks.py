@@ -1,5 +1,6 @@
 """Checks of results: what must hold, and what a reader should be warned of."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "warning", "loss", "is not finite at the end"
 
 
+def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
+    """A warning where energies of runs are of different parts, and so not comparable."""
+    runs = Counter(each for each in covers if each is not None)
+    if len(runs) > 1:
+        found = ", ".join(f"{each} ({count} runs)" for each, count in sorted(runs.items()))
+        yield (
+            "warning",
+            "energy covers",
+            f"energies are of different parts: {found}; ask for the meters that all runs have",
+        )
+
+
 def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
     for row in fit.observations.itertuples():
         if row.kind != "training":
@@ -60,10 +73,14 @@ def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
 def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
     """All findings: ``verdict`` (error, warning, passed), ``run``, ``check``, ``found``."""
     rows = []
+    covers = []
     for folder in folders:
         record = read_record(folder)
+        if record.info.spec.kind != "imported":
+            covers.append(counted_power(record)[0].covers)
         rows += [(v, record.info.spec.run, c, f) for v, c, f in _of_record(record)]
-    rows += [(verdict, "", check, found) for verdict, check, found in _of_fit(fit)]
+    for finding in (*_of_covers(covers), *_of_fit(fit)):
+        rows.append((finding[0], "", *finding[1:]))
     if not any(verdict == "error" for verdict, *_ in rows):
         rows.append(("passed", "", "all", f"{len(folders)} records and the fits to them"))
     return pd.DataFrame(rows, columns=["verdict", "run", "check", "found"])
