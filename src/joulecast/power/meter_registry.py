@@ -5,12 +5,13 @@ a counter of the machine itself before what is asked over a network, a maker's l
 sensors, what is measured before what is estimated.
 """
 
-from joulecast.power import estimated, hwmon, nvml, pm_counters, rapl, site_command
+from joulecast.power import estimated, hwmon, nvml, pm_counters, rapl, redfish, site_command
 from joulecast.power.meters import Opener
 
 METERS: dict[str, Opener] = {
     "pm_counters": pm_counters.open_meters,
     "command": site_command.open_meters,
+    "redfish": redfish.open_meters,
     "nvml": nvml.open_meters,
     "rapl": rapl.open_meters,
     "hwmon": hwmon.open_meters,
