@@ -5,7 +5,17 @@ a counter of the machine itself before what is asked over a network, a maker's l
 sensors, what is measured before what is estimated.
 """
 
-from joulecast.power import estimated, hwmon, ipmi, nvml, pm_counters, rapl, redfish, site_command
+from joulecast.power import (
+    estimated,
+    hwmon,
+    ipmi,
+    nvml,
+    perf,
+    pm_counters,
+    rapl,
+    redfish,
+    site_command,
+)
 from joulecast.power.meters import Opener
 
 METERS: dict[str, Opener] = {
@@ -14,6 +24,7 @@ METERS: dict[str, Opener] = {
     "redfish": redfish.open_meters,
     "nvml": nvml.open_meters,
     "rapl": rapl.open_meters,
+    "perf": perf.open_meters,
     "hwmon": hwmon.open_meters,
     "ipmi": ipmi.open_meters,
     "estimated": estimated.open_meters,
