@@ -153,7 +153,11 @@ def _setting(info: RunInfo) -> dict[str, Any]:
 def _of_observed(info: RunInfo) -> Row:
     """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
     spec = info.spec
-    gpus = Counter(m.node for m in info.meters if m.available and kind_of(m.meter) == "nvml")
+    gpus = Counter(
+        (m.node, kind_of(m.meter))
+        for m in info.meters
+        if m.available and (m.covers == "gpu" or kind_of(m.meter) == "nvml")
+    )
     on_gpus = info.outcome.device == "cuda"
     return {
         "nodes": spec.ranks,

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from joulecast.power.agreement import Agreement
 from joulecast.power.meters import ReadFailed, Reading
 from joulecast.power.register import Limits, Register
 from joulecast.records.metering import Covers
@@ -67,6 +68,7 @@ class FileMeter:
         self.remark, self.renewed_s = remark, renewed_s
         self.counter = energy is not None
         self._energy, self._power, self._most_w = energy, power, limits.most_w
+        self._agreement = Agreement()
         self._register: Register | None = None
         if energy is not None:
             first_uj = number_in(energy)
@@ -79,12 +81,15 @@ class FileMeter:
             before_s = time.monotonic()
             joules = self._register.joules(number_in(self._energy), before_s, time.monotonic())
         try:
-            return Reading(self._watts(), joules)
+            watts = self._watts()
         except ReadFailed:
             # Joules are worth having without watts.
             if joules is None:
                 raise
-            return Reading(None, joules)
+            watts = None
+        if watts is not None and joules is not None:
+            self._agreement.check(joules, watts, time.monotonic())
+        return Reading(watts, joules)
 
     def _watts(self) -> float | None:
         if self._power is None:

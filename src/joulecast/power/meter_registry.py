@@ -6,6 +6,7 @@ sensors, what is measured before what is estimated.
 """
 
 from joulecast.power import (
+    amd_smi,
     estimated,
     hwmon,
     ipmi,
@@ -23,6 +24,7 @@ METERS: dict[str, Opener] = {
     "command": site_command.open_meters,
     "redfish": redfish.open_meters,
     "nvml": nvml.open_meters,
+    "amdsmi": amd_smi.open_meters,
     "rapl": rapl.open_meters,
     "perf": perf.open_meters,
     "hwmon": hwmon.open_meters,

@@ -1,8 +1,8 @@
 """RAPL's counters by ``perf_event_open``, for users whom the kernel does not let read the powercap files.
 
 They are the counters that :mod:`joulecast.power.rapl` reads, so that this kind is there only where that one
-is not. The kernel counts in 64 bits and undoes the wraps of the registers. ``energy-cores`` and ``energy-gpu``
-lie inside of ``energy-pkg``, and all of them inside of ``energy-psys``.
+is not. The kernel counts in 64 bits and undoes the wraps of the registers. ``energy-cores`` and
+``energy-gpu`` lie inside of ``energy-pkg``, and all of them inside of ``energy-psys``.
 """
 
 import ctypes
