@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
+from joulecast.platforms.controller import Redfish
 from joulecast.power import hwmon, kernel_files, pm_counters, rapl
 from joulecast.power.meters import (
     About,
@@ -17,8 +18,12 @@ from joulecast.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.power.sampler import SamplerOrder, open_all
+from joulecast.power.run_clock import ClockOffset, RunClock
+from joulecast.power.sampled_hosts import SampledHost, frames, meter_infos
+from joulecast.power.sampler import Sampler, SamplerOrder, open_all
 from joulecast.records.meter_settings import MeterSettings
+from joulecast.records.metering import metered
+from joulecast.records.record import Outcome
 
 PCI = "0000:c1:00."
 
@@ -300,3 +305,32 @@ def test_a_run_is_silent_about_meters_that_this_machine_is_not_made_for(tmp_path
     assert [row["meter"] for row in open_all(order)[1]] == ["rapl"]
     alone = SamplerOrder(("pm_counters",), 0.1, here(tmp_path))
     assert [row["meter"] for row in open_all(alone)[1]] == ["pm_counters"]
+
+
+def test_the_settings_reach_the_samplers_own_process(tmp_path):
+    acpi(tmp_path, 0, None, 123 * 10**6)
+    settings = MeterSettings(
+        str(tmp_path), ("echo", "77 W"), Redfish(address="https://{node}.none")
+    )
+    nodes = MeteredNodes("host", settings=settings)
+    sampler = Sampler(SamplerOrder(("hwmon", "command"), 0.02, nodes))
+    sampler.wait_until_begun()
+    answer = sampler.stop()
+    assert {(row[1], row[3]) for row in answer["power"]} == {("hwmon:board", 123), ("command", 77)}
+    (host,) = [SampledHost("h:boot", "host", as_it_is(), answer)]
+    power = frames([host])[0]
+    infos = meter_infos([host], power, outcome_of(power), 0.02)
+    assert [(info.meter, info.covers, info.renewed_s) for info in infos] == [
+        ("hwmon:board", "node", 0.05),
+        ("command", "node", pytest.approx(1, abs=5)),
+    ]
+    assert [meter.meter for meter in metered(["host"], infos).meters] == ["hwmon:board"]
+
+
+def as_it_is() -> RunClock:
+    none = ClockOffset(0.0, 0.0, 0.0)
+    return RunClock(0.0, none, none)
+
+
+def outcome_of(power) -> Outcome:
+    return Outcome(start_s=power["t_s"].min(), stop_s=power["t_s"].max() + 0.01)

@@ -52,7 +52,7 @@ class _HostSampler:
         label = job.host.partition(":")[0]
         watts = asked.platform
         cores = float(os.cpu_count() or 1)
-        nodes = MeteredNodes(label, {}, cores, watts.idle_w, watts.full_w, asked.metering)
+        nodes = MeteredNodes(label, {}, cores, watts.idle_w, watts.full_w, asked.metering.if_any)
         order = SamplerOrder(asked.meters, asked.period_s, nodes, job.pids_of_host(_JOINING_S))
         self._sampler = Sampler(order)
         self._before = self._offset()

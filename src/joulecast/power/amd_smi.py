@@ -2,8 +2,8 @@
 
 The package has to match the ROCm of the node, so that it is no dependency of ours. The two dies of an MI250
 are GPUs of one package, of which the first has the power of both. MI300A is a package with processor and
-memory. The energy counters of some GPUs (MI100, MI210) stand still or count wrongly: they are held against the
-watts.
+memory. The energy counters of some GPUs (MI100, MI210) stand still or count wrongly: they are held against
+the watts.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from joulecast.power.agreement import Agreement
 from joulecast.power.kernel_files import identity_of
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 _DRIVER = Path("/dev/kfd")
 _LIMITS = Limits(least_w=0.1, most_w=4000.0, renewed_s=0.1, moves_within_s=10.0)

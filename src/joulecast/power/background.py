@@ -12,7 +12,7 @@ from statistics import median
 
 from joulecast.power.meters import Meter, MeterFailed, NothingNew, ReadFailed, Reading
 from joulecast.power.register import Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""

@@ -9,8 +9,6 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from joulecast.errors import JoulecastError
-from joulecast.files.reading import opened
 from joulecast.power.meters import MeterUnavailable
 
 _MOST_BYTES = 20_000
@@ -28,6 +26,10 @@ class Credentials:
 
 
 def _lines_of(path: Path, meter: str) -> list[str]:
+    # Imported here, as few runs need them and their sampler has to start fast.
+    from joulecast.errors import JoulecastError
+    from joulecast.files.reading import opened
+
     try:
         with opened(path, _WHAT, _MOST_BYTES) as file:
             status = os.fstat(file.fileno())

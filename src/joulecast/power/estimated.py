@@ -8,7 +8,7 @@ import time
 import psutil
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 
 class HostWork:

@@ -22,7 +22,7 @@ from joulecast.power.kernel_files import (
 )
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed
 from joulecast.power.register import Limits
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 FOLDER = Path("class/hwmon")
 

@@ -10,16 +10,20 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulecast.platforms.controller import Controller
 from joulecast.power.background import BackgroundMeter
 from joulecast.power.credentials import credentials_in
 from joulecast.power.kernel_files import MOST_NODE_W, identity_of
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.programs import output_of, require_program, shown
 
+if TYPE_CHECKING:
+    from joulecast.platforms.controller import Controller
+
 DEVICES = (Path("/dev/ipmi0"), Path("/dev/ipmi/0"), Path("/dev/ipmidev/0"))
 _PROGRAM = "ipmitool"
+_EVERY_S, _TIMEOUT_S = 1.0, 5.0
 _KEY = "key `ipmi` of the platform's file"
 _WATTS = re.compile(r"Instantaneous power reading\s*:\s*(\d+)\s*Watts", re.IGNORECASE)
 _STATE = re.compile(r"Power reading state is\s*:\s*(\w+)", re.IGNORECASE)
@@ -54,7 +58,7 @@ def _is_open(device: Path) -> bool:
     return os.access(device, os.R_OK | os.W_OK)
 
 
-def _own_device(program: str, timeout_s: float) -> Dcmi:
+def _own_device(program: str) -> Dcmi:
     """The question to this node's own controller.
 
     Raises:
@@ -73,10 +77,10 @@ def _own_device(program: str, timeout_s: float) -> Dcmi:
             "ask the site for the watts by `power.command`, or for Redfish with a user that may only read: "
             "who may open this device may also switch the machine off",
         )
-    return Dcmi([program], {}, timeout_s)
+    return Dcmi([program], {}, _TIMEOUT_S)
 
 
-def _over_network(program: str, settings: Controller) -> tuple[Dcmi, str]:
+def _over_network(program: str, settings: "Controller") -> tuple[Dcmi, str]:
     """The question to the node's controller over the network, and its address.
 
     Raises:
@@ -105,13 +109,12 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
     Raises:
         MeterUnavailable: no ``ipmitool``, no controller, no right to ask it, or it gives no watts.
     """
-    settings = nodes.settings.ipmi
+    settings = nodes.ipmi
     remedy = "install ipmitool, on servers that have a management controller"
     program = require_program(_PROGRAM, "ipmi", remedy, elsewhere=settings is None)
     address: str | None = None
     if settings is None:
-        settings = Controller()
-        dcmi = _own_device(program, settings.timeout_s)
+        dcmi = _own_device(program)
     else:
         dcmi, address = _over_network(program, settings)
     try:
@@ -120,7 +123,7 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
                 "ipmi",
                 nodes.host_node,
                 dcmi.ask,
-                every_s=settings.interval_s,
+                every_s=_EVERY_S if settings is None else settings.interval_s,
                 counter=False,
                 identity=identity_of("ipmi") if address is None else f"ipmi:{address}",
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 from joulecast.power.agreement import Agreement
 from joulecast.power.meters import ReadFailed, Reading
 from joulecast.power.register import Limits, Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 from joulecast.records.provenance import boot_id
 
 MOST_NODE_W = 50_000.0

@@ -9,10 +9,14 @@ raises :class:`MeterUnavailable` when it is opened, with the reason and the reme
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from joulecast.records.meter_settings import AS_USUAL, MeterSettings
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
+
+if TYPE_CHECKING:
+    # Loading it takes a tenth of a second, and the sampler of most runs needs none.
+    from joulecast.platforms.controller import Controller, Redfish
+    from joulecast.records.meter_settings import MeterSettings
 
 
 class MeterUnavailable(Exception):
@@ -97,7 +101,8 @@ class MeteredNodes:
 
     ``pids`` maps a node's name to the processes whose work is the node's when several emulated
     nodes share the host; for a node that is the whole host it is empty. ``core_seconds_per_s`` is
-    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown.
+    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown. ``settings`` are
+    those of the configuration and the platform's file; ``None``: as usual.
     """
 
     host_node: str
@@ -105,12 +110,27 @@ class MeteredNodes:
     core_seconds_per_s: float = 1.0
     idle_w: float | None = None
     full_w: float | None = None
-    settings: MeterSettings = AS_USUAL
+    settings: "MeterSettings | None" = None
 
     @property
     def sysfs(self) -> Path:
         """The folder that holds the kernel's files, ``/sys`` on most machines."""
-        return Path(self.settings.sysfs_root)
+        return Path("/sys" if self.settings is None else self.settings.sysfs_root)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Words of the site's command; none on most machines."""
+        return () if self.settings is None else self.settings.command
+
+    @property
+    def redfish(self) -> "Redfish | None":
+        """How the controller's Redfish service is reached, where the platform's file says it."""
+        return None if self.settings is None else self.settings.redfish
+
+    @property
+    def ipmi(self) -> "Controller | None":
+        """How the controller is asked by IPMI over the network, where the platform's file says it."""
+        return None if self.settings is None else self.settings.ipmi
 
 
 Opener = Callable[[MeteredNodes], list[Meter]]

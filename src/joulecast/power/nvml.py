@@ -11,7 +11,7 @@ from typing import Any
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 MOST_W = 4000.0
 """Watts that no GPU exceeds, whatever is put on one board."""

@@ -18,7 +18,7 @@ from joulecast.power import rapl
 from joulecast.power.kernel_files import identity_of, text_in
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 FOLDER = Path("bus/event_source/devices/power")
 _CALLS = {"x86_64": 298, "aarch64": 241}

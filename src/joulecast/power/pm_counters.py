@@ -20,7 +20,7 @@ from joulecast.power.meters import (
     Reading,
 )
 from joulecast.power.register import Limits, Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 
 FOLDER = Path("cray/pm_counters")
 _USUAL_HZ = 10.0

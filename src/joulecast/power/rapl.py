@@ -11,7 +11,7 @@ from pathlib import Path
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
-from joulecast.records.metering import Covers
+from joulecast.records.covers import Covers
 from joulecast.records.provenance import boot_id
 
 POWERCAP = Path("class/powercap")

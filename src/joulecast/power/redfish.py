@@ -14,14 +14,16 @@ import socket
 import ssl
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
-from joulecast.platforms.controller import Redfish
 from joulecast.power.background import BackgroundMeter
 from joulecast.power.credentials import Credentials, credentials_in
 from joulecast.power.kernel_files import MOST_NODE_W
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
+
+if TYPE_CHECKING:
+    from joulecast.platforms.controller import Redfish
 
 _ROOT = "/redfish/v1/Chassis"
 _MOST_BYTES = 1_000_000
@@ -53,7 +55,7 @@ class Service:
         MeterUnavailable: its certificate's file cannot be read.
     """
 
-    def __init__(self, address: str, settings: Redfish, credentials: Credentials | None) -> None:
+    def __init__(self, address: str, settings: "Redfish", credentials: Credentials | None) -> None:
         self.address, self._timeout_s = address, settings.timeout_s
         self._headers = {"Accept": "application/json", "OData-Version": "4.0"}
         if credentials is not None and credentials.token is not None:
@@ -220,7 +222,7 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
     Raises:
         MeterUnavailable: no address is given, the credentials are no good, or the service gives no watts.
     """
-    settings = nodes.settings.redfish
+    settings = nodes.redfish
     if settings is None:
         raise MeterUnavailable(
             "redfish: the platform's file names no controller",

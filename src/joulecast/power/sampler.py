@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
 import psutil
@@ -34,7 +34,6 @@ from joulecast.power.meters import (
     NothingNew,
     ReadFailed,
 )
-from joulecast.records.meter_settings import MeterSettings
 
 _WORK_PERIOD_S = 0.5
 _KEPT_EVERY_S = 1.0
@@ -371,8 +370,11 @@ def main() -> None:
             print("begun", flush=True)
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    settings = MeterSettings(**order["nodes"].pop("settings", {}))
-    nodes = MeteredNodes(**order["nodes"], settings=settings)
+    nodes = MeteredNodes(**order["nodes"])
+    if order["nodes"].get("settings") is not None:
+        from joulecast.records.meter_settings import MeterSettings
+
+        nodes = replace(nodes, settings=MeterSettings(**order["nodes"]["settings"]))
     ranks = tuple(order.get("ranks", ()))
     sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes, ranks)
     with open(int(sys.argv[1]), "wb", buffering=0) as kept:

@@ -34,6 +34,11 @@ class MeterSettings:
         """Whether nothing was said."""
         return self == AS_USUAL
 
+    @property
+    def if_any(self) -> "MeterSettings | None":
+        """These settings, ``None`` where nothing was said."""
+        return None if self.are_defaults else self
+
 
 AS_USUAL = MeterSettings()
 """The settings of a machine whose meters need none."""

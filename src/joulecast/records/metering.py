@@ -15,13 +15,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
+from joulecast.records.covers import Covers
+
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
 Supply = Literal["AC", "DC"]
-
-Covers = Literal["node", "module", "socket", "gpu", "cpu", "memory"]
-"""What draws the power that a meter counts: a whole node; a module of CPU, memory and GPU; a processor's
-socket with its memory; or one of these parts."""
 
 _PARTS: dict[Covers, frozenset[str]] = {
     "node": frozenset({"cpu", "memory", "gpu", "rest"}),
