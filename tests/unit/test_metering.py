@@ -7,7 +7,7 @@ import pytest
 from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.observations import observe
+from joulecast.energy.observations import observe, observe_all
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import write_record
@@ -210,3 +210,35 @@ def test_checks_warn_where_runs_have_energies_of_different_parts(tmp_path):
     found = check_results([tmp_path / "a", tmp_path / "b"], CampaignFit(*[none] * 5, {}))
     (warned,) = found[found["check"] == "energy covers"]["found"]
     assert "of different parts: gpu (1 runs), node (1 runs)" in warned
+
+
+def test_energies_of_other_parts_than_most_runs_have_are_not_compared(tmp_path):
+    folders = []
+    for number, meter in enumerate(["ipmi", "ipmi", "nvml:0", None]):
+        record = hosts_with([("node00", meter or "nvml:0", 50.0)], ["node00"])
+        if meter is not None:
+            record.info.meters[0].covers = PARTS[meter]
+        folders.append(tmp_path / str(number))
+        write_record(folders[-1], record)
+    rows = observe_all(folders)
+    assert rows["energy_j"].notna().tolist() == [True, True, False, True]
+    assert rows["why_no_energy"][2] == "its energy is of gpu, that of most runs of node"
+    assert rows["energy_source"].isna().tolist() == [False, False, True, False]
+    one_each = observe_all(folders[1:3])
+    assert one_each["energy_j"].notna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("stops_at_s", "known"), [(99.0, True), (6.0, False)])
+def test_a_slow_counter_may_stand_as_long_as_it_is_not_renewed(stops_at_s, known):
+    record = hosts_with([("node00", "command", 50.0)], ["node00"])
+    meter = record.info.meters[0]
+    meter.covers, meter.renewed_s = "node", 1.0
+    lasts_s = 12.0
+    times = [k / 10 for k in range(-12, 133)]
+    joules = [50.0 * int(min(t, stops_at_s) + 2) for t in times]
+    power = record.power.iloc[[0] * len(times)].assign(t_s=times, joules=joules, watts=None)
+    outcome = record.info.outcome.model_copy(update={"stop_s": lasts_s})
+    info = record.info.model_copy(update={"outcome": outcome})
+    row = observe(replace(record, info=info, power=power.astype({"watts": float})))
+    assert (row["why_no_energy"] is None) is known
+    assert known or "stood still for" in row["why_no_energy"]

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.comparable import with_comparable_energies
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import exposed_intervals, stage_energy
@@ -253,7 +254,8 @@ def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
         name for name in row if name == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", name)
     ]
     why = f"its meters add up to {energy_j:g} J, which is no energy of a run"
-    return row | dict.fromkeys(energies, np.nan) | {"energy_source": None, "why_no_energy": why}
+    none = {"energy_source": None, "energy_covers": None, "why_no_energy": why}
+    return row | dict.fromkeys(energies, np.nan) | none
 
 
 def observe(record: RunRecord) -> dict[str, Any]:
@@ -286,7 +288,8 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     """The rows of many records, one record in memory at a time."""
     rows = pd.DataFrame([_observe_folder(Path(folder)) for folder in folders])
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
-    return rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
+    rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
+    return with_comparable_energies(rows)
 
 
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:

@@ -51,7 +51,8 @@ def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
         yield (
             "warning",
             "energy covers",
-            f"energies are of different parts: {found}; ask for the meters that all runs have",
+            f"energies are of different parts: {found}; the rarer ones are left out; ask for the meters "
+            "that all runs have",
         )
 
 
