@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.power import background, site_command
+from joulecast.power import background, site_command, slurm_energy
 from joulecast.power.background import BackgroundMeter
 from joulecast.power.meters import (
     About,
@@ -192,3 +192,41 @@ def test_a_commands_counter_that_restarts_has_failed(tmp_path):
     os.remove(count)
     with pytest.raises(ReadFailed, match="No such file"):
         command.ask()
+
+
+@pytest.fixture
+def sstat(tmp_path, monkeypatch):
+    """Sets what the stand-in for sstat prints."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    for name, value in (("JOB_ID", "17"), ("STEP_ID", "3"), ("NODEID", "0")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "4")
+
+    def prints(text):
+        program(tmp_path / "bin", "sstat", f'printf "%s " "$@" > {tmp_path}/words; echo {text}')
+
+    prints(123456)
+    return prints
+
+
+def test_slurms_account_is_kept_and_never_a_part(sstat, tmp_path):
+    (meter,) = slurm_energy.open_meters(MeteredNodes("host"))
+    assert meter.read().joules == 0 and meter.identity == "slurm:17.3"
+    assert (tmp_path / "words").read_text() == "-n -P -o ConsumedEnergyRaw -j 17.3 "
+    assert About.of(meter).covers is None and "of all 4 nodes" in About.of(meter).remark
+    sstat(124456)
+    assert meter._ask().joules == 1000
+    sstat(5)
+    with pytest.raises(MeterFailed, match="restarted"):
+        meter._ask()
+
+
+@pytest.mark.parametrize("text", ["0", "''", "n/a", "-5"])
+def test_slurm_without_energy_is_passed_over(sstat, monkeypatch, text):
+    sstat(text)
+    for name, value in ((None, None), ("SLURM_NODEID", "1"), ("SLURM_JOB_ID", "")):
+        if name is not None:
+            monkeypatch.setenv(name, value)
+        with pytest.raises(MeterUnavailable) as missing:
+            slurm_energy.open_meters(MeteredNodes("host"))
+        assert missing.value.elsewhere

@@ -41,7 +41,7 @@ class BackgroundMeter:
     """
 
     source = "measured"
-    covers: Covers = "node"
+    covers: Covers | None = "node"
     remark: str | None = None
 
     def __init__(

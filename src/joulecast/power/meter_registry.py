@@ -16,6 +16,7 @@ from joulecast.power import (
     rapl,
     redfish,
     site_command,
+    slurm_energy,
 )
 from joulecast.power.meters import Opener
 
@@ -29,6 +30,7 @@ METERS: dict[str, Opener] = {
     "perf": perf.open_meters,
     "hwmon": hwmon.open_meters,
     "ipmi": ipmi.open_meters,
+    "slurm": slurm_energy.open_meters,
     "estimated": estimated.open_meters,
 }
 """What opens the meters of a kind; raises :class:`~joulecast.power.meters.MeterUnavailable`."""

@@ -35,8 +35,9 @@ _BEST_FIRST: tuple[EnergySource, ...] = (
     "estimated",
 )
 MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
-_NETWORK = (MEASURED_SWITCH, ESTIMATED_SWITCH)
-"""Kinds of meters of the network: kept, and never a part of what the nodes draw."""
+JOB_ACCOUNT = "slurm"
+_NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
+"""Kinds of meters of the network and of a whole job: kept, and never a part of what the nodes draw."""
 _NAMED = 5
 """A reason names this many nodes; the others are in ``checks.csv``."""
 
@@ -204,7 +205,7 @@ def metered(
         unusable: what is wrong with the readings of a meter, by node and meter.
     """
     # A meter that failed counts as there: a worse source does not take its place unseen.
-    of_nodes = [m for m in meters if kind_of(m.meter) not in _NETWORK]
+    of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]
     there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
     source = next((s for s in _BEST_FIRST if any(m.source == s for m in there)), None)
     if source is None:
