@@ -191,6 +191,17 @@ def _told(gaps: Sequence[Gap]) -> str:
     return "; ".join(parts)
 
 
+def _absence(meters: Sequence[MeterInfo]) -> str:
+    """Why there is no meter: each reason once, with the kinds that it holds for."""
+    kinds: dict[str | None, set[str]] = defaultdict(set)
+    for meter in meters:
+        if not meter.available:
+            kinds[meter.reason].add(meter.meter)
+    return "; ".join(
+        sorted(f"{', '.join(sorted(of_reason))}: {reason}" for reason, of_reason in kinds.items())
+    )
+
+
 def metered(
     nodes: Sequence[str],
     meters: Sequence[MeterInfo],
@@ -209,8 +220,7 @@ def metered(
     there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
     source = next((s for s in _BEST_FIRST if any(m.source == s for m in there)), None)
     if source is None:
-        reasons = sorted({f"{m.meter}: {m.reason}" for m in of_nodes if not m.available})
-        return Metering(None, (), (), "; ".join(reasons) or "no meter was asked for")
+        return Metering(None, (), (), _absence(of_nodes) or "no meter was asked for")
     of_source = [meter for meter in there if meter.source == source]
     usable: dict[_Family, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
