@@ -296,6 +296,7 @@ def test_all_meters_of_files_lie_below_the_configured_root(tmp_path):
         "pm_counters:node   measured  energy counter of the node, reads (renewed every 0.1 s)",
         "rapl:package-1     measured  energy counter of the cpu, reads",
         "hwmon:board        measured  power of the node, reads (renewed every 0.05 s)",
+        "a run's energy here: pm_counters:node (measured of node)",
     ):
         assert line in said
 

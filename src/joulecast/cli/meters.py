@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import TypeAdapter
 
 from joulecast.campaign.config import PowerSection, read_config
 from joulecast.errors import JoulecastError
@@ -13,6 +14,7 @@ from joulecast.platforms import Platform, find_platform
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import About, Meter, MeteredNodes, MeterUnavailable, ReadFailed
 from joulecast.records.meter_settings import MeterSettings
+from joulecast.records.metering import EnergySource, MeterInfo, metered
 from joulecast.records.provenance import physical_host, usable_cores
 
 _WIDTH = 18
@@ -49,6 +51,27 @@ def _line(meter: Meter, watts_source: str | None) -> str:
     return f"{meter.name:{_WIDTH}} {meter.source:9} {what}{covers}, {_state(meter)}{note}"
 
 
+def _total(host: str, found: list[Meter]) -> str:
+    """Which of the meters a run's energy is made of."""
+    infos = [
+        MeterInfo(
+            node=host,
+            meter=meter.name,
+            available=True,
+            source=TypeAdapter(EnergySource).validate_python(meter.source),
+            counter=meter.counter,
+            covers=About.of(meter).covers,
+        )
+        for meter in found
+    ]
+    chosen = metered([host], infos)
+    if chosen.source is None:
+        return "a run's energy here: none"
+    names = ", ".join(meter.meter for meter in chosen.meters)
+    covers = "" if chosen.covers is None else f" of {chosen.covers.replace('+', ', ')}"
+    return f"a run's energy here: {names} ({chosen.source}{covers})"
+
+
 def meters(
     platform: Annotated[
         str, typer.Option(help="Whose watts to estimate from: a name, or a FILE.yaml.")
@@ -73,6 +96,7 @@ def meters(
         settings = MeterSettings.on(facts, power.sysfs_root, power.command)
         idle_w, full_w, source = facts.idle_w, facts.full_w, facts.watts_source
     nodes = MeteredNodes(host, {}, float(usable_cores()), idle_w, full_w, settings)
+    found: list[Meter] = []
     for name, opener in METERS.items():
         try:
             opened = opener(nodes)
@@ -84,3 +108,5 @@ def meters(
         time.sleep(_BETWEEN_S)
         for meter in opened:
             typer.echo(_line(meter, source))
+        found += opened
+    typer.echo(_total(host, found))
