@@ -7,6 +7,7 @@ import pytest
 from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.metered_power import counted_power
 from joulecast.energy.observations import observe, observe_all
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import MeterInfo
@@ -253,3 +254,16 @@ def test_slurms_account_is_held_against_the_runs_meters(tmp_path, job_w, warned)
     none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
     found = check_results([tmp_path / "r"], CampaignFit(*[none] * 5, {}))
     assert (found["check"] == "SLURM's account").sum() == warned
+
+
+@pytest.mark.parametrize(("renewed_s", "counted"), [(0.3, ["hwmon"]), (0.31, ["nvml:0"])])
+def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, counted):
+    record = hosts_with([("node00", "hwmon", 10.0), ("node00", "nvml:0", 50.0)], ["node00"])
+    for meter, covers in zip(record.info.meters, ("node", "gpu"), strict=True):
+        meter.covers = covers
+    record.info.meters[0].renewed_s = renewed_s
+    metering, _ = counted_power(record)
+    assert metering == record.info.metering
+    assert [meter.meter for meter in metering.meters] == counted
+    said = [gap.reason for gap in metering.gaps]
+    assert ("10 times as long a run is needed" in "".join(said)) is (counted == ["nvml:0"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from joulecast.records.metering import MeterInfo, Metering, metered
+from joulecast.records.metering import MeterInfo, Metering, metered, too_slow
 from joulecast.records.record import RunRecord
 
 _LEAST_COVERED = 0.9
@@ -41,9 +41,11 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     good = power[power["watts"].notna() | power["joules"].notna()]
     times = good.groupby(["node", "meter"])["t_s"].agg(["min", "max", "nunique"])
     spans = {key: row for key, *row in times.itertuples(name=None)}
-    wrong = {}
+    wrong = too_slow(record.info.meters, outcome.stop_s - outcome.start_s)
     for meter in record.info.meters:
         key = (meter.node, meter.meter)
+        if key in wrong:
+            continue
         first, last, readings = spans.get(key, (0.0, 0.0, 0))
         if not meter.available:
             continue

@@ -113,14 +113,16 @@ class BackgroundMeter:
             self._is_over.wait(max(0.0, until_s - time.monotonic()))
 
 
-def finish_all(meters: Sequence[Meter]) -> None:
-    """Have the last answers of all slow meters, or as many of them as come in time."""
+def finish_all(meters: Sequence[Meter]) -> bool:
+    """Have the last answers of all slow meters, or as many of them as come in time; return whether there are
+    slow meters."""
     slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
     for meter in slow:
         meter.ask_last()
     until_s = time.monotonic() + _FINISH_S
     for meter in slow:
         meter.wait(until_s)
+    return bool(slow)
 
 
 class CountedJoules:

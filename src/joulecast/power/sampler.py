@@ -280,10 +280,11 @@ def sample(
         if time.monotonic() - kept_s >= _KEPT_EVERY_S:
             kept_s = time.monotonic()
             hand_over()
-    # Together, as each of them may wait for a controller that takes its time.
-    finish_all(meters)
     read_everything()
     work.look()
+    # The fast ones are read by then, so that none of them waits for a controller that takes its time.
+    if finish_all(meters):
+        readings.read()
     hand_over(programs=work.busiest())
     return _joined(parts)
 

@@ -38,6 +38,8 @@ MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
 JOB_ACCOUNT = "slurm"
 _NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
 """Kinds of meters of the network and of a whole job: kept, and never a part of what the nodes draw."""
+_LEAST_RENEWALS = 10
+"""A meter of watts has to have so many readings in a run: one that averages over all of it knows nothing."""
 _NAMED = 5
 """A reason names this many nodes; the others are in ``checks.csv``."""
 
@@ -189,6 +191,21 @@ def _told(gaps: Sequence[Gap]) -> str:
             parts.append(f"{len(of_kind) - _NAMED} more without {kind}")
         parts.append(f"{of_kind[0].metered} of {of_kind[0].hosts} hosts are metered")
     return "; ".join(parts)
+
+
+def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str], str]:
+    """Meters, by node and name, whose watts are averages over too much of a run of ``lasts_s``, and why."""
+    return {
+        (meter.node, meter.meter): (
+            f"has something new every {meter.renewed_s:.3g} s, {_LEAST_RENEWALS} times as long a run is "
+            f"needed, and it lasted {lasts_s:.3g} s"
+        )
+        for meter in meters
+        if meter.available
+        and not meter.counter
+        and meter.renewed_s is not None
+        and _LEAST_RENEWALS * meter.renewed_s > lasts_s
+    }
 
 
 def _absence(meters: Sequence[MeterInfo]) -> str:
