@@ -31,12 +31,12 @@ class MeterSettings:
 
     @property
     def are_defaults(self) -> bool:
-        """Whether nothing was said."""
+        """Whether they are as on most machines."""
         return self == AS_USUAL
 
     @property
     def if_any(self) -> "MeterSettings | None":
-        """These settings, ``None`` where nothing was said."""
+        """These settings, ``None`` where they are as on most machines."""
         return None if self.are_defaults else self
 
 

@@ -52,7 +52,7 @@ class MeterInfo(BaseModel):
     it. ``coverage`` is the share of the run between its first and last good reading that has no gap
     longer than three periods. A meter that is absent has ``available`` false, a reason, and no source; one
     that was there and failed during the run has ``available`` false, a reason, and its source. ``covers`` is
-    ``None`` in records of the time before meters said it, and of others: their meters cover different things.
+    ``None`` in records of the time before meters had it, and of others: their meters cover different things.
     ``renewed_s`` is how often a meter that is slower than the sampler has something new.
     """
 
