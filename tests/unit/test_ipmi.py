@@ -9,6 +9,8 @@ from joulecast.power import ipmi
 from joulecast.power.meters import About, MeteredNodes, MeterUnavailable, ReadFailed
 from joulecast.records.meter_settings import MeterSettings
 
+pytestmark = pytest.mark.usefixtures("slow_meters_end")
+
 SECRET = "s3cret-Word"
 READING = """
     Instantaneous power reading:                   {watts} Watts

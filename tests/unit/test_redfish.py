@@ -19,7 +19,10 @@ from joulecast.power.background import BackgroundMeter
 from joulecast.power.meters import About, MeteredNodes, MeterUnavailable, ReadFailed
 from joulecast.records.meter_settings import MeterSettings
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl"),
+    pytest.mark.usefixtures("slow_meters_end"),
+]
 
 ROOT = "/redfish/v1/Chassis"
 SECRET = "s3cret-Token"
