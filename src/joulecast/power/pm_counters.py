@@ -26,6 +26,8 @@ FOLDER = Path("cray/pm_counters")
 _USUAL_HZ = 10.0
 _STILL_S = 5.0
 _TRIES = 3
+_ROUND_S = 0.02
+"""What was read longer ago is read anew."""
 _NODE = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=0.3, moves_within_s=_STILL_S)
 _PART = Limits(least_w=0.2, most_w=10_000.0, renewed_s=0.3, moves_within_s=_STILL_S)
 
@@ -39,72 +41,103 @@ def _counted(text: str, unit: str, file: Path) -> int:
 
 
 @dataclass(frozen=True)
-class _Files:
-    """The files of one meter, ``None`` for what it has not."""
+class _Value:
+    """What a file held, or why it held nothing of use; with all files of its board at one moment."""
 
-    folder: Path
-    energy: Path | None
-    power: Path | None
+    number: int | ReadFailed
+    fresh: str | None
+    startup: str | None
+    before_s: float
+    after_s: float
 
-    def look(self) -> tuple[int | None, int | None, str | None]:
-        """Joules, watts and freshness that belong together.
+
+class _Board:
+    """The files of a node. They are read together, as the meters of a round belong to one moment.
+
+    Args:
+        units: of each file that is read: ``J`` or ``W``.
+    """
+
+    def __init__(self, folder: Path, units: dict[Path, str]) -> None:
+        self._folder, self._units = folder, units
+        self._values: dict[Path, _Value] = {}
+        self._read_s = -_ROUND_S
+
+    def value(self, file: Path) -> _Value:
+        """What a file holds; each look at the board gives it once.
 
         Raises:
-            ReadFailed: they cannot be read, or are renewed faster than they are read.
+            ReadFailed: the files are renewed faster than they are read.
         """
+        if file not in self._values or time.monotonic() - self._read_s > _ROUND_S:
+            self._values = self._look()
+            self._read_s = time.monotonic()
+        return self._values.pop(file)
+
+    def _look(self) -> dict[Path, _Value]:
         for _ in range(_TRIES):
-            before = text_in(self.folder / "freshness")
-            values = [
-                None if file is None else _counted(self._text(file), unit, file)
-                for file, unit in ((self.energy, "J"), (self.power, "W"))
-            ]
-            if text_in(self.folder / "freshness") == before:
-                return values[0], values[1], before
-        raise ReadFailed(f"{self.folder}: was renewed while it was read, {_TRIES} times")
+            before_s, before = time.monotonic(), text_in(self._folder / "freshness")
+            numbers = {file: self._number(file, unit) for file, unit in self._units.items()}
+            startup, after = text_in(self._folder / "startup"), text_in(self._folder / "freshness")
+            after_s = time.monotonic()
+            if after == before:
+                return {
+                    file: _Value(number, after, startup, before_s, after_s)
+                    for file, number in numbers.items()
+                }
+        raise ReadFailed(f"{self._folder}: was renewed while it was read, {_TRIES} times")
 
     @staticmethod
-    def _text(file: Path) -> str:
+    def _number(file: Path, unit: str) -> int | ReadFailed:
         try:
-            return file.read_text()
+            return _counted(file.read_text(), unit, file)
+        except ReadFailed as failed:
+            return failed
         except (OSError, ValueError) as error:
-            raise ReadFailed(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+            return ReadFailed(f"{file}: {getattr(error, 'strerror', None) or error}")
 
 
 class PmCounter:
-    """One counter of the node: joules since it was opened, and watts."""
+    """One counter of the node: joules since it was opened, or watts where it counts none."""
 
     source = "measured"
 
-    def __init__(self, files: _Files, name: str, node: str, covers: Covers, hz: float) -> None:
+    def __init__(
+        self, board: _Board, file: Path, name: str, node: str, covers: Covers, hz: float
+    ) -> None:
         self.name, self.node, self.covers = name, node, covers
         self.identity = identity_of(name)
         self.renewed_s = 1 / hz
-        self._files = files
-        self._startup = text_in(files.folder / "startup")
+        self._board, self._file = board, file
         self._limits = _NODE if covers == "node" else _PART
-        self.counter = files.energy is not None
-        joules, _, self._fresh = files.look()
-        self._fresh_s = time.monotonic()
+        self.counter = file.name.endswith("energy")
+        first = board.value(file)
+        if isinstance(first.number, ReadFailed):
+            raise first.number
+        self._startup, self._fresh, self._fresh_s = first.startup, first.fresh, first.after_s
         self._register = None
-        if joules is not None:
-            self._register = Register(joules, self._fresh_s, unit_j=1.0, limits=self._limits)
+        if self.counter:
+            self._register = Register(first.number, first.after_s, unit_j=1.0, limits=self._limits)
 
     def read(self) -> Reading:
-        """Joules and watts of one moment."""
-        before_s = time.monotonic()
-        joules, watts, fresh = self._files.look()
-        after_s = time.monotonic()
-        if text_in(self._files.folder / "startup") != self._startup:
+        """Joules, or watts.
+
+        Raises:
+            ReadFailed: the file holds neither.
+            MeterFailed: the counters were restarted or stand still, or their figures cannot be.
+        """
+        value = self._board.value(self._file)
+        if value.startup != self._startup:
             raise MeterFailed("the node's controller was restarted, and its counters with it")
-        self._require_fresh(fresh, before_s)
-        counted = None
-        if self._register is not None and joules is not None:
-            counted = self._register.joules(joules, before_s, after_s)
-        if watts is not None and watts > self._limits.most_w:
-            watts = None
-        if watts is None and counted is None:
-            raise ReadFailed(f"{self.name}: watts that cannot be")
-        return Reading(None if watts is None else float(watts), counted)
+        if isinstance(value.number, ReadFailed):
+            raise value.number
+        self._require_fresh(value.fresh, value.before_s)
+        if self._register is not None:
+            joules = self._register.joules(value.number, value.before_s, value.after_s)
+            return Reading(None, joules)
+        if value.number > self._limits.most_w:
+            raise ReadFailed(f"{self._file}: {value.number} W, which cannot be")
+        return Reading(float(value.number), None)
 
     def _require_fresh(self, fresh: str | None, now_s: float) -> None:
         if fresh != self._fresh:
@@ -151,17 +184,24 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
             "only nodes of HPE Cray machines have it (in a container: mount /sys/cray)",
             elsewhere=True,
         )
-    found: dict[tuple[str, Covers], dict[str, Path]] = {}
-    for file in sorted(folder.iterdir()):
+    found: dict[tuple[str, Covers], Path] = {}
+    # An energy comes before the power of the same part, which it makes needless.
+    for file in sorted(folder.iterdir(), key=lambda f: (not f.name.endswith("energy"), f.name)):
         part = _part(file)
         if part is not None:
-            found.setdefault(part, {})[file.name.rpartition("_")[2]] = file
+            found.setdefault(part, file)
+    if any(name.startswith("accel") and name != "accel" for name, _ in found):
+        found.pop(("accel", "gpu"), None)  # it would be their sum
+    units = {file: "J" if file.name.endswith("energy") else "W" for file in found.values()}
+    board, hz = _Board(folder, units), _hz(folder)
     meters: list[Meter] = []
     try:
-        for (part_name, covers), files in sorted(found.items(), key=lambda f: f[0][1] != "node"):
-            of_part = _Files(folder, files.get("energy"), files.get("power"))
+        # The node first, then its parts by name.
+        for (part_name, covers), file in sorted(
+            found.items(), key=lambda f: (f[0][1] != "node", f[0])
+        ):
             name = f"pm_counters:{part_name}"
-            meters.append(PmCounter(of_part, name, nodes.host_node, covers, _hz(folder)))
+            meters.append(PmCounter(board, file, name, nodes.host_node, covers, hz))
     except ReadFailed as error:
         remedy = "ask the site to let users read /sys/cray/pm_counters"
         raise MeterUnavailable(f"pm_counters: {error}", remedy) from None
