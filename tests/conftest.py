@@ -191,3 +191,19 @@ def make_imported(
         pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
         pd.DataFrame(told, columns=list(PHASE_COLUMNS)),
     )
+
+
+@pytest.fixture
+def slow_meters_end(monkeypatch):
+    """Ends the threads of all slow meters that a test has made."""
+    from joulecast.power.background import BackgroundMeter, finish_all
+
+    made, begin = [], BackgroundMeter.__init__
+
+    def begin_and_note(meter, *words, **more):
+        made.append(meter)
+        begin(meter, *words, **more)
+
+    monkeypatch.setattr(BackgroundMeter, "__init__", begin_and_note)
+    yield
+    finish_all([meter for meter in made if hasattr(meter, "_thread")])

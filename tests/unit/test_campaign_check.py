@@ -57,7 +57,7 @@ def test_a_sound_configuration_says_what_it_will_do(check):
         ),
         (GOOD + "simulator: {platforms: [hc9]}\n", ["hc9", "no such platform"]),
         (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),
-        (GOOD + "power: {meters: [nvlm]}\n", ["power.meters", "nvlm", "known: nvml"]),
+        (GOOD + "power: {meters: [nvlm]}\n", ["power.meters", "nvlm", "known: pm_counters"]),
         (GOOD + "powr: {}\n", ["powr", "did you mean `power`"]),
         ("workload: [", ["is not YAML", "in line "]),
         ("", ["is empty", "config default"]),

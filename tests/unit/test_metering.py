@@ -7,7 +7,8 @@ import pytest
 from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.observations import observe
+from joulecast.energy.metered_power import counted_power
+from joulecast.energy.observations import observe, observe_all
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import write_record
@@ -140,3 +141,129 @@ def test_checks_name_run_host_meter_and_reason(tmp_path):
         "node02: rapl is left out: there is none; 1 of 4 hosts are metered",
         "node03: rapl is left out: there is none; 1 of 4 hosts are metered",
     ]
+
+
+PARTS = {
+    "pm_counters:node": "node",
+    "pm_counters:accel0": "gpu",
+    "pm_counters:cpu": "cpu",
+    "hwmon:module-0": "module",
+    "hwmon:socket-0": "socket",
+    "hwmon:amdgpu-0": "gpu",
+    "ipmi": "node",
+    "nvml:0": "gpu",
+    "nvml:1": "gpu",
+    "amdsmi:0": "gpu",
+    "rapl:package-0": "cpu",
+    "rapl:dram-0": "memory",
+    "perf:pkg-0": "cpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("there", "counted", "covers"),
+    [
+        (["pm_counters:accel0", "pm_counters:node", "nvml:0"], ["pm_counters:node"], "node"),
+        (["hwmon:module-0", "hwmon:socket-0", "nvml:0"], ["hwmon:module-0"], "module"),
+        (["nvml:0", "nvml:1", "hwmon:socket-0"], None, "socket+gpu"),
+        (["nvml:0", "rapl:package-0", "rapl:dram-0"], None, "gpu+cpu+memory"),
+        (["rapl:package-0", "perf:pkg-0"], ["rapl:package-0"], "cpu"),
+        (["amdsmi:0", "hwmon:amdgpu-0"], ["amdsmi:0"], "gpu"),
+        (["pm_counters:node", "ipmi"], ["pm_counters:node"], "node"),
+        (["nvml:0", "ipmi"], ["ipmi"], "node"),
+        (["nvml:0", "pm_counters:accel0", "pm_counters:cpu"], ["nvml:0", "pm_counters:cpu"], None),
+    ],
+)
+def test_a_node_has_one_total_and_nothing_is_counted_twice(there, counted, covers):
+    record = hosts_with([("node00", name, 50.0) for name in there], ["node00"])
+    for meter in record.info.meters:
+        meter.covers = PARTS[meter.meter]
+    metering = record.info.metering
+    assert [m.meter for m in metering.meters] == (counted or there)
+    assert metering.gaps == () and covers in (None, metering.covers)
+    row = observe(record)
+    assert row["energy_j"] == pytest.approx(len(counted or there) * 50 * RUN_S)
+    assert row["energy_covers"] == metering.covers
+
+
+def test_what_one_host_lacks_of_a_kind_is_named_and_its_parts_do_not_matter():
+    names = ["pm_counters:node", "rapl:package-0"]
+    meters = [(node, name, 50.0) for node in ("node00", "node01") for name in names]
+    record = hosts_with([*meters, ("node00", "rapl:dram-0", 20.0)], ["node00", "node01"])
+    for meter in record.info.meters:
+        meter.covers = PARTS[meter.meter]
+    assert record.info.metering.gaps == (), "what is inside of the node's total leaves no gap"
+    record.info.meters[0].available, record.info.meters[0].reason = False, "it restarted"
+    metering = record.info.metering
+    assert [m.meter for m in metering.meters] == ["rapl:package-0"] * 2
+    assert {(g.node, g.kind, g.reason) for g in metering.gaps} == {
+        ("node00", "pm_counters", "pm_counters:node failed: it restarted"),
+        ("node01", "rapl (memory)", "there is none"),
+    }
+
+
+def test_checks_warn_where_runs_have_energies_of_different_parts(tmp_path):
+    for name, meter in (("a", "ipmi"), ("b", "nvml:0")):
+        record = hosts_with([("node00", meter, 50.0)], ["node00"])
+        record.info.meters[0].covers = PARTS[meter]
+        write_record(tmp_path / name, record)
+    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
+    found = check_results([tmp_path / "a", tmp_path / "b"], CampaignFit(*[none] * 5, {}))
+    (warned,) = found[found["check"] == "energy covers"]["found"]
+    assert "of different parts: gpu (1 runs), node (1 runs)" in warned
+
+
+def test_energies_of_other_parts_than_most_runs_have_are_not_compared(tmp_path):
+    folders = []
+    for number, meter in enumerate(["ipmi", "ipmi", "nvml:0", None]):
+        record = hosts_with([("node00", meter or "nvml:0", 50.0)], ["node00"])
+        if meter is not None:
+            record.info.meters[0].covers = PARTS[meter]
+        folders.append(tmp_path / str(number))
+        write_record(folders[-1], record)
+    rows = observe_all(folders)
+    assert rows["energy_j"].notna().tolist() == [True, True, False, True]
+    assert rows["why_no_energy"][2] == "its energy is of gpu, that of most runs of node"
+    assert rows["energy_source"].isna().tolist() == [False, False, True, False]
+    one_each = observe_all(folders[1:3])
+    assert one_each["energy_j"].notna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("stops_at_s", "known"), [(99.0, True), (6.0, False)])
+def test_a_slow_counter_may_stand_as_long_as_it_is_not_renewed(stops_at_s, known):
+    record = hosts_with([("node00", "command", 50.0)], ["node00"])
+    meter = record.info.meters[0]
+    meter.covers, meter.renewed_s = "node", 1.0
+    lasts_s = 12.0
+    times = [k / 10 for k in range(-12, 133)]
+    joules = [50.0 * int(min(t, stops_at_s) + 2) for t in times]
+    power = record.power.iloc[[0] * len(times)].assign(t_s=times, joules=joules, watts=None)
+    outcome = record.info.outcome.model_copy(update={"stop_s": lasts_s})
+    info = record.info.model_copy(update={"outcome": outcome})
+    row = observe(replace(record, info=info, power=power.astype({"watts": float})))
+    assert (row["why_no_energy"] is None) is known
+    assert known or "stood still for" in row["why_no_energy"]
+
+
+@pytest.mark.parametrize(("job_w", "warned"), [(205.0, 0), (400.0, 1)])
+def test_slurms_account_is_held_against_the_runs_meters(tmp_path, job_w, warned):
+    meters = [(f"node0{n}", "rapl:package-0", 50.0) for n in range(4)]
+    record = hosts_with([*meters, ("node00", "slurm", job_w)])
+    assert observe(record)["energy_j"] == pytest.approx(4 * 50 * RUN_S)
+    write_record(tmp_path / "r", record)
+    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
+    found = check_results([tmp_path / "r"], CampaignFit(*[none] * 5, {}))
+    assert (found["check"] == "SLURM's account").sum() == warned
+
+
+@pytest.mark.parametrize(("renewed_s", "counted"), [(0.3, ["hwmon"]), (0.31, ["nvml:0"])])
+def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, counted):
+    record = hosts_with([("node00", "hwmon", 10.0), ("node00", "nvml:0", 50.0)], ["node00"])
+    for meter, covers in zip(record.info.meters, ("node", "gpu"), strict=True):
+        meter.covers = covers
+    record.info.meters[0].renewed_s = renewed_s
+    metering, _ = counted_power(record)
+    assert metering == record.info.metering
+    assert [meter.meter for meter in metering.meters] == counted
+    said = [gap.reason for gap in metering.gaps]
+    assert ("10 times as long a run is needed" in "".join(said)) is (counted == ["nvml:0"])

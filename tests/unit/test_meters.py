@@ -21,6 +21,7 @@ from joulecast.energy.observations import observe
 from joulecast.power import nvml, rapl
 from joulecast.power.counters import EnergyCounter
 from joulecast.power.meters import (
+    About,
     MeteredNodes,
     MeterFailed,
     MeterUnavailable,
@@ -123,6 +124,18 @@ def test_nvml_counts_first_and_falls_back_openly():
     fake.counter = False
     with pytest.raises(ReadFailed):
         meter.read()
+
+
+def test_nvml_says_what_a_figure_is_of():
+    fake = FakeNvml()
+    assert About.of(nvml.NvmlMeter(fake, None, 0, "host")) == About(covers="gpu")
+    fake.nvmlDeviceGetName = lambda device: b"NVIDIA GH200 480GB"
+    assert "the whole module" in About.of(nvml.NvmlMeter(fake, None, 0, "host")).remark
+    fake.nvmlDeviceGetName = lambda device: "NVIDIA H100 80GB HBM3"
+    fake.nvmlDeviceGetMigMode = lambda device: [0, 0]
+    assert About.of(nvml.NvmlMeter(fake, None, 0, "host")).remark is None
+    fake.nvmlDeviceGetMigMode = lambda device: [1, 1]
+    assert "MIG slices" in About.of(nvml.NvmlMeter(fake, None, 0, "host")).remark
 
 
 class FlakyMeter:

@@ -47,7 +47,8 @@ def observe(
     Raises:
         JoulecastError: a name that no folder can have, an unknown platform or meter.
     """
-    from joulecast.observer.asked import ALL_METERS, asked_of
+    from joulecast.observer.asked import asked_of
+    from joulecast.power.meter_registry import ALL_METERS
     from joulecast.records.record import MEASURED
 
     asked = asked_of(

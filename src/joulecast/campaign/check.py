@@ -13,6 +13,7 @@ from joulecast.files.shipped import PLATFORMS, shipped_folder
 from joulecast.platforms import find_platform, recorded_for
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import MeteredNodes, MeterUnavailable
+from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.provenance import usable_cores
 from joulecast.records.spec import RunSpec, check_cores
 
@@ -102,11 +103,14 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
     if recorded_for(config.platform) is not None:
         return [f"{lines[0]}; the runs are replayed, nothing is measured"]
     facts = find_platform(config.platform)
-    nodes = MeteredNodes("this host", {}, 1.0, facts.idle_w, facts.full_w)
+    settings = MeterSettings.on(facts, config.power.sysfs_root, config.power.command)
+    nodes = MeteredNodes("this host", {}, 1.0, facts.idle_w, facts.full_w, settings)
     for name in config.power.meters:
         try:
             METERS[name](nodes)
         except MeterUnavailable as missing:
+            if missing.elsewhere and len(config.power.meters) > 1:
+                continue
             lines.append(
                 f"meter {name}: not on this host: {missing.reason}; to get it: {missing.remedy}"
             )

@@ -27,7 +27,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.names import NAME, plain_path, relative_name, simple_name, without_secrets
 from joulecast.files.reading import key_and_message, read_yaml, require_few_values
 from joulecast.files.shipped import is_path
-from joulecast.power.meter_registry import METERS
+from joulecast.power.meter_registry import ALL_METERS, METERS
 from joulecast.records.spec import Algorithm, Emulation, Precision
 
 
@@ -103,11 +103,22 @@ class PowerSection(Section):
     """Power meters and their sampling."""
 
     meters: list[str] = Field(
-        ["nvml", "rapl", "estimated"],
-        description="Meters to try. estimated is a formula of utilisation and the platform's "
-        "watts; its figures are always labelled and never judge a model.",
+        list(ALL_METERS),
+        description="Meters to try, the better one first: of those that cover the same, one counts. What a "
+        "machine is not made for is passed over (`joulecast meters` shows all). estimated is a formula of "
+        "utilisation and the platform's watts; its figures are always labelled and never judge a model.",
     )
     sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
+
+    sysfs_root: str = Field(
+        "/sys", min_length=1, description="Folder of the kernel's files, for containers and tests."
+    )
+    command: list[str] = Field(
+        [],
+        max_length=100,
+        description="Command of the site, as words, that prints what the node draws: `231.5 W`, or a "
+        "counter as `12345 J` (also kW, mW, kJ, Wh, kWh). It is run about once a second.",
+    )
 
     @field_validator("meters")
     @classmethod

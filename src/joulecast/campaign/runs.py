@@ -16,6 +16,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform, recorded_for
+from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.recorded import recorded_infos
 from joulecast.records.spec import Calibration, Observed, RunSpec, Training, Workload
 from joulecast.workloads.roots import ROOT_LAYOUT
@@ -45,6 +46,7 @@ def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunS
         "emulation": config.emulation,
         "meters": tuple(config.power.meters),
         "sample_period_s": config.power.sample_period_s,
+        "metering": MeterSettings.on(platform, config.power.sysfs_root, config.power.command),
     }
     return validated(_SPEC, common | parts, f"run {run} (configuration keys `scale`)")
 

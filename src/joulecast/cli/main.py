@@ -13,6 +13,7 @@ from joulecast.cli.energy import evaluate, forecast
 from joulecast.cli.errors import Commands
 from joulecast.cli.export import export_app
 from joulecast.cli.measure import measure
+from joulecast.cli.meters import meters
 from joulecast.cli.options import Platforms
 from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
@@ -22,10 +23,6 @@ from joulecast.cli.simulator import capture, search, simulate
 from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, recorded_folder
-from joulecast.platforms import find_platform
-from joulecast.power.meter_registry import METERS
-from joulecast.power.meters import MeteredNodes, MeterUnavailable, ReadFailed
-from joulecast.records.provenance import physical_host, usable_cores
 from joulecast.records.recorded import (
     MAX_BYTES,
     plain_note,
@@ -46,6 +43,7 @@ import_app = typer.Typer(
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
 app.command()(measure)
+app.command()(meters)
 app.command()(simulate)
 app.command()(search)
 app.command()(capture)
@@ -116,39 +114,6 @@ def config_check(file: Path) -> None:
     )
     for line in lines:
         typer.echo(f"  {line}")
-
-
-@app.command()
-def meters(
-    platform: Annotated[
-        str, typer.Option(help="Whose watts to estimate from: a name, or a FILE.yaml.")
-    ] = "this-machine",
-) -> None:
-    """Show which meters this machine has, what is missing, and how to get it."""
-    idle_w = full_w = source = None
-    try:
-        facts = find_platform(platform)
-        idle_w, full_w, source = facts.idle_w, facts.full_w, facts.watts_source
-    except JoulecastError as error:
-        typer.echo(f"note: {error}", err=True)
-    host = physical_host().split(":")[0]
-    typer.echo(f"host {host}, {usable_cores()} usable cores")
-    nodes = MeteredNodes(host, {}, float(usable_cores()), idle_w, full_w)
-    for name, opener in METERS.items():
-        try:
-            opened = opener(nodes)
-        except MeterUnavailable as missing:
-            typer.echo(f"{name:10} missing   {missing.reason}\n{'':21}to get it: {missing.remedy}")
-            continue
-        for meter in opened:
-            what = "energy counter" if meter.counter else "power"
-            try:
-                meter.read()
-                state = "reads"
-            except ReadFailed as error:
-                state = f"fails: {error}"
-            note = f" (watts: {source})" if meter.source == "estimated" else ""
-            typer.echo(f"{meter.name:10} {meter.source:9} {what}, {state}{note}")
 
 
 @app.command()

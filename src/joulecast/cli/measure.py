@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from joulecast.cli.meters import power_section
 from joulecast.errors import JoulecastError
+from joulecast.power.meter_registry import ALL_METERS
 from joulecast.quantities import duration_s
 from joulecast.records.record import MEASURED
 
@@ -67,11 +69,17 @@ def measure(
         str | None,
         typer.Option("--for", help="Measure so long, as 10min; the training runs on."),
     ] = None,
-    meters: Annotated[str, typer.Option(help="Meters, best first.")] = "nvml,rapl,estimated",
+    meters: Annotated[
+        str, typer.Option(help="Meters, best first; all of them by default.")
+    ] = ",".join(ALL_METERS),
     period: Annotated[float, typer.Option(help="Seconds between two readings.")] = 0.1,
     platform: Annotated[
         str, typer.Option(help="What it runs on: a name, or a FILE.yaml.")
     ] = "this-machine",
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration whose power.sysfs_root and power.command count."),
+    ] = None,
 ) -> None:
     """Run a training and measure its power, its time, and the stages of its steps."""
     from joulecast.observer.asked import asked_of
@@ -81,6 +89,7 @@ def measure(
     if (not command) == (attach is None):
         raise JoulecastError("give the training as a COMMAND behind `--`, or by --attach PID")
     words = list(command or ()) if attach is None else list(command_of(attach))
+    power = power_section(config)
     asked = asked_of(
         _name_of(words) if name is None else name,
         tuple(words),
@@ -89,6 +98,8 @@ def measure(
         steps=_steps(steps),
         meters=tuple(filter(None, meters.split(","))),
         period_s=period,
+        sysfs_root=power.sysfs_root,
+        power_command=tuple(power.command),
     )
     window_s = _window_s(window)
     if attach is not None:

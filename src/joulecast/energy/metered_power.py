@@ -3,13 +3,15 @@
 import numpy as np
 import pandas as pd
 
-from joulecast.records.metering import Metering, metered
+from joulecast.records.metering import MeterInfo, Metering, metered, too_slow
 from joulecast.records.record import RunRecord
 
 _LEAST_COVERED = 0.9
 """Share of a run that a meter has to be read over: what lies outside its readings is not known."""
 _STILL_S, _STILL_SHARE = 0.3, 0.03
 """A counter of a device that is on does not stand still for longer, nor for a larger share of a run."""
+_STILL_COUNTS = 3
+"""A slow counter may stand still for so many renewals, a coarse one for the time of so many of its units."""
 
 
 def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
@@ -22,6 +24,16 @@ def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
     return float(still.max(initial=0.0))
 
 
+def _may_stand_s(meter: MeterInfo, counted: pd.DataFrame, lasts_s: float) -> float:
+    """The longest time that a counter may stand still in a run of ``lasts_s``."""
+    t_s, joules = counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float)
+    steps = np.diff(joules)
+    moved, span_s = float(steps.sum()), float(t_s[-1] - t_s[0]) if len(t_s) else 0.0
+    unit_s = float(steps[steps > 0].min()) * span_s / moved if moved > 0 else 0.0
+    slow_s = max(meter.renewed_s or 0.0, unit_s if meter.renewed_s else 0.0)
+    return max(_STILL_S, _STILL_SHARE * lasts_s, _STILL_COUNTS * slow_s)
+
+
 def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     """Faults of the meters whose readings cannot be used, by node and meter."""
     outcome = record.info.outcome
@@ -29,9 +41,11 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     good = power[power["watts"].notna() | power["joules"].notna()]
     times = good.groupby(["node", "meter"])["t_s"].agg(["min", "max", "nunique"])
     spans = {key: row for key, *row in times.itertuples(name=None)}
-    wrong = {}
+    wrong = too_slow(record.info.meters, outcome.stop_s - outcome.start_s)
     for meter in record.info.meters:
         key = (meter.node, meter.meter)
+        if key in wrong:
+            continue
         first, last, readings = spans.get(key, (0.0, 0.0, 0))
         if not meter.available:
             continue
@@ -47,7 +61,7 @@ def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
             own = good[(good["node"] == meter.node) & (good["meter"] == meter.meter)]
             own = own[own["joules"].notna()].sort_values("t_s", kind="stable")
             still_s = _still_s(own, outcome.start_s, outcome.stop_s)
-            if still_s > max(_STILL_S, _STILL_SHARE * (outcome.stop_s - outcome.start_s)):
+            if still_s > _may_stand_s(meter, own, outcome.stop_s - outcome.start_s):
                 wrong[key] = f"stood still for {still_s:.2g} s of the run"
                 continue
         if share < _LEAST_COVERED:

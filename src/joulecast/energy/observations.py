@@ -9,6 +9,7 @@ where a table holds several), ``samples`` in the record's unit of work; ``total_
 covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``energy_j`` of all nodes,
 ``e_<stage>_j`` its split; ``metered_units`` how many nodes have a meter of their own; ``u_cpu`` (share
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
+``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
 the record.
 Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from joulecast.energy.comparable import with_comparable_energies
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import exposed_intervals, stage_energy
@@ -119,6 +121,7 @@ def _setting(info: RunInfo) -> dict[str, Any]:
         "total_s": outcome.stop_s - outcome.start_s,
         "gradient_bytes": 4.0 * (info.parameters or 0),
         "energy_source": info.energy_source,
+        "energy_covers": info.metering.covers,
         "why_no_energy": info.no_energy_reason,
         "nodes_are": info.nodes_are,
         "polluted": "; ".join(info.polluted),
@@ -154,7 +157,11 @@ def _setting(info: RunInfo) -> dict[str, Any]:
 def _of_observed(info: RunInfo) -> Row:
     """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
     spec = info.spec
-    gpus = Counter(m.node for m in info.meters if m.available and kind_of(m.meter) == "nvml")
+    gpus = Counter(
+        (m.node, kind_of(m.meter))
+        for m in info.meters
+        if m.available and (m.covers == "gpu" or kind_of(m.meter) == "nvml")
+    )
     on_gpus = info.outcome.device == "cuda"
     return {
         "nodes": spec.ranks,
@@ -184,6 +191,7 @@ def _energy(record: RunRecord) -> dict[str, Any]:
         "energy_j": np.nan,
         "metered_units": 0,
         "energy_source": metering.source,
+        "energy_covers": metering.covers,
         "why_no_energy": metering.why_not,
     }
     row |= {f"e_{stage}_j": np.nan for stage in STAGES}
@@ -249,7 +257,8 @@ def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
         name for name in row if name == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", name)
     ]
     why = f"its meters add up to {energy_j:g} J, which is no energy of a run"
-    return row | dict.fromkeys(energies, np.nan) | {"energy_source": None, "why_no_energy": why}
+    none = {"energy_source": None, "energy_covers": None, "why_no_energy": why}
+    return row | dict.fromkeys(energies, np.nan) | none
 
 
 def observe(record: RunRecord) -> dict[str, Any]:
@@ -282,7 +291,8 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     """The rows of many records, one record in memory at a time."""
     rows = pd.DataFrame([_observe_folder(Path(folder)) for folder in folders])
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
-    return rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
+    rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
+    return with_comparable_energies(rows)
 
 
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:

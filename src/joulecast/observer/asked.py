@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform
-from joulecast.power.meter_registry import METERS
+from joulecast.power.meter_registry import ALL_METERS, METERS
+from joulecast.records.meter_settings import AS_USUAL, MeterSettings
 from joulecast.records.spec import RunSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-ALL_METERS = ("nvml", "rapl", "estimated")
 _SHORTEST_S, _LONGEST_S = 0.01, 60.0
 
 
@@ -20,8 +20,8 @@ class Asked:
 
     ``samples_per_step`` is of all ranks; ``steps`` are the first and the last one, from 0, of the part that
     counts; ``meters`` and ``period_s`` are the sampler's; ``attached`` is the process that ran before it was
-    measured. A run of a campaign has a ``spec``, which its
-    record must answer.
+    measured; ``metering`` is where meters look and what they call. A run of a campaign has a ``spec``, which
+    its record must answer.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Asked:
     period_s: float = 0.1
     spec: RunSpec | None = None
     attached: int | None = None
+    metering: MeterSettings = AS_USUAL
 
 
 def asked_of(
@@ -44,6 +45,8 @@ def asked_of(
     steps: tuple[int, int] | None = None,
     meters: tuple[str, ...] = ALL_METERS,
     period_s: float = 0.1,
+    sysfs_root: str = "/sys",
+    power_command: tuple[str, ...] = (),
 ) -> Asked:
     """What a user asks for, checked.
 
@@ -67,4 +70,5 @@ def asked_of(
             f"{', '.join(METERS)}"
         )
     on = find_platform(platform, PLATFORMS)
-    return Asked(name, command, on, samples_per_step, steps, meters, period_s)
+    settings = MeterSettings.on(on, sysfs_root, power_command)
+    return Asked(name, command, on, samples_per_step, steps, meters, period_s, metering=settings)

@@ -200,6 +200,7 @@ def _spec(
         ),
         meters=asked.meters,
         sample_period_s=asked.period_s,
+        metering=asked.metering,
     )
 
 

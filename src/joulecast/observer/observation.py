@@ -51,7 +51,8 @@ class _HostSampler:
         self._load_before = load_now() if asked.attached is None else None
         label = job.host.partition(":")[0]
         watts = asked.platform
-        nodes = MeteredNodes(label, {}, float(os.cpu_count() or 1), watts.idle_w, watts.full_w)
+        cores = float(os.cpu_count() or 1)
+        nodes = MeteredNodes(label, {}, cores, watts.idle_w, watts.full_w, asked.metering.if_any)
         order = SamplerOrder(asked.meters, asked.period_s, nodes, job.pids_of_host(_JOINING_S))
         self._sampler = Sampler(order)
         self._before = self._offset()

@@ -8,6 +8,7 @@ import time
 import psutil
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
+from joulecast.records.covers import Covers
 
 
 class HostWork:
@@ -43,6 +44,7 @@ class EstimatedMeter:
     source = "estimated"
     counter = True
     name = "estimated"
+    covers: Covers = "node"
     identity: str | None = None
 
     def __init__(self, node: str, work: HostWork | ProcessWork, nodes: MeteredNodes) -> None:

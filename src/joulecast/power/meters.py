@@ -8,15 +8,27 @@ raises :class:`MeterUnavailable` when it is opened, with the reason and the reme
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from joulecast.records.covers import Covers
+
+if TYPE_CHECKING:
+    # Loading it takes a tenth of a second, and the sampler of most runs needs none.
+    from joulecast.platforms.controller import Controller, Redfish
+    from joulecast.records.meter_settings import MeterSettings
 
 
 class MeterUnavailable(Exception):
-    """The meter cannot be opened: why, and how to get it."""
+    """The meter cannot be opened: why, and how to get it.
 
-    def __init__(self, reason: str, remedy: str) -> None:
+    ``elsewhere``: this is no machine for such a meter, or it was not set up, so that its absence is worth a
+    line only to those who ask for all meters.
+    """
+
+    def __init__(self, reason: str, remedy: str, *, elsewhere: bool = False) -> None:
         super().__init__(f"{reason}; {remedy}")
-        self.reason, self.remedy = reason, remedy
+        self.reason, self.remedy, self.elsewhere = reason, remedy, elsewhere
 
 
 class ReadFailed(Exception):
@@ -27,18 +39,26 @@ class MeterFailed(ReadFailed):
     """The meter cannot be believed for the rest of the run: why."""
 
 
+class NothingNew(ReadFailed):
+    """The meter has no reading that was not given before; it is slower than its reader, and not at fault."""
+
+
 class Reading(NamedTuple):
-    """Watts now and joules since the meter was opened; ``None`` for what the meter does not give."""
+    """Watts now and joules since the meter was opened; ``None`` for what the meter does not give.
+
+    ``at_s`` is when it was taken, on the monotonic clock; ``None``: when it was asked for.
+    """
 
     watts: float | None
     joules: float | None
+    at_s: float | None = None
 
 
 class Meter(Protocol):
     """One meter of one node.
 
     ``identity`` names the device that is read, the same whichever container of a machine reads it;
-    ``None`` for what is no device.
+    ``None`` for what is no device. What :class:`About` has, a meter may say too.
     """
 
     node: str
@@ -58,12 +78,31 @@ class Meter(Protocol):
 
 
 @dataclass(frozen=True)
+class About:
+    """What a meter says of its figures, where it has attributes of these names.
+
+    ``covers`` is what draws the power; ``remark`` is what a reader of the figures should know; ``renewed_s``
+    is how often the meter itself has something new, in seconds.
+    """
+
+    covers: Covers | None = None
+    remark: str | None = None
+    renewed_s: float | None = None
+
+    @classmethod
+    def of(cls, meter: Meter) -> "About":
+        """What ``meter`` says."""
+        return cls(*(getattr(meter, name, None) for name in ("covers", "remark", "renewed_s")))
+
+
+@dataclass(frozen=True)
 class MeteredNodes:
     """What the meters of one host may need to know about its nodes.
 
     ``pids`` maps a node's name to the processes whose work is the node's when several emulated
     nodes share the host; for a node that is the whole host it is empty. ``core_seconds_per_s`` is
-    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown.
+    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown. ``settings`` are
+    those of the configuration and the platform's file; ``None``: as usual.
     """
 
     host_node: str
@@ -71,6 +110,27 @@ class MeteredNodes:
     core_seconds_per_s: float = 1.0
     idle_w: float | None = None
     full_w: float | None = None
+    settings: "MeterSettings | None" = None
+
+    @property
+    def sysfs(self) -> Path:
+        """The folder that holds the kernel's files, ``/sys`` on most machines."""
+        return Path("/sys" if self.settings is None else self.settings.sysfs_root)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Words of the site's command; none on most machines."""
+        return () if self.settings is None else self.settings.command
+
+    @property
+    def redfish(self) -> "Redfish | None":
+        """How the controller's Redfish service is reached, where the platform's file says it."""
+        return None if self.settings is None else self.settings.redfish
+
+    @property
+    def ipmi(self) -> "Controller | None":
+        """How the controller is asked by IPMI over the network, where the platform's file says it."""
+        return None if self.settings is None else self.settings.ipmi
 
 
 Opener = Callable[[MeteredNodes], list[Meter]]

@@ -4,12 +4,14 @@ The plain power call is a one-second average on most GPUs since Ampere, so the i
 for by its field (157) and the plain call is the last resort, named so in the meter.
 """
 
+import re
 import time
 from dataclasses import replace
 from typing import Any
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
+from joulecast.records.covers import Covers
 
 MOST_W = 4000.0
 """Watts that no GPU exceeds, whatever is put on one board."""
@@ -45,14 +47,33 @@ def _uuid(nvml: Any, device: Any) -> str | None:
     return uuid.decode() if isinstance(uuid, bytes) else str(uuid)
 
 
+def _remark(nvml: Any, device: Any) -> str | None:
+    """What a reader should know of this GPU's figures."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(device)[0]:
+            return "the GPU is cut into MIG slices: its figures are those of the whole GPU"
+    except (nvml.NVMLError, AttributeError):
+        pass  # it knows no MIG
+    try:
+        name = nvml.nvmlDeviceGetName(device)
+    except (nvml.NVMLError, AttributeError):
+        return None
+    name = name.decode() if isinstance(name, bytes) else str(name)
+    if re.search(r"\bG[HB]\d00\b", name):
+        return f"{name}: its driver may count the whole module, of CPU, memory and GPU"
+    return None
+
+
 class NvmlMeter:
     """One GPU."""
 
     source = "measured"
+    covers: Covers = "gpu"
 
     def __init__(self, nvml: Any, device: Any, index: int, node: str) -> None:
         self._nvml, self._device = nvml, device
         self.node = node
+        self.remark = _remark(nvml, device)
         self.identity = _uuid(nvml, device)
         self.counter = True
         try:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from joulecast.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed, Reading
 from joulecast.power.register import Limits, Register
+from joulecast.records.covers import Covers
 from joulecast.records.provenance import boot_id
 
-POWERCAP = Path("/sys/class/powercap")
+POWERCAP = Path("class/powercap")
+"""Below the folder of the kernel's files."""
 _MOST_W, _MOST_OF_A_MACHINE_W = 1500.0, 6000.0
 """Watts that no processor, and no machine of several, exceeds even for a moment."""
 RENEWED_EVERY_S = 0.001
@@ -35,6 +37,13 @@ def _limits(domain: Path, name: str) -> Limits:
     return replace(_LIMITS, most_w=min(_MOST_W, _PEAK * allowed_w))
 
 
+def covered_by(domain: str) -> Covers:
+    """What a domain counts: of ``psys`` CPU and memory are certain, and GPUs are not."""
+    if domain.startswith("psys"):
+        return "socket"
+    return "memory" if domain.startswith("dram") else "cpu"
+
+
 class RaplMeter:
     """One RAPL domain; joules since it was opened, with wraps of the register undone."""
 
@@ -45,6 +54,7 @@ class RaplMeter:
         self._energy = domain / "energy_uj"
         range_uj = int((domain / "max_energy_range_uj").read_text())
         self.node, self.name = node, name
+        self.covers = covered_by(name.removeprefix("rapl:"))
         # Containers have host names of their own, and the registers of the one machine below them.
         boot = boot_id()
         self.identity = None if boot is None else f"{boot}:{name}"
@@ -89,7 +99,7 @@ def open_meters(nodes: MeteredNodes, root: Path | None = None) -> list[Meter]:
     Raises:
         MeterUnavailable: no powercap (a virtual machine, another CPU), or it may not be read.
     """
-    domains = _domains(POWERCAP if root is None else root)
+    domains = _domains(nodes.sysfs / POWERCAP if root is None else root)
     if not domains:
         raise MeterUnavailable(
             "RAPL: the kernel offers no powercap domain",

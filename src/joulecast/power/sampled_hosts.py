@@ -61,7 +61,7 @@ def meter_infos(
                 of_meter["t_s"].to_numpy(float),
                 outcome.start_s,
                 outcome.stop_s,
-                period_s,
+                max(period_s, meter["about"]["renewed_s"] or 0.0),
             )
             infos.append(
                 MeterInfo(
@@ -77,8 +77,11 @@ def meter_infos(
                     longest_gap_s=gap,
                     coverage=coverage,
                     shared_with=[
-                        node for node in read_by[meter["identity"]] if node != meter["node"]
+                        node
+                        for node in dict.fromkeys(read_by[meter["identity"]])
+                        if node != meter["node"]
                     ],
+                    **meter["about"],
                 )
             )
     return infos

@@ -15,20 +15,23 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
 import psutil
 
 from joulecast.power import nvml
+from joulecast.power.background import finish_all
 from joulecast.power.estimated import HostWork, ProcessWork
 from joulecast.power.foreign_load import Programs, machine_work_s, work_of
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import (
+    About,
     Meter,
     MeteredNodes,
     MeterFailed,
     MeterUnavailable,
+    NothingNew,
     ReadFailed,
 )
 
@@ -130,18 +133,23 @@ class _Activity:
 
 
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
-    """Open the meters of an order; those that are not there come back with reason and remedy."""
+    """Open the meters of an order; those that are not there come back with reason and remedy.
+
+    A kind that this machine is not made for is passed over where another one has something to say.
+    """
     opened: list[Meter] = []
-    absent = []
+    absent: list[dict[str, str]] = []
+    elsewhere: list[dict[str, str]] = []
     for name in order.meters:
         try:
             opened += METERS[name](order.nodes)
         except MeterUnavailable as missing:
-            absent.append({"meter": name, "reason": missing.reason, "remedy": missing.remedy})
+            row = {"meter": name, "reason": missing.reason, "remedy": missing.remedy}
+            (elsewhere if missing.elsewhere else absent).append(row)
         except Exception as error:
             reason = f"{name}: cannot be opened ({_said(error)})"
             absent.append({"meter": name, "reason": reason, "remedy": "leave it out of `meters`"})
-    return opened, absent
+    return opened, absent if opened or absent else elsewhere
 
 
 def _said(error: Exception) -> str:
@@ -160,20 +168,27 @@ class _Readings:
     def read(self) -> None:
         """Read all meters that have not failed. A meter's fault is its own: the others are read on."""
         for index, meter in enumerate(self._meters):
-            if self._faults[index] is not None:
-                continue
-            before = time.monotonic()
-            try:
-                reading = meter.read()
-            except MeterFailed as fault:
-                self._faults[index] = str(fault)
-            except ReadFailed:
-                self._failed[index] += 1
-            except Exception as error:
-                self._faults[index] = f"its reading failed ({_said(error)})"
-            else:
-                read_s = (before + time.monotonic()) / 2
-                self.rows.append([meter.node, meter.name, read_s, reading.watts, reading.joules])
+            while self._faults[index] is None and self._read_one(index, meter):
+                pass
+
+    def _read_one(self, index: int, meter: Meter) -> bool:
+        """Read a meter; return whether it may have kept more."""
+        before = time.monotonic()
+        try:
+            reading = meter.read()
+        except NothingNew:
+            return False
+        except MeterFailed as fault:
+            self._faults[index] = str(fault)
+        except ReadFailed:
+            self._failed[index] += 1
+        except Exception as error:
+            self._faults[index] = f"its reading failed ({_said(error)})"
+        else:
+            read_s = reading.at_s or (before + time.monotonic()) / 2
+            self.rows.append([meter.node, meter.name, read_s, reading.watts, reading.joules])
+            return reading.at_s is not None
+        return False
 
     def meters(self) -> list[dict[str, Any]]:
         """A row a meter: what it is, how many reads failed, and ``fault``: why it failed for good."""
@@ -186,6 +201,7 @@ class _Readings:
                 "identity": m.identity,
                 "failed": failed,
                 "fault": fault,
+                "about": asdict(About.of(m)),
             }
             for m, failed, fault in zip(self._meters, self._failed, self._faults, strict=True)
         ]
@@ -266,6 +282,9 @@ def sample(
             hand_over()
     read_everything()
     work.look()
+    # The fast ones are read by then, so that none of them waits for a controller that takes its time.
+    if finish_all(meters):
+        readings.read()
     hand_over(programs=work.busiest())
     return _joined(parts)
 
@@ -353,6 +372,10 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
+    if order["nodes"].get("settings") is not None:
+        from joulecast.records.meter_settings import MeterSettings
+
+        nodes = replace(nodes, settings=MeterSettings(**order["nodes"]["settings"]))
     ranks = tuple(order.get("ranks", ()))
     sampled = SamplerOrder(tuple(order["meters"]), order["period_s"], nodes, ranks)
     with open(int(sys.argv[1]), "wb", buffering=0) as kept:

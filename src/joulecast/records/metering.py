@@ -1,29 +1,45 @@
 """Choice of the meters that make a run's energy: every node has to be covered, or there is no figure.
 
 A sum over the nodes that happen to have a meter is no energy of the run, and nothing is filled in for
-the others. Meters go by kind (``nvml``, ``rapl``, ...): a kind that is missing on some nodes is left out
-on all of them, so that every node's energy holds the same parts. What is counted is thus what every
-node can count: GPUs without CPUs where only the GPUs have meters everywhere.
+the others. Meters go by kind (``nvml``, ``rapl``, ...) and what they cover: what is missing on some nodes is
+left out on all of them, so that every node's energy holds the same parts. What is counted is thus what
+every node can count: GPUs without CPUs where only the GPUs have meters everywhere. Of meters that cover the
+same, one counts: the widest, and of equally wide ones the one that comes first in the record. What lies
+inside of it is kept as a part, and never added to it.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
+from joulecast.records.covers import Covers
+
 EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
 
 Supply = Literal["AC", "DC"]
+
+_PARTS: dict[Covers, frozenset[str]] = {
+    "node": frozenset({"cpu", "memory", "gpu", "rest"}),
+    "module": frozenset({"cpu", "memory", "gpu"}),
+    "socket": frozenset({"cpu", "memory"}),
+    "gpu": frozenset({"gpu"}),
+    "cpu": frozenset({"cpu"}),
+    "memory": frozenset({"memory"}),
+}
 
 _BEST_FIRST: tuple[EnergySource, ...] = (
     *("measured", "recorded", "imported", "simulated"),
     "estimated",
 )
 MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
-_NETWORK = (MEASURED_SWITCH, ESTIMATED_SWITCH)
-"""Kinds of meters of the network: kept, and never a part of what the nodes draw."""
+JOB_ACCOUNT = "slurm"
+_NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
+"""Kinds of meters of the network and of a whole job: kept, and never a part of what the nodes draw."""
+_LEAST_RENEWALS = 10
+"""A meter of watts has to have so many readings in a run: one that averages over all of it knows nothing."""
 _NAMED = 5
 """A reason names this many nodes; the others are in ``checks.csv``."""
 
@@ -35,7 +51,9 @@ class MeterInfo(BaseModel):
     whose readings are each the whole device's, or, in an imported run, nodes that got equal shares of
     it. ``coverage`` is the share of the run between its first and last good reading that has no gap
     longer than three periods. A meter that is absent has ``available`` false, a reason, and no source; one
-    that was there and failed during the run has ``available`` false, a reason, and its source.
+    that was there and failed during the run has ``available`` false, a reason, and its source. ``covers`` is
+    ``None`` in records of the time before meters had it, and of others: their meters cover different things.
+    ``renewed_s`` is how often a meter that is slower than the sampler has something new.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -54,6 +72,9 @@ class MeterInfo(BaseModel):
     shared_with: list[str] = []
     supply: Supply | None = None
     conversion_eff: float | None = Field(None, gt=0, le=1)
+    covers: Covers | None = None
+    remark: str | None = None
+    renewed_s: NonNegativeFloat | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +102,14 @@ class Metering:
     gaps: tuple[Gap, ...]
     why_not: str | None
 
+    @property
+    def covers(self) -> str | None:
+        """What the energy is of, as ``node`` or ``gpu+cpu+memory``; ``None`` if the record does not say."""
+        covered = {meter.covers for meter in self.meters}
+        if not covered or None in covered:
+            return None
+        return "+".join(part for part in _PARTS if part in covered)
+
 
 def kind_of(meter: str) -> str:
     """``rapl`` of ``rapl:package-0``."""
@@ -92,13 +121,17 @@ def host_of(node: str) -> str:
     return node.split("/")[0]
 
 
+_Family = tuple[str, Covers | None]
+"""Meters of one kind that cover the same, as ``("rapl", "cpu")``: a node's figures of a family are added."""
+
+
 def _gaps(
-    kind: str,
+    family: _Family,
     nodes: Sequence[str],
     usable: dict[str, str | None],
     absent: dict[str, str | None],
 ) -> list[Gap]:
-    """Args: ``usable``: nodes and hosts that have the kind, and what is wrong with it there."""
+    """Args: ``usable``: nodes and hosts that have the family, and what is wrong with it there."""
     missing: dict[str, dict[str, str]] = defaultdict(dict)
     whole = dict.fromkeys(map(host_of, nodes), True)
     covered = set()
@@ -115,8 +148,37 @@ def _gaps(
     gaps = []
     for host, of_host in missing.items():
         named = of_host if host in covered else {host: next(iter(of_host.values()))}
-        gaps += [Gap(node, kind, why, metered, len(whole)) for node, why in named.items()]
+        gaps += [Gap(node, family[0], why, metered, len(whole)) for node, why in named.items()]
     return gaps
+
+
+def _named(gaps: Mapping[_Family, list[Gap]]) -> dict[_Family, list[Gap]]:
+    """The gaps, with what is covered in their kind's name where a kind lacks only some of that."""
+    of_kind: dict[str, list[list[Gap]]] = defaultdict(list)
+    for (kind, _), found in gaps.items():
+        of_kind[kind].append(found)
+    return {
+        (kind, covers): found
+        if all(other == found for other in of_kind[kind])
+        else [replace(gap, kind=f"{kind} ({covers})") for gap in found]
+        for (kind, covers), found in gaps.items()
+    }
+
+
+def _chosen(families: Sequence[_Family]) -> tuple[list[_Family], frozenset[str]]:
+    """Families of which none counts what another one counts, the widest first; and what they cover.
+
+    Args:
+        families: the better one first, of those that are equally wide.
+    """
+    chosen = []
+    covered: frozenset[str] = frozenset()
+    for family in sorted(families, key=lambda f: -len(_PARTS[f[1]]) if f[1] else 0):
+        parts = _PARTS[family[1]] if family[1] else frozenset()
+        if not parts & covered:
+            chosen.append(family)
+            covered |= parts
+    return chosen, covered
 
 
 def _told(gaps: Sequence[Gap]) -> str:
@@ -131,38 +193,75 @@ def _told(gaps: Sequence[Gap]) -> str:
     return "; ".join(parts)
 
 
+def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str], str]:
+    """Meters, by node and name, whose watts are averages over too much of a run of ``lasts_s``, and why."""
+    return {
+        (meter.node, meter.meter): (
+            f"has something new every {meter.renewed_s:.3g} s, {_LEAST_RENEWALS} times as long a run is "
+            f"needed, and it lasted {lasts_s:.3g} s"
+        )
+        for meter in meters
+        if meter.available
+        and not meter.counter
+        and meter.renewed_s is not None
+        and _LEAST_RENEWALS * meter.renewed_s > lasts_s
+    }
+
+
+def _absence(meters: Sequence[MeterInfo]) -> str:
+    """Why there is no meter: each reason once, with the kinds that it holds for."""
+    kinds: dict[str | None, set[str]] = defaultdict(set)
+    for meter in meters:
+        if not meter.available:
+            kinds[meter.reason].add(meter.meter)
+    return "; ".join(
+        sorted(f"{', '.join(sorted(of_reason))}: {reason}" for reason, of_reason in kinds.items())
+    )
+
+
 def metered(
     nodes: Sequence[str],
     meters: Sequence[MeterInfo],
     unusable: Mapping[tuple[str, str], str] | None = None,
 ) -> Metering:
-    """The meters that a run's energy is the sum of: of the best source, kinds that all nodes have.
+    """The meters that a run's energy is the sum of: of the best source, what all nodes have, nothing twice.
 
     Args:
         nodes: that have to be covered, each by a meter of its own or of its host; none to take
             whatever meters there are.
+        meters: of the record, the better kind first.
         unusable: what is wrong with the readings of a meter, by node and meter.
     """
     # A meter that failed counts as there: a worse source does not take its place unseen.
-    of_nodes = [m for m in meters if kind_of(m.meter) not in _NETWORK]
+    of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]
     there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
     source = next((s for s in _BEST_FIRST if any(m.source == s for m in there)), None)
     if source is None:
-        reasons = sorted({f"{m.meter}: {m.reason}" for m in of_nodes if not m.available})
-        return Metering(None, (), (), "; ".join(reasons) or "no meter was asked for")
+        return Metering(None, (), (), _absence(of_nodes) or "no meter was asked for")
     of_source = [meter for meter in there if meter.source == source]
-    usable: dict[str, dict[str, str | None]] = defaultdict(dict)
+    usable: dict[_Family, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
         why = (unusable or {}).get((meter.node, meter.meter))
         if not meter.available:
             why = f"failed: {meter.reason}"
         kind = kind_of(meter.meter)
         explained = why if why is None or meter.meter == kind else f"{meter.meter} {why}"
-        usable[kind][meter.node] = usable[kind].get(meter.node) or explained
-    gaps: dict[str, list[Gap]] = {}
-    for kind, by_node in usable.items():
-        absent = {m.node: m.reason for m in meters if not m.available and kind_of(m.meter) == kind}
-        gaps[kind] = _gaps(kind, nodes, by_node, absent)
-    used = tuple(meter for meter in of_source if not gaps[kind_of(meter.meter)])
-    found = tuple(gap for of_kind in gaps.values() for gap in of_kind)
+        by_node = usable[kind, meter.covers]
+        by_node[meter.node] = by_node.get(meter.node) or explained
+    gaps: dict[_Family, list[Gap]] = {}
+    for family, by_node in usable.items():
+        absent = {
+            m.node: m.reason for m in meters if not m.available and kind_of(m.meter) == family[0]
+        }
+        gaps[family] = _gaps(family, nodes, by_node, absent)
+    gaps = _named(gaps)
+    chosen, covered = _chosen([family for family in usable if not gaps[family]])
+    used = tuple(meter for meter in of_source if (kind_of(meter.meter), meter.covers) in chosen)
+    # What lies inside of what is counted leaves no gap.
+    open_gaps = [
+        of_family
+        for (_, covers), of_family in gaps.items()
+        if covers is None or not _PARTS[covers] <= covered
+    ]
+    found = tuple(dict.fromkeys(gap for of_family in open_gaps for gap in of_family))
     return Metering(source, used, found, None) if used else Metering(None, (), found, _told(found))

@@ -22,7 +22,7 @@ from joulecast.files.columns import checked_table, parquet_file, parquet_table
 from joulecast.files.reading import read_json_object, validated
 from joulecast.files.writing import directory_written_aside, sha256_of
 from joulecast.records.frames import FRAMES
-from joulecast.records.metering import EnergySource, MeterInfo, Metering, metered
+from joulecast.records.metering import EnergySource, MeterInfo, Metering, metered, too_slow
 from joulecast.records.spec import NodesAre, RunSpec
 
 if TYPE_CHECKING:
@@ -122,7 +122,10 @@ class RunInfo(_Part):
     @property
     def metering(self) -> Metering:
         """Meters that the energy is made of; an imported run's are taken as they are."""
-        return metered(() if self.spec.kind == "imported" else self.nodes, self.meters)
+        if self.spec.kind == "imported":
+            return metered((), self.meters)
+        lasts_s = self.outcome.stop_s - self.outcome.start_s
+        return metered(self.nodes, self.meters, too_slow(self.meters, lasts_s))
 
     @property
     def energy_source(self) -> EnergySource | None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from joulecast.errors import JoulecastError
 from joulecast.platforms import Platform
+from joulecast.records.meter_settings import AS_USUAL, MeterSettings
 
 Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
 Algorithm = Literal["mpi", "shared", "two_level"]
@@ -120,6 +121,7 @@ class RunSpec(_Frozen):
     observed: Observed | None = None
     meters: tuple[str, ...] = ("nvml", "rapl")
     sample_period_s: float = Field(0.1, gt=0)
+    metering: MeterSettings = AS_USUAL
 
     @model_validator(mode="after")
     def _kind_has_its_parts(self) -> "RunSpec":
@@ -169,8 +171,10 @@ class RunSpec(_Frozen):
 
     def digest(self) -> str:
         """SHA-256 over everything that decides what is measured; the names are left out."""
-        # Runs that were not observed keep the digest of the time before there were such.
+        # Runs that were not observed, or with meters as usual, keep the digest of the time before there were
+        # such.
         unused = set() if self.observed is not None else {"observed"}
+        unused |= {"metering"} if self.metering.are_defaults else set()
         science = self.model_dump(mode="json", exclude={"run", "campaign", *unused})
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
 

@@ -1,6 +1,7 @@
 """What was measured of a training, in some lines for the terminal."""
 
 from pathlib import Path
+from typing import Any
 
 from joulecast.energy.observations import observe
 from joulecast.observer.observation import Result
@@ -15,6 +16,14 @@ _STAGES = {
     "update": "t_update_s",
     "other": "t_other_s",
 }
+
+
+def _source(row: dict[str, Any]) -> str:
+    """Source of an energy, and what a measured one is of."""
+    covers = row["energy_covers"]
+    if row["energy_source"] != "measured" or covers is None:
+        return str(row["energy_source"])
+    return f"measured ({covers.replace('+', ', ')})"
 
 
 def _summary(record: RunRecord, folder: Path) -> list[str]:
@@ -45,7 +54,7 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
             else ""
         )
         lines.append(
-            f"  {energy} in {seconds(row['total_s'])} ({digits(watts)} W{each}), {row['energy_source']}"
+            f"  {energy} in {seconds(row['total_s'])} ({digits(watts)} W{each}), {_source(row)}"
         )
     else:
         lines.append(f"  no energy: {row['why_no_energy']}")

@@ -26,6 +26,7 @@ def _asked(spec: RunSpec) -> Asked:
         spec.meters,
         spec.sample_period_s,
         spec,
+        metering=spec.metering,
     )
 
 

@@ -47,7 +47,7 @@ def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
     idle_w = full_w = None
     if "estimated" in spec.meters:
         idle_w, full_w = spec.platform.require_watts()
-    metered = MeteredNodes(hosts.label, pids, capacity, idle_w, full_w)
+    metered = MeteredNodes(hosts.label, pids, capacity, idle_w, full_w, spec.metering.if_any)
     pids_here = tuple(pid for _, pid in processes)
     return SamplerOrder(spec.meters, spec.sample_period_s, metered, pids_here)
 

@@ -1,5 +1,6 @@
 """Checks of results: what must hold, and what a reader should be warned of."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,10 +9,15 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.metered_power import counted_power
 from joulecast.energy.observations import TIMED
+from joulecast.power.integration import EnergyCurve
+from joulecast.records.metering import JOB_ACCOUNT
 from joulecast.records.record import RunRecord, read_record
 
 _LEAST_COVERAGE = 0.9
 _MOST_OVERRUNS = 0.1
+_LEAST_OF_ACCOUNT = 6
+"""Renewals of SLURM's account: with fewer, the time of each of them decides."""
+_MOST_OFF_ACCOUNT = 0.2
 
 
 def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
@@ -24,7 +30,9 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
             yield "warning", "power coverage", found
         if meter.failed_reads:
             yield "warning", "failed reads", f"{meter.node} {meter.meter}: {meter.failed_reads}"
-    for gap in counted_power(record)[0].gaps:
+    metering, power = counted_power(record)
+    yield from _of_job_account(record, power)
+    for gap in metering.gaps:
         found = (
             f"{gap.node}: {gap.kind} is left out: {gap.reason}; {gap.metered} of {gap.hosts} hosts "
             "are metered"
@@ -40,6 +48,41 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "warning", "polluted", reason
     if info.spec.kind == "training" and info.outcome.final_loss is None:
         yield "warning", "loss", "is not finite at the end"
+
+
+def _of_job_account(record: RunRecord, counted: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
+    """A warning where the scheduler's account of a run's energy is far from that of the run's meters."""
+    account = record.power[record.power["meter"] == JOB_ACCOUNT].dropna(subset=["joules"])
+    if counted.empty or len(account) < _LEAST_OF_ACCOUNT:
+        return
+    account = account.sort_values("t_s")
+    # From one renewal to another, as it stands still between them.
+    renewed = account[account["joules"].diff() > 0]
+    if len(renewed) < _LEAST_OF_ACCOUNT:
+        return
+    ends = renewed["t_s"].to_numpy(float)[[0, -1]]
+    job_j = float(renewed["joules"].iloc[-1] - renewed["joules"].iloc[0])
+    curves = [EnergyCurve.of(readings) for _, readings in counted.groupby(["node", "meter"])]
+    own_j = sum(float(curve.between(ends[0], ends[1])) for curve in curves)
+    if abs(job_j - own_j) > _MOST_OFF_ACCOUNT * own_j:
+        found = (
+            f"SLURM accounts for {job_j:.4g} J of all nodes of its step in {ends[1] - ends[0]:.0f} s of the "
+            f"run, the run's meters for {own_j:.4g} J"
+        )
+        yield "warning", "SLURM's account", found
+
+
+def _of_covers(covers: Sequence[str | None]) -> Iterator[tuple[str, str, str]]:
+    """A warning where energies of runs are of different parts, and so not comparable."""
+    runs = Counter(each for each in covers if each is not None)
+    if len(runs) > 1:
+        found = ", ".join(f"{each} ({count} runs)" for each, count in sorted(runs.items()))
+        yield (
+            "warning",
+            "energy covers",
+            f"energies are of different parts: {found}; the rarer ones are left out; ask for the meters "
+            "that all runs have",
+        )
 
 
 def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
@@ -60,10 +103,14 @@ def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
 def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
     """All findings: ``verdict`` (error, warning, passed), ``run``, ``check``, ``found``."""
     rows = []
+    covers = []
     for folder in folders:
         record = read_record(folder)
+        if record.info.spec.kind != "imported":
+            covers.append(counted_power(record)[0].covers)
         rows += [(v, record.info.spec.run, c, f) for v, c, f in _of_record(record)]
-    rows += [(verdict, "", check, found) for verdict, check, found in _of_fit(fit)]
+    for finding in (*_of_covers(covers), *_of_fit(fit)):
+        rows.append((finding[0], "", *finding[1:]))
     if not any(verdict == "error" for verdict, *_ in rows):
         rows.append(("passed", "", "all", f"{len(folders)} records and the fits to them"))
     return pd.DataFrame(rows, columns=["verdict", "run", "check", "found"])

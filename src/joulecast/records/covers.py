@@ -1,0 +1,7 @@
+"""What a meter covers, in one word. Imports nothing: the sampler starts with each run."""
+
+from typing import Literal
+
+Covers = Literal["node", "module", "socket", "gpu", "cpu", "memory"]
+"""What draws the power that a meter counts: a whole node; a module of CPU, memory and GPU; a processor's
+socket with its memory; or one of these parts."""

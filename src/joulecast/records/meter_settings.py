@@ -1,0 +1,44 @@
+"""What meters need to know of their surroundings, from the configuration and the platform's file."""
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from joulecast.platforms import Platform
+from joulecast.platforms.controller import Controller, Redfish
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class MeterSettings:
+    """Where meters look, and what they call.
+
+    ``sysfs_root`` is the folder that the kernel's files lie in; ``command`` prints watts or joules of a node;
+    ``redfish`` and ``ipmi`` say how the nodes' management controllers are reached.
+    """
+
+    sysfs_root: str = "/sys"
+    command: tuple[Annotated[str, Field(max_length=4000)], ...] = field(default=())
+    redfish: Redfish | None = None
+    ipmi: Controller | None = None
+
+    @classmethod
+    def on(cls, platform: Platform, sysfs_root: str, command: Sequence[str]) -> "MeterSettings":
+        """What a configuration and a platform's file say together."""
+        return cls(sysfs_root, tuple(command), platform.redfish, platform.ipmi)
+
+    @property
+    def are_defaults(self) -> bool:
+        """Whether they are as on most machines."""
+        return self == AS_USUAL
+
+    @property
+    def if_any(self) -> "MeterSettings | None":
+        """These settings, ``None`` where they are as on most machines."""
+        return None if self.are_defaults else self
+
+
+AS_USUAL = MeterSettings()
+"""The settings of a machine whose meters need none."""

@@ -1,0 +1,234 @@
+"""Meters that are asked over a network or by a program: they may be slow, wrong, or closed."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from joulecast.power import background, site_command, slurm_energy
+from joulecast.power.background import BackgroundMeter
+from joulecast.power.meters import (
+    About,
+    MeteredNodes,
+    MeterFailed,
+    MeterUnavailable,
+    NothingNew,
+    ReadFailed,
+    Reading,
+)
+from joulecast.power.sampler import SamplerOrder, sample
+from joulecast.records.meter_settings import MeterSettings
+
+pytestmark = pytest.mark.usefixtures("slow_meters_end")
+
+
+def until(condition, patience_s=30.0):
+    """Wait for a condition, however long a busy machine takes for it."""
+    give_up_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def slow(ask, **more):
+    facts = {"every_s": 0.02, "counter": False, "identity": None} | more
+    return BackgroundMeter("slow", "host", ask, **facts)
+
+
+def test_a_slow_meter_gives_each_answer_once_with_its_time():
+    asked = []
+
+    def ask():
+        asked.append(time.monotonic())
+        return Reading(100.0 + len(asked), None)
+
+    meter = slow(ask)
+    first = meter.read()
+    assert first.watts == 101 and abs(first.at_s - asked[0]) < 1
+    with pytest.raises(NothingNew):
+        while True:
+            meter.read()
+    until(lambda: len(asked) > 5)
+    assert meter.read().at_s > first.at_s
+    background.finish_all([meter])
+    last = len(asked)
+    time.sleep(0.1)
+    assert len(asked) == last
+
+
+def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch):
+    """From its thread to the sampler's answer: the meter that is read fast misses nothing."""
+    hang, stop, reads = threading.Event(), threading.Event(), []
+
+    class Fast:
+        node, name, source, counter, identity = "host", "fast", "measured", False, None
+
+        def read(self):
+            reads.append(1)
+            if len(reads) >= 15:
+                stop.set()
+            return Reading(1.0, None)
+
+    answers = iter([Reading(50.0, None)])
+
+    def ask():
+        try:
+            return next(answers)
+        except StopIteration:
+            hang.wait()
+            raise ReadFailed("at last") from None
+
+    monkeypatch.setattr(background, "_FINISH_S", 0.05)
+    kinds = {"slow": lambda nodes: [slow(ask)], "fast": lambda nodes: [Fast()]}
+    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
+    answer = sample(SamplerOrder(("slow", "fast"), 0.02, MeteredNodes("host")), stop)
+    hang.set()
+    assert [row[3] for row in answer["power"] if row[1] == "slow"] == [50.0]
+    assert sum(row[1] == "fast" for row in answer["power"]) >= 15
+    assert [m["failed"] for m in answer["meters"]] == [0, 0], "it is slow, and not at fault"
+    assert answer["meters"][0]["about"]["covers"] == "node"
+
+
+def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
+    stop = threading.Event()
+    answers = iter([Reading(5.0, None), ReadFailed("no"), Reading(6.0, None), KeyError("x")])
+
+    def ask():
+        answer = next(answers)
+        if isinstance(answer, KeyError):
+            stop.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    kinds = {"slow": lambda nodes: [slow(ask)]}
+    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
+    answer = sample(SamplerOrder(("slow",), 0.01, MeteredNodes("host")), stop)
+    (meter,) = answer["meters"]
+    assert [row[3] for row in answer["power"]] == [5, 6]
+    assert meter["failed"] == 1 and meter["fault"] == "KeyError: 'x'"
+
+
+def commanded(*words) -> MeteredNodes:
+    return MeteredNodes("host", settings=MeterSettings(command=words))
+
+
+@pytest.mark.parametrize(
+    ("printed", "reading"),
+    [
+        ("231.5 W", (231.5, None)),
+        ("1.2kW", (1200, None)),
+        ("250000 mW", (250, None)),
+        ("12345 J", (None, 0)),
+        ("1.5e3 kWh", (None, 0)),
+    ],
+)
+def test_a_command_of_the_site_prints_watts_or_joules(printed, reading):
+    (meter,) = site_command.open_meters(commanded("echo", printed))
+    said = meter.read()
+    assert (said.watts, said.joules) == reading and meter.counter == (reading[0] is None)
+    assert About.of(meter).covers == "node" and About.of(meter).renewed_s >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo 231.5", "expected a number with its unit"),
+        ("echo nan W", "expected a number"),
+        ("echo -3 W", "expected a number"),
+        ("echo 9e9 W", "no node draws"),
+        ("true", "printed 'nothing'"),
+        ("echo no meter here >&2; exit 3", "code 3 and printed: no meter here"),
+    ],
+)
+def test_a_command_that_prints_no_reading_says_why(tmp_path, text, said):
+    with pytest.raises(MeterUnavailable, match=said) as missing:
+        site_command.open_meters(commanded(program(tmp_path, "meter", text)))
+    assert "power.command" in missing.value.remedy and not missing.value.elsewhere
+
+
+def test_a_command_that_is_not_there_or_does_not_end(tmp_path, monkeypatch):
+    with pytest.raises(MeterUnavailable, match="no program nowhere"):
+        site_command.open_meters(commanded("nowhere"))
+    with pytest.raises(MeterUnavailable) as missing:
+        site_command.open_meters(commanded())
+    assert missing.value.elsewhere
+    monkeypatch.setattr(site_command, "_TIMEOUT_S", 0.2)
+    left = tmp_path / "pid"
+    hanging = program(tmp_path, "hanging", f"sleep 1000 & echo $! > {left}; wait")
+    with pytest.raises(MeterUnavailable, match=r"did not answer within 0.2 s"):
+        site_command.open_meters(commanded(hanging))
+    until(lambda: not left.exists() or "Z" in state(left))
+
+
+def state(pid_file):
+    try:
+        return Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().split()[2]
+    except (OSError, ValueError):
+        return "Z"
+
+
+def test_a_commands_counter_that_restarts_has_failed(tmp_path):
+    count = tmp_path / "count"
+    count.write_text("1000 J")
+    command = site_command.SiteCommand(("cat", str(count)))
+    assert command.ask().joules == 0
+    count.write_text("1.5 kJ")
+    assert command.ask().joules == 500
+    count.write_text("7 W")
+    with pytest.raises(ReadFailed, match="another quantity"):
+        command.ask()
+    count.write_text("3 J")
+    with pytest.raises(MeterFailed, match="restarted"):
+        command.ask()
+    os.remove(count)
+    with pytest.raises(ReadFailed, match="No such file"):
+        command.ask()
+
+
+@pytest.fixture
+def sstat(tmp_path, monkeypatch):
+    """Sets what the stand-in for sstat prints."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    for name, value in (("JOB_ID", "17"), ("STEP_ID", "3"), ("NODEID", "0")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "4")
+
+    def prints(text):
+        program(tmp_path / "bin", "sstat", f'printf "%s " "$@" > {tmp_path}/words; echo {text}')
+
+    prints(123456)
+    return prints
+
+
+def test_slurms_account_is_kept_and_never_a_part(sstat, tmp_path):
+    (meter,) = slurm_energy.open_meters(MeteredNodes("host"))
+    assert meter.read().joules == 0 and meter.identity == "slurm:17.3"
+    assert (tmp_path / "words").read_text() == "-n -P -o ConsumedEnergyRaw -j 17.3 "
+    assert About.of(meter).covers is None and "of all 4 nodes" in About.of(meter).remark
+    sstat(124456)
+    assert meter._ask().joules == 1000
+    sstat(5)
+    with pytest.raises(MeterFailed, match="restarted"):
+        meter._ask()
+
+
+@pytest.mark.parametrize("text", ["0", "''", "n/a", "-5"])
+def test_slurm_without_energy_is_passed_over(sstat, monkeypatch, text):
+    sstat(text)
+    for name, value in ((None, None), ("SLURM_NODEID", "1"), ("SLURM_JOB_ID", "")):
+        if name is not None:
+            monkeypatch.setenv(name, value)
+        with pytest.raises(MeterUnavailable) as missing:
+            slurm_energy.open_meters(MeteredNodes("host"))
+        assert missing.value.elsewhere
