@@ -6,10 +6,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -349,6 +351,9 @@ def test_measured_scales_are_forecast_by_name(scales, monkeypatch):
     answer = joulecast("forecast", "mine", *asked)
     assert answer.exit_code == 0, answer.output
     assert "EUR" in answer.output and "estimated" in answer.output
+    advised = joulecast("advise", "mine", "--samples", "1e6", "--objective", "energy")
+    assert advised.exit_code == 0, advised.output
+    assert "mine on this-machine (nodes are ranks)" in advised.output
     unknown = joulecast("forecast", "other", "--gpus", "2")
     assert unknown.exit_code == 2
     assert "(mine)" in unknown.output
@@ -408,3 +413,23 @@ def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
     assert "ran before it was measured" in record.info.polluted[0]
     assert observe(record)["total_s"] == pytest.approx(1.0, abs=0.3)
     assert len(record.power) > 5
+
+
+def test_what_a_killed_measurement_leaves_is_removed_by_the_next(tmp_path):
+    words = [*JOULECAST, "measure", "--name", "mine", "--", "sleep", "60"]
+    marks = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, cwd=tmp_path, env=marks) as running:
+        children = []
+        while not any(child.name() == "sleep" for child in children):
+            assert running.poll() is None
+            time.sleep(0.05)
+            children = psutil.Process(running.pid).children()
+        running.kill()
+    psutil.wait_procs([child for child in children if child.name() != "sleep"], timeout=30)
+    for child in children:
+        with suppress(psutil.Error):
+            child.kill()
+    assert list(tmp_path.glob("joulecast-observer-*")), "it was killed"
+    assert measured(tmp_path, ["true"]).returncode == 0
+    assert not list(tmp_path.glob("joulecast-observer-*"))
+    assert not list((tmp_path / "results/measured").glob(".job-*"))

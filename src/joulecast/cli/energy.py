@@ -11,6 +11,7 @@ from joulecast.cli.options import (
     AsJson,
     Co2,
     Currency,
+    Named,
     Price,
     PriceGpuHour,
     PriceNodeHour,
@@ -55,9 +56,6 @@ class Scaling(StrEnum):
 
 
 Records = Annotated[Path | None, typer.Option("--records", help=RECORDS_HELP)]
-Named = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Of a training that `measure` has run.")
-]
 
 
 def _records(name: str | None, records: Path | None) -> str | Path:

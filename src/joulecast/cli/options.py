@@ -27,6 +27,9 @@ PricesFile = Annotated[
 ]
 
 
+Named = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Of a training that `measure` has run.")
+]
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
 Precision = Annotated[
     str, typer.Option(help="fp32, tf32, fp64; bf16, fp16: mixed, weights also kept at fp32.")

@@ -14,6 +14,7 @@ from joulecast.cli.options import (
     Currency,
     Gradients,
     Links,
+    Named,
     Optimizer,
     Platforms,
     Precision,
@@ -32,7 +33,10 @@ from joulecast.quantities import duration_s, energy_j, mass_kg
 
 
 def advise(
-    network: Annotated[str, typer.Option(help="As the records name it.")],
+    name: Named = None,
+    network: Annotated[
+        str | None, typer.Option(help="As the records name it; that of NAME by default.")
+    ] = None,
     records: Annotated[
         Path | None,
         typer.Option(help=RECORDS_HELP),
@@ -98,13 +102,19 @@ def advise(
     from joulecast.api.forecasts import advise as advise_on
     from joulecast.planning.text import advice_text
 
-    if records is None and platform is None:
+    if name is not None and records is not None:
+        raise JoulecastError("give the NAME of a measured training, or --records FOLDER")
+    asked = network or name
+    if asked is None:
+        raise JoulecastError("give the NAME of a measured training, or --network")
+    known = name or records
+    if known is None and platform is None:
         raise JoulecastError(
             "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
         )
     advice = advise_on(
-        network,
-        records=() if records is None else records,
+        asked,
+        records=() if known is None else known,
         platform=platform,
         deadline_s=None if deadline is None else duration_s(deadline),
         energy_budget_j=None if energy_budget is None else energy_j(energy_budget),

@@ -49,6 +49,8 @@ class Prices:
         for name in _AMOUNTS:
             check_amounts(name, [getattr(self, name)])
         check_amounts("pue", [self.pue])
+        if not self.currency.strip():
+            raise JoulecastError("currency: give its name, as EUR")
         if self.pue < 1:
             raise JoulecastError(
                 f"pue {self.pue:g}: must be 1 or more (the building's kWh a node's)"
@@ -94,7 +96,7 @@ class Prices:
         if self.price is not None and joules is None:
             return "its energy is not known, which has a price"
         if self.price_gpu_hour is not None and gpus is None:
-            return "no GPU of it is known; give --price-node-hour in place of --price-gpu-hour"
+            return "no GPU of it is known; give the price of a node's hour and none of a GPU's"
         return None
 
     def co2_kg(self, joules: float | None) -> float | None:

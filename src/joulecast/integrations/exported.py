@@ -88,13 +88,21 @@ def of_record(record: RunRecord) -> Exported:
     ]
     if record.info.outcome.final_loss is not None:
         values.append(Value("final_loss", record.info.outcome.final_loss, "Loss at the end."))
-    named = ["workload", "platform", "nodes", "nodes_are"]
+    named = ["workload", "platform", "nodes", "gpus", "nodes_are"]
     if counts_samples:
         named.append("batch")
+    row = row | _scale(record, row)
     labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
     source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
     labels |= {"run": record.info.spec.run, "energy_source": str(source)}
     return Exported("run", record.info.spec.run, labels, values)
+
+
+def _scale(record: RunRecord, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Nodes, and GPUs (or ranks) where the run is counted in these, as forecasts have them."""
+    if row["nodes_are"] not in ("GPUs", "ranks"):
+        return {"gpus": None}
+    return {"nodes": record.info.spec.nodes, "gpus": row["nodes"]}
 
 
 def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:

@@ -24,6 +24,8 @@ from joulecast.observer.marks_file import Process
 from joulecast.records.provenance import physical_host
 
 _LOOK_S = 0.1
+MARKS_PREFIX = "joulecast-observer-"
+"""Begin of the names of folders for marks."""
 
 
 def _remove_abandoned(out: Path, host: str) -> None:
@@ -37,6 +39,11 @@ def _remove_abandoned(out: Path, host: str) -> None:
             if left and all(
                 part["host"] == host and not psutil.pid_exists(part["pid"]) for part in left
             ):
+                for part in left:
+                    marks = Path(str(part.get("marks")))
+                    # Nothing else is removed, whatever the file says.
+                    if marks.name.startswith(MARKS_PREFIX) and not marks.is_symlink():
+                        shutil.rmtree(marks, ignore_errors=True)
                 shutil.rmtree(folder)
 
 
@@ -58,13 +65,19 @@ class JobFolder:
         self.place = place
         self.host = physical_host()
         _remove_abandoned(out, self.host)
+        self._pid = pid or os.getpid()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self.write(f"process-{place.rank}", {"host": self.host, "pid": pid or os.getpid()})
+            self.arrive()
         except OSError as error:
             raise JoulecastError(
                 f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
             ) from None
+
+    def arrive(self, **facts: str) -> None:
+        """Leave word of this process: its host, its number, and more facts of it."""
+        known = {"host": self.host, "pid": self._pid, **facts}
+        self.write(f"process-{self.place.rank}", known)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of plain data."""

@@ -15,7 +15,7 @@ from joulecast.errors import JoulecastError
 from joulecast.observer.asked import Asked
 from joulecast.observer.assemble import Host, observed_record
 from joulecast.observer.host_clocks import ClockServer, offset_from
-from joulecast.observer.job_folder import JobFolder
+from joulecast.observer.job_folder import MARKS_PREFIX, JobFolder
 from joulecast.observer.launch_place import place
 from joulecast.observer.marks_file import Process, read_processes
 from joulecast.power.foreign_load import Load, load_now
@@ -122,8 +122,9 @@ class Observation:
         self._asked, self._out = asked, out
         meeting = out if asked.spec is None else out.parent
         self._job = JobFolder(meeting, place(environment), asked.attached)
-        self.marks = Path(tempfile.mkdtemp(prefix="joulecast-observer-"))
+        self.marks = Path(tempfile.mkdtemp(prefix=MARKS_PREFIX))
         """Folder of this process for the marks of the training."""
+        self._job.arrive(marks=str(self.marks))
         self._server = _announce_clock(self._job)
         first = self._job.is_first_of_host()
         self._sampler = _HostSampler(self._job, asked) if first else None

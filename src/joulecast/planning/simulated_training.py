@@ -20,4 +20,4 @@ class SimulatedTraining:
 
 
 USUAL = SimulatedTraining()
-"""A training of which nothing is said."""
+"""A training with the default options."""
