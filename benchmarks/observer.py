@@ -53,10 +53,15 @@ def main() -> None:
             bare = [*launch, str(ranks), str(EXAMPLE), "--steps", str(asked.steps)]
             ratios: dict[str, list[float]] = {name: [] for name in known}
             for _ in range(asked.pairs):
-                for name, words in known.items():
+                for name, words in list(known.items()):
                     # Bare before and after: a machine that grows slower does not count as overhead.
                     before = step_ms(bare, Path(folder))
-                    wrapped = step_ms([*words, *bare], Path(folder))
+                    try:
+                        wrapped = step_ms([*words, *bare], Path(folder))
+                    except subprocess.CalledProcessError as error:
+                        print(f"{name} failed: {error.stderr.splitlines()[-1:]}")
+                        del known[name], ratios[name]
+                        continue
                     after = step_ms(bare, Path(folder))
                     ratios[name].append(2 * wrapped / (before + after))
             for name, found in ratios.items():
