@@ -104,9 +104,9 @@ def test_a_configuration_has_prices_with_their_source(tmp_path):
     assert code == 0 and "source: our bill of 2026" in text
     assert re.search(r"EUR [\d.]+ \([\d.]+ to [\d.]+\), estimated power", text) and " kWh (" in text
     code, text = command(*asked, str(tmp_path / "mine.yaml"), "--price", "0.5", "--json")
-    told = json.loads(text)
-    assert (told["prices"]["price"], told["prices"]["co2"]) == (0.5, 380)
-    for row in told["forecasts"]:
+    result = json.loads(text)
+    assert (result["prices"]["price"], result["prices"]["co2"]) == (0.5, 380)
+    for row in result["forecasts"]:
         assert row["cost"] == pytest.approx(0.5 * row["energy_kwh"])
         assert row["energy_kwh"] == pytest.approx(1.2 * row["energy_j"] / 3.6e6)
         assert row["cost_rests_on"] == row["co2_rests_on"] == "estimated"
@@ -118,8 +118,8 @@ def test_a_configuration_has_prices_with_their_source(tmp_path):
 
 
 def test_rent_alone_says_that_no_energy_is_in_it():
-    told = joulecast.forecast(RECORDED, nodes=[2], price_node_hour=1.0)
-    for row in told["forecasts"]:
+    result = joulecast.forecast(RECORDED, nodes=[2], price_node_hour=1.0)
+    for row in result["forecasts"]:
         assert row["cost"] == pytest.approx(2 * row["time_s"] / 3600)
         assert row["cost_rests_on"] == "rent alone"
 

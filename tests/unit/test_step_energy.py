@@ -37,14 +37,16 @@ def step(platform="h100-sxm", strategy="dp=8", **options):
 
 def test_a_node_of_h100_draws_between_idle_and_the_most_that_was_metered():
     (node,) = shipped_nodes()
-    told = step()
-    assert node.idle_w < told["power_w"] <= 1.05 * node.full_w
-    assert told["step_j"] == pytest.approx(told["power_w"] * told["step_s"])
-    assert told["step_j_low"] < told["step_j"] < told["step_j_high"]
+    result = step()
+    assert node.idle_w < result["power_w"] <= 1.05 * node.full_w
+    assert result["step_j"] == pytest.approx(result["power_w"] * result["step_s"])
+    assert result["step_j_low"] < result["step_j"] < result["step_j_high"]
     # The error of the time is in the interval, too.
-    assert told["step_j_high"] / told["step_j"] >= told["step_high_s"] / told["step_s"]
-    assert told["energy_source"] == "simulated, imported powers" and told["why_no_energy"] is None
-    assert "49 metered runs" in told["energy_rests_on"]
+    assert result["step_j_high"] / result["step_j"] >= result["step_high_s"] / result["step_s"]
+    assert (
+        result["energy_source"] == "simulated, imported powers" and result["why_no_energy"] is None
+    )
+    assert "49 metered runs" in result["energy_rests_on"]
 
 
 @pytest.mark.parametrize("alias", ["h100", "H100-SXM5", "nvidia_h100", "dgx-h100", "h100:gpus=8"])
@@ -91,15 +93,15 @@ def test_idle_gpus_of_a_node_are_priced_and_said():
     ],
 )
 def test_where_no_run_was_metered_there_is_no_figure_but_the_reason(platform, said):
-    told = step(platform, "dp=4")
+    result = step(platform, "dp=4")
     joules = ("step_j", "step_j_low", "step_j_high", "power_w", "energy_source")
-    assert {told[name] for name in joules} == {None} and said in told["why_no_energy"]
+    assert {result[name] for name in joules} == {None} and said in result["why_no_energy"]
 
 
 def test_a_time_without_an_interval_is_said_in_that_of_the_joules():
-    told = step("dgx-h100", mode="proteus")
-    assert told["step_low_s"] is None and told["step_j_low"] < told["step_j"]
-    assert "of the power alone" in told["why_no_energy_interval"]
+    result = step("dgx-h100", mode="proteus")
+    assert result["step_low_s"] is None and result["step_j_low"] < result["step_j"]
+    assert "of the power alone" in result["why_no_energy_interval"]
 
 
 def _node(**changes) -> MeteredNode:
@@ -152,9 +154,9 @@ def _own_fit(folder: Path, platform: str) -> Path:
 
 def test_fits_of_imported_runs_with_phases_price_their_hardware(tmp_path):
     fits = _own_fit(tmp_path, "8xlab-a100-sxm-80gb")
-    told = step("a100", fits=fits)
-    assert 2600 < told["power_w"] <= 2600 + 4200 * 1.05
-    assert told["energy_source"] == "simulated, imported powers"
+    result = step("a100", fits=fits)
+    assert 2600 < result["power_w"] <= 2600 + 4200 * 1.05
+    assert result["energy_source"] == "simulated, imported powers"
     elsewhere = step("b200", fits=fits)
     assert (
         elsewhere["step_j"] is None and "no energy model was fitted" in elsewhere["why_no_energy"]
@@ -179,12 +181,12 @@ def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
     CampaignFit(observations, empty, judged, empty, empty, power).save(tmp_path / "known")
     CampaignFit(observations, empty, empty, empty, empty, power).save(tmp_path / "unknown")
     # Its costs have no interval, so that of the joules is that of the power alone.
-    told = step("dgx-h100", mode="proteus", fits=tmp_path / "known")
-    assert told["energy_source"] == "simulated, measured powers"
-    assert told["step_j_high"] / told["step_j"] == pytest.approx(1.1)
-    told = step("dgx-h100", mode="proteus", fits=tmp_path / "unknown")
-    assert told["step_j"] > 0 and told["step_j_low"] is None
-    assert "held out no run" in told["why_no_energy_interval"]
+    result = step("dgx-h100", mode="proteus", fits=tmp_path / "known")
+    assert result["energy_source"] == "simulated, measured powers"
+    assert result["step_j_high"] / result["step_j"] == pytest.approx(1.1)
+    result = step("dgx-h100", mode="proteus", fits=tmp_path / "unknown")
+    assert result["step_j"] > 0 and result["step_j_low"] is None
+    assert "held out no run" in result["why_no_energy_interval"]
 
 
 def _run(*words: str) -> tuple[int, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from joulecast.cli.meters import power_section
+from joulecast.cli.options import MeteredPlatform, PowerConfig
 from joulecast.errors import JoulecastError
 from joulecast.power.meter_registry import ALL_METERS
 from joulecast.quantities import duration_s
@@ -73,13 +74,8 @@ def measure(
         str, typer.Option(help="Meters, best first; all of them by default.")
     ] = ",".join(ALL_METERS),
     period: Annotated[float, typer.Option(help="Seconds between two readings.")] = 0.1,
-    platform: Annotated[
-        str, typer.Option(help="What it runs on: a name, or a FILE.yaml.")
-    ] = "this-machine",
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Configuration whose power.sysfs_root and power.command count."),
-    ] = None,
+    platform: MeteredPlatform = "this-machine",
+    config: PowerConfig = None,
 ) -> None:
     """Run a training and measure its power, its time, and the stages of its steps."""
     from joulecast.observer.asked import asked_of

@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter
 
 from joulecast.campaign.config import PowerSection, read_config
+from joulecast.cli.options import MeteredPlatform, PowerConfig
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform
@@ -73,13 +73,8 @@ def _total(host: str, found: list[Meter]) -> str:
 
 
 def meters(
-    platform: Annotated[
-        str, typer.Option(help="Whose watts to estimate from: a name, or a FILE.yaml.")
-    ] = "this-machine",
-    config: Annotated[
-        Path | None,
-        typer.Option(help="Configuration whose power.sysfs_root and power.command count."),
-    ] = None,
+    platform: MeteredPlatform = "this-machine",
+    config: PowerConfig = None,
 ) -> None:
     """Show which meters this machine has, what they cover, what is missing, and how to get it."""
     power = power_section(config)

@@ -30,6 +30,13 @@ PricesFile = Annotated[
 Named = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Of a training that `measure` has run.")
 ]
+MeteredPlatform = Annotated[
+    str, typer.Option(help="What it runs on, for the watts of an estimate: a name, or a FILE.yaml.")
+]
+PowerConfig = Annotated[
+    Path | None,
+    typer.Option(help="Configuration whose power.sysfs_root and power.command count."),
+]
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
 Precision = Annotated[
     str, typer.Option(help="fp32, tf32, fp64; bf16, fp16: mixed, weights also kept at fp32.")

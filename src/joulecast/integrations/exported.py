@@ -11,6 +11,7 @@ from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.quantities import is_number
+from joulecast.records.frames import STAGES
 from joulecast.records.record import RunRecord
 
 _RUN = {
@@ -18,14 +19,6 @@ _RUN = {
     "time_seconds": ("total_s", "Time of the run, without its warm-up."),
     "steps": ("steps", "Steps of the run."),
     "samples": ("samples", "Samples that the run trained on."),
-}
-_STAGES = {
-    "materials": "t_materials_s",
-    "computing": "t_computing_s",
-    "communicating_wait": "t_communicating_wait_s",
-    "communicating_copy": "t_communicating_copy_s",
-    "update": "t_update_s",
-    "other": "t_other_s",
 }
 _FORECAST = {
     "energy_joules": ("energy", "j", 1.0, "Energy of the training at the nodes."),
@@ -82,9 +75,14 @@ def of_record(record: RunRecord) -> Exported:
         if is_number(row[column]) and (name != "samples" or counts_samples)
     ]
     values += [
-        Value("stage_seconds", float(row[column]), "Time of a stage in a step.", {"stage": stage})
-        for stage, column in _STAGES.items()
-        if is_number(row.get(column))
+        Value(
+            "stage_seconds",
+            float(row[f"t_{stage}_s"]),
+            "Time of a stage in a step.",
+            {"stage": stage},
+        )
+        for stage in STAGES
+        if is_number(row.get(f"t_{stage}_s"))
     ]
     if record.info.outcome.final_loss is not None:
         values.append(Value("final_loss", record.info.outcome.final_loss, "Loss at the end."))
