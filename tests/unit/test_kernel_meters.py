@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sampling import column
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
@@ -316,11 +317,13 @@ def test_the_settings_reach_the_samplers_own_process(tmp_path):
         str(tmp_path), ("echo", "77 W"), Redfish(address="https://{node}.none")
     )
     nodes = MeteredNodes("host", settings=settings)
-    sampler = Sampler(SamplerOrder(("hwmon", "command"), 0.02, nodes))
+    order = SamplerOrder(("hwmon", "command"), 0.02, nodes)
+    sampler = Sampler(order, tmp_path / "samples")
     sampler.wait_until_begun()
-    answer = sampler.stop()
-    assert {(row[1], row[3]) for row in answer["power"]} == {("hwmon:board", 123), ("command", 77)}
-    (host,) = [SampledHost("h:boot", "host", as_it_is(), answer)]
+    samples = sampler.stop().samples()
+    assert set(column(samples, "hwmon:board", "watts")) == {123}
+    assert set(column(samples, "command", "watts")) == {77}
+    (host,) = [SampledHost("h:boot", "host", as_it_is(), samples)]
     power = frames([host])[0]
     infos = meter_infos([host], power, outcome_of(power), 0.02)
     assert [(info.meter, info.covers, info.renewed_s) for info in infos] == [

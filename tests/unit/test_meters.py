@@ -16,8 +16,11 @@ import pytest
 from conftest import make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling import column, sampled
 
 from joulecast.energy.observations import observe
+from joulecast.errors import JoulecastError
+from joulecast.files.blocks import BlockReader
 from joulecast.power import nvml, rapl
 from joulecast.power.counters import EnergyCounter
 from joulecast.power.meters import (
@@ -29,7 +32,8 @@ from joulecast.power.meters import (
     Reading,
 )
 from joulecast.power.register import Limits, Register
-from joulecast.power.sampler import Sampler, SamplerOrder, sample
+from joulecast.power.sampler import Sampler, SamplerOrder
+from joulecast.power.samples import Left
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import MeterInfo
 
@@ -161,67 +165,73 @@ def run_sampler(monkeypatch, meter, period, reads):
     """Sample until the meter has been read so often, however long a busy machine takes for it."""
     monkeypatch.setattr("joulecast.power.sampler.METERS", {"flaky": lambda nodes: [meter]})
     meter.enough = reads
-    return sample(SamplerOrder(("flaky",), period, HERE), meter.stop)
+    return sampled(SamplerOrder(("flaky",), period, HERE), meter.stop)
 
 
 def test_failed_reads_are_missing_and_never_zero(monkeypatch):
-    answer = run_sampler(monkeypatch, FlakyMeter(), 0.02, 15)
-    assert answer["meters"][0]["failed"] >= 5
-    assert {row[3] for row in answer["power"]} == {42.0}
+    samples = run_sampler(monkeypatch, FlakyMeter(), 0.02, 15)
+    assert samples.meters[0]["failed"] >= 5
+    assert set(column(samples, "flaky", "watts")) == {42.0}
 
 
 def test_deadlines_are_absolute_and_missed_ones_are_not_made_up_for(monkeypatch):
-    answer = run_sampler(monkeypatch, FlakyMeter(slow_s=0.05), 0.04, 16)
-    times = np.array([row[2] for row in answer["power"]])
-    assert answer["missed_deadlines"] >= 5
+    samples = run_sampler(monkeypatch, FlakyMeter(slow_s=0.05), 0.04, 16)
+    times = column(samples, "flaky", "t_s")
+    assert samples.missed_deadlines >= 5
     # Never two reads in one period: the sleep is towards a deadline, not a period after the last.
     assert np.diff(times[:-1]).min() >= 0.04
 
 
-def test_sampler_process_gives_energy_of_every_node():
+def test_sampler_process_gives_energy_of_every_node(tmp_path):
     nodes = MeteredNodes("host", {"host/0": [os.getpid()]}, 1.0, 10.0, 30.0)
-    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, nodes))
+    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, nodes), tmp_path / "samples")
     sampler.wait_until_begun()
     time.sleep(0.5)
-    answer = sampler.stop()
-    joules = [row[4] for row in answer["power"] if row[1] == "estimated"]
+    samples = sampler.stop().samples()
+    joules = column(samples, "estimated", "joules")
     assert joules == sorted(joules) and joules[-1] > 0
-    assert {row[0] for row in answer["activity"]} == {"host/0"}
+    assert set(samples.activity) == {"host/0"}
 
 
-def test_a_killed_sampler_leaves_what_it_read_and_the_reason():
-    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE))
+def test_a_killed_sampler_leaves_what_it_read_and_the_reason(tmp_path):
+    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE), tmp_path / "samples")
     sampler.wait_until_begun()
-    while not os.fstat(sampler._kept).st_size:
+    reader = BlockReader(tmp_path / "samples")
+    while not list(reader.new()):
         time.sleep(0.05)
     sampler._process.send_signal(signal.SIGKILL)
-    answer = sampler.stop()
-    assert answer["died"] == "the power sampler was ended by SIGKILL"
-    assert [meter["meter"] for meter in answer["meters"]] == ["estimated"]
-    assert answer["power"] and answer["activity"] and answer["work"]
+    samples = sampler.stop().samples()
+    assert samples.died == "the power sampler was ended by SIGKILL"
+    assert [meter["meter"] for meter in samples.meters] == ["estimated"]
+    assert samples.readings[0].size and samples.activity["host"].size and samples.span_s
 
 
-def test_a_sampler_that_never_read_gives_reasons_for_all_its_meters():
-    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE))
+def test_a_sampler_that_never_read_gives_reasons_for_all_its_meters(tmp_path):
+    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE), tmp_path / "samples")
     sampler._process.kill()
-    answer = sampler.stop()
-    assert [row["meter"] for row in answer["absent"]] == ["rapl", "estimated"]
-    assert {row["reason"] for row in answer["absent"]} == {answer["died"]}
+    samples = sampler.stop().samples()
+    assert [row["meter"] for row in samples.absent] == ["rapl", "estimated"]
+    assert {row["reason"] for row in samples.absent} == {samples.died}
+
+
+def test_a_sampler_needs_a_place_for_its_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JoulecastError, match="samples cannot be written there"):
+        Sampler(SamplerOrder(("rapl",), 0.05, HERE), tmp_path / "file/samples")
 
 
 def test_sampler_ends_with_its_rank(tmp_path):
     order = asdict(SamplerOrder((), 0.05, HERE))
-    with open(tmp_path / "kept", "wb") as kept:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "joulecast.power.sampler", str(kept.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(kept.fileno(),),
-            text=True,
-        )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "joulecast.power.sampler", str(tmp_path / "samples")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     process.stdin.write(json.dumps(order) + "\n")
     process.stdin.close()
     assert process.wait(300) == 0
+    assert Left(tmp_path / "samples", ()).samples().died is None
 
 
 class Broken:
@@ -242,11 +252,11 @@ def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
 
     kinds = {"flaky": lambda nodes: [Broken(), good], "rapl": raises}
     monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
-    answer = sample(SamplerOrder(("flaky", "rapl"), 0.02, HERE), good.stop)
-    broken, flaky = answer["meters"]
+    samples = sampled(SamplerOrder(("flaky", "rapl"), 0.02, HERE), good.stop)
+    broken, flaky = samples.meters
     assert broken["fault"] == "its reading failed (ZeroDivisionError: in the driver)"
-    assert flaky["fault"] is None and len(answer["power"]) >= 3
-    assert "no bus" in answer["absent"][0]["reason"]
+    assert flaky["fault"] is None and len(column(samples, "flaky", "t_s")) >= 3
+    assert "no bus" in samples.absent[0]["reason"]
 
 
 JOULE = 1_000_000
@@ -371,8 +381,8 @@ def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times(
 
     kinds = {"flaky": lambda nodes: [Feeder()], "rapl": rapl.open_meters}
     monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
-    answer = sample(SamplerOrder(("flaky", "rapl"), 0.05, HERE), stop)
-    faults = {meter["meter"]: meter["fault"] for meter in answer["meters"]}
+    samples = sampled(SamplerOrder(("flaky", "rapl"), 0.05, HERE), stop)
+    faults = {meter["meter"]: meter["fault"] for meter in samples.meters}
     assert faults["rapl:package-0"] is None and "restarted" in faults["rapl:package-1"]
     record = make_record(make_spec(meters=("rapl", "estimated")))
     infos = [

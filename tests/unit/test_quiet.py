@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import make_record, make_spec
 from test_progress import noted
@@ -21,6 +22,7 @@ from joulecast.errors import JoulecastError
 from joulecast.power import foreign_load
 from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
 from joulecast.power.sampled_hosts import SampledHost, load_during
+from joulecast.power.samples import Samples
 from joulecast.records.record import read_info, write_record
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
@@ -170,8 +172,8 @@ def test_a_second_try_that_fails_leaves_the_first_record(measured):
 
 
 def _host(host, work, programs=()):
-    answer = {"work": work, "programs": list(programs), "died": None}
-    return SampledHost(host, host, lambda t: t - 100.0, answer)
+    samples = Samples({"programs": list(programs)}, work=np.array(work, dtype=float).T)
+    return SampledHost(host, host, lambda t: t - 100.0, samples)
 
 
 def _work(machine_cores, own_cores):

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sampling import column, sampled
 
 from joulecast.power import background, site_command, slurm_energy
 from joulecast.power.background import BackgroundMeter
@@ -18,7 +19,7 @@ from joulecast.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.power.sampler import SamplerOrder, sample
+from joulecast.power.sampler import SamplerOrder
 from joulecast.records.meter_settings import MeterSettings
 
 pytestmark = pytest.mark.usefixtures("slow_meters_end")
@@ -91,12 +92,12 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
     monkeypatch.setattr(background, "_FINISH_S", 0.05)
     kinds = {"slow": lambda nodes: [slow(ask)], "fast": lambda nodes: [Fast()]}
     monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
-    answer = sample(SamplerOrder(("slow", "fast"), 0.02, MeteredNodes("host")), stop)
+    samples = sampled(SamplerOrder(("slow", "fast"), 0.02, MeteredNodes("host")), stop)
     hang.set()
-    assert [row[3] for row in answer["power"] if row[1] == "slow"] == [50.0]
-    assert sum(row[1] == "fast" for row in answer["power"]) >= 15
-    assert [m["failed"] for m in answer["meters"]] == [0, 0], "it is slow, and not at fault"
-    assert answer["meters"][0]["about"]["covers"] == "node"
+    assert column(samples, "slow", "watts") == [50.0]
+    assert len(column(samples, "fast", "watts")) >= 15
+    assert [m["failed"] for m in samples.meters] == [0, 0], "it is slow, and not at fault"
+    assert samples.meters[0]["about"]["covers"] == "node"
 
 
 def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
@@ -113,9 +114,9 @@ def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
 
     kinds = {"slow": lambda nodes: [slow(ask)]}
     monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
-    answer = sample(SamplerOrder(("slow",), 0.01, MeteredNodes("host")), stop)
-    (meter,) = answer["meters"]
-    assert [row[3] for row in answer["power"]] == [5, 6]
+    samples = sampled(SamplerOrder(("slow",), 0.01, MeteredNodes("host")), stop)
+    (meter,) = samples.meters
+    assert column(samples, "slow", "watts") == [5, 6]
     assert meter["failed"] == 1 and meter["fault"] == "KeyError: 'x'"
 
 

@@ -19,6 +19,7 @@ from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
 from joulecast.cli.planning import advise
 from joulecast.cli.progress import remeasure, status
+from joulecast.cli.records import records_app
 from joulecast.cli.simulator import capture, search, simulate
 from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
@@ -42,6 +43,7 @@ import_app = typer.Typer(
 )
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
+app.add_typer(records_app, name="records")
 app.command()(measure)
 app.command()(meters)
 app.command()(simulate)

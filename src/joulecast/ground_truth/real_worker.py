@@ -168,12 +168,11 @@ class Ranks:
         what: Row = {"configuration": configuration.name, "repeat": self.job.repeat}
         rows = [what | row for row in self.clocked.repeat(work)]
         # Only how long stages last counts here: this host's own clock will do.
-        booked = self.clock.rows(self.comm.rank, float)
         for number, row in enumerate(rows):
-            mine = [entry for entry in booked if entry[1] == number]
-            for _, _, name, start, stop in mine:
+            mine = [entry for entry in self.clock.rows if entry[0] == number]
+            for _, name, start, stop in mine:
                 row[f"{name}_s"] = row.get(f"{name}_s", 0.0) + stop - start
-            row["buckets"] = sum(entry[2] == "communicating_copy" for entry in mine)
+            row["buckets"] = sum(entry[1] == "communicating_copy" for entry in mine)
         return rows
 
     def steps(self) -> Answer:

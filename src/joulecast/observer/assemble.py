@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -236,6 +236,7 @@ def observed_record(
     hosts: Sequence[Host],
     processes: Sequence[tuple[Process, Host]],
     span: tuple[float, float],
+    began: datetime,
     faults: Sequence[str] = (),
 ) -> RunRecord:
     """The record of an observed run.
@@ -246,6 +247,7 @@ def observed_record(
         hosts: the first one's clock is the run's.
         processes: those that left marks, with the hosts that they ran on.
         span: begin and end of the observation on the run's clock, in s.
+        began: zero of the run's clock.
         faults: reasons why the run counts as failed.
 
     Raises:
@@ -281,7 +283,7 @@ def observed_record(
     info = RunInfo(
         spec=spec,
         spec_sha256=spec.digest(),
-        started_utc=_utc(span),
+        started_utc=began.isoformat(timespec="seconds"),
         nodes=[host.sampled.node for host in hosts],
         node_of_rank=[rank.host.sampled.node for rank in ranks]
         or [hosts[0].sampled.node] * spec.ranks,
@@ -334,11 +336,6 @@ def _phases(span: tuple[float, float], outcome: Outcome) -> pd.DataFrame:
     if outcome.steps and outcome.start_s > span[0]:
         rows.insert(0, ("init", 0.0, span[0], outcome.start_s, float("nan")))
     return pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
-
-
-def _utc(span: tuple[float, float]) -> str:
-    begun = datetime.now(UTC) - timedelta(seconds=span[1] - span[0])
-    return begun.isoformat(timespec="seconds")
 
 
 def _busiest(loads: Sequence[Load | None]) -> Load | None:

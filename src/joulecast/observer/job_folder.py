@@ -13,71 +13,55 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.files.writing import written_aside
 from joulecast.observer.launch_place import Place
-from joulecast.observer.marks_file import Process
+from joulecast.observer.marks_file import Process, read_processes
+from joulecast.power.samples import SAMPLES
 from joulecast.records.provenance import physical_host
 
 _LOOK_S = 0.1
-MARKS_PREFIX = "joulecast-observer-"
-"""Begin of the names of folders for marks."""
+_SILENT_S = 120.0
+"""A sampler writes every few seconds."""
+PREFIX = ".job-"
+"""Begin of the names of the folders of launches."""
 
 
-def _remove_abandoned(out: Path, host: str) -> None:
-    """Remove the folders of launches whose processes were killed, where all of them ran on this host."""
-    for folder in out.glob(".job-*"):
+def _remove_empty(out: Path, host: str) -> None:
+    """Remove the folders of launches that were killed on this host and left no sample and no step."""
+    for folder in out.glob(f"{PREFIX}*"):
         with suppress(JoulecastError, OSError, KeyError):
-            left = [
-                read_json_object(path, "part of a measurement")
-                for path in folder.glob("process-*.json")
-            ]
-            if left and all(
-                part["host"] == host and not psutil.pid_exists(part["pid"]) for part in left
+            if is_abandoned(folder, host) and not (
+                list(folder.glob(f"*{SAMPLES}")) or list(folder.glob("marks-*/*.marks"))
             ):
-                for part in left:
-                    marks = Path(str(part.get("marks")))
-                    # Nothing else is removed, whatever the file says.
-                    if marks.name.startswith(MARKS_PREFIX) and not marks.is_symlink():
-                        shutil.rmtree(marks, ignore_errors=True)
                 shutil.rmtree(folder)
 
 
-class JobFolder:
-    """The folder of one launch, seen from one of its processes."""
+def is_abandoned(folder: Path, host: str) -> bool:
+    """Whether no process of a launch runs any more; those of other hosts left no sign for two minutes.
 
-    def __init__(self, out: Path, place: Place, pid: int | None = None) -> None:
-        """Make it.
+    Raises:
+        JoulecastError, KeyError: what is in the folder is broken.
+    """
+    left = [
+        read_json_object(path, "part of a measurement") for path in folder.glob("process-*.json")
+    ]
+    if not left:
+        return False
+    if all(part["host"] == host for part in left):
+        return not any(psutil.pid_exists(part["pid"]) for part in left)
+    signs = [path.stat().st_mtime for path in folder.rglob("*")]
+    return time.time() - max(signs) > _SILENT_S
 
-        Args:
-            out: folder of the records.
-            place: of this process.
-            pid: process that trains, with its descendants; this one's by default.
 
-        Raises:
-            JoulecastError: nothing can be written there.
-        """
-        self.path = out / f".job-{place.job}"
-        self.place = place
-        self.host = physical_host()
-        _remove_abandoned(out, self.host)
-        self._pid = pid or os.getpid()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self.arrive()
-        except OSError as error:
-            raise JoulecastError(
-                f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
-            ) from None
+class JobFiles:
+    """The files of one launch, also after its end."""
 
-    def arrive(self, **facts: str) -> None:
-        """Leave word of this process: its host, its number, and more facts of it."""
-        known = {"host": self.host, "pid": self._pid, **facts}
-        self.write(f"process-{self.place.rank}", known)
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of plain data."""
@@ -91,6 +75,68 @@ class JobFolder:
             return None
         content: dict[str, Any] = read_json_object(path, "part of a measurement")
         return content
+
+    def ranks(self) -> list[int]:
+        """The processes that have come."""
+        return sorted(
+            int(path.stem.rpartition("-")[2]) for path in self.path.glob("process-*.json")
+        )
+
+    def samples_of(self, rank: int) -> Path:
+        """File of the sampler that a process starts."""
+        return self.path / f"host-{rank}{SAMPLES}"
+
+    def ended(self, rank: int) -> bool:
+        """Whether a process's command has ended."""
+        return (self.path / f"ended-{rank}.json").is_file()
+
+    def marks_of(self, rank: int) -> list[Process]:
+        """The processes that one process's command started and that trained."""
+        return read_processes(self.path / f"marks-{rank}")
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        with suppress(OSError):
+            shutil.rmtree(self.path)
+
+
+class JobFolder(JobFiles):
+    """The folder of one launch, seen from one of its processes."""
+
+    def __init__(self, out: Path, place: Place, pid: int | None = None) -> None:
+        """Make it.
+
+        Args:
+            out: folder of the records.
+            place: of this process.
+            pid: process that trains, with its descendants; this one's by default.
+
+        Raises:
+            JoulecastError: nothing can be written there.
+        """
+        # The command may change its folder, and its processes write here.
+        super().__init__(out.absolute() / f"{PREFIX}{place.job}")
+        self.place = place
+        self.host = physical_host()
+        _remove_empty(out, self.host)
+        self._pid = pid or os.getpid()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._arrive()
+        except OSError as error:
+            raise JoulecastError(
+                f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
+            ) from None
+
+    def _arrive(self) -> None:
+        """Leave word of this process: its host and its number."""
+        self.write(f"process-{self.place.rank}", {"host": self.host, "pid": self._pid})
+        self.marks.mkdir(exist_ok=True)
+
+    @property
+    def marks(self) -> Path:
+        """Folder for the marks of what this process starts."""
+        return self.path / f"marks-{self.place.rank}"
 
     def is_first_of_host(self) -> bool:
         """Whether this process is the first of its host to ask."""
@@ -122,42 +168,11 @@ class JobFolder:
         parts = (self.read(f"process-{rank}") for rank in self.ranks_of_host())
         return tuple(int(part["pid"]) for part in parts if part)
 
-    def hosts(self) -> dict[str, dict[str, Any]]:
-        """What the samplers of the hosts have left, by host."""
-        found = {}
-        for path in sorted(self.path.glob("host-*.json")):
-            content = read_json_object(path, "part of a measurement")
-            found[str(content["host"])] = content
-        return found
+    def leave_end(self, code: int | None) -> None:
+        """Leave word that the command of this process has ended, or is not measured any longer."""
+        self.write(f"ended-{self.place.rank}", {"host": self.host, "code": code})
 
-    def leave_marks(self, processes: list[Process], code: int | None) -> None:
-        """Leave the marks of this process's command for the first process."""
-        path = self.path / f"marks-{self.place.rank}.npz"
-        with written_aside(path) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, *[process.marks for process in processes])
-        facts = [process.facts for process in processes]
-        self.write(f"ended-{self.place.rank}", {"host": self.host, "code": code, "facts": facts})
-
-    def ended(self, rank: int) -> bool:
-        """Whether a process has left its marks."""
-        return (self.path / f"ended-{rank}.json").is_file()
-
-    def marks_of(self, rank: int) -> tuple[str, int | None, list[Process]]:
-        """Host, return code and processes of one process's command.
-
-        Raises:
-            JoulecastError: they are not there, or broken.
-        """
-        ended = self.read(f"ended-{rank}")
-        path = self.path / f"marks-{rank}.npz"
-        if ended is None:
-            raise JoulecastError(f"{path}: is missing")
-        with np.load(path) as kept:
-            marks = [kept[name] for name in kept.files]
-        known = zip(ended["facts"], marks, strict=True)
-        return ended["host"], ended["code"], [Process(facts, of) for facts, of in known]
-
-    def remove(self) -> None:
-        """Remove the folder."""
-        with suppress(OSError):
-            shutil.rmtree(self.path)
+    def hosts_that_ended(self) -> set[str]:
+        """The hosts whose samplers have ended."""
+        paths = self.path.glob("host-*.json")
+        return {str(read_json_object(path, "part of a measurement")["host"]) for path in paths}

@@ -37,6 +37,9 @@ def place(environment: Mapping[str, str]) -> Place:
     slurm = _numbers(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID")
     if slurm is not None:
         job = f"slurm-{environment.get('SLURM_JOB_ID')}.{slurm[2]}"
+        # A job that is started again has the same number, and must not meet what it left before.
+        if (again := environment.get("SLURM_RESTART_COUNT", "0")) != "0":
+            job += f"-{again}"
         return Place(slurm[0], slurm[1], job)
     openmpi = _numbers(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if openmpi is not None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from joulecast.files.reading import read_json_object
 from joulecast.observer.inside import marks
 
-MARK = np.dtype([("kind", "u1"), ("start", "<f8"), ("length", "<f8"), ("amount", "<f8")])
+MARK = np.dtype([("kind", "u1"), ("start", "<f8"), ("length", "<f4"), ("amount", "<f4")])
 """A mark as :mod:`joulecast.observer.inside.marks` packs it; times in s of the host's monotonic clock."""
 
 Marked = NDArray[np.void]

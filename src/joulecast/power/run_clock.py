@@ -1,6 +1,12 @@
 """The clock of a run: that of one host, and how the clocks of the others relate to it."""
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = TypeVar("Times", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class RunClock:
         grown = self.after.offset_s - self.before.offset_s
         return grown / self._lasted_s if self._lasted_s > 0 else 0.0
 
-    def __call__(self, host_s: float) -> float:
+    def __call__(self, host_s: Times) -> Times:
         offset = self.before.offset_s + self.drift * (host_s - self.before.at_s)
         return host_s + offset - self.origin_s
 

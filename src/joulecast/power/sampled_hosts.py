@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +9,7 @@ import pandas as pd
 from joulecast.power.foreign_load import Load
 from joulecast.power.integration import reading_quality
 from joulecast.power.run_clock import RunClock
-from joulecast.power.sampler import Part
+from joulecast.power.samples import Samples
 from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Outcome
@@ -23,19 +22,19 @@ _SHORTEST_JUDGED_S = 0.2
 
 @dataclass(frozen=True)
 class SampledHost:
-    """One host: its identity, its name in the record, its clock, and the answer of its sampler."""
+    """One host: its identity, its name in the record, its clock, and what its sampler read."""
 
     host: str
     node: str
     clock: RunClock
-    answer: Part
+    samples: Samples
 
 
 def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]]:
     """The nodes that read each device: several where containers of one machine count as hosts."""
     nodes: dict[str | None, list[str]] = {None: []}
     for host in hosts:
-        for meter in host.answer["meters"]:
+        for meter in host.samples.meters:
             if meter["identity"] is not None:
                 nodes.setdefault(meter["identity"], []).append(meter["node"])
     return nodes
@@ -48,14 +47,14 @@ def meter_infos(
     infos = []
     read_by = _nodes_by_device(hosts)
     for host in hosts:
-        answer = host.answer
-        for absent in answer["absent"]:
+        samples = host.samples
+        for absent in samples.absent:
             reason = f"{absent['reason']}; {absent['remedy']}"
             infos.append(
                 MeterInfo(node=host.node, meter=absent["meter"], available=False, reason=reason)
             )
-        for meter in answer["meters"]:
-            fault = meter["fault"] or answer["died"]
+        for meter in samples.meters:
+            fault = meter["fault"] or samples.died
             of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
             coverage, gap = reading_quality(
                 of_meter["t_s"].to_numpy(float),
@@ -73,7 +72,7 @@ def meter_infos(
                     reason=fault,
                     readings=len(of_meter),
                     failed_reads=meter["failed"],
-                    missed_deadlines=answer["missed_deadlines"],
+                    missed_deadlines=samples.missed_deadlines,
                     longest_gap_s=gap,
                     coverage=coverage,
                     shared_with=[
@@ -89,22 +88,25 @@ def meter_infos(
 
 def frames(hosts: Sequence[SampledHost]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Power and activity of all hosts on the run clock."""
-    power: list[list[Any]] = []
-    activity: list[list[Any]] = []
+    power, activity = [], []
     for host in hosts:
-        at = host.clock
-        power += [[n, m, at(t), w, j] for n, m, t, w, j in host.answer["power"]]
-        activity += [
-            [node, at(t), cpu, gpu, memory, network]
-            for node, t, cpu, gpu, memory, network in host.answer["activity"]
-        ]
-    numbers = dict.fromkeys(POWER_COLUMNS[2:], float)
-    return (
-        pd.DataFrame(power, columns=list(POWER_COLUMNS)).astype(numbers),
-        pd.DataFrame(activity, columns=list(ACTIVITY_COLUMNS)).astype(
-            dict.fromkeys(ACTIVITY_COLUMNS[1:], float)
-        ),
-    )
+        for meter, (t_s, watts, joules) in zip(
+            host.samples.meters, host.samples.readings, strict=True
+        ):
+            values = (meter["node"], meter["meter"], host.clock(t_s), watts, joules)
+            power.append(pd.DataFrame(dict(zip(POWER_COLUMNS, values, strict=True))))
+        for node, (t_s, *shares) in host.samples.activity.items():
+            values = (node, host.clock(t_s), *shares)
+            activity.append(pd.DataFrame(dict(zip(ACTIVITY_COLUMNS, values, strict=True))))
+    return _joined(power, POWER_COLUMNS), _joined(activity, ACTIVITY_COLUMNS)
+
+
+def _joined(tables: list[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    filled = [table for table in tables if len(table)]
+    if filled:
+        return pd.concat(filled, ignore_index=True)
+    numbers = dict.fromkeys([c for c in columns if c not in ("node", "meter")], float)
+    return pd.DataFrame(columns=list(columns)).astype(numbers)
 
 
 def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
@@ -120,21 +122,21 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
         boot = host.host.partition(":")[2]
         machines.setdefault(host.host if boot == "unknown-boot" else boot, []).append(host)
     for of_machine in machines.values():
-        if any(host.answer["died"] for host in of_machine):
+        if any(host.samples.died for host in of_machine):
             continue
         worked = {"machine": 0.0, "own": 0.0}
         programs: set[str] = set()
         for place, host in enumerate(of_machine):
-            seen = np.array(host.answer["work"], dtype=float)
-            times = [host.clock(t) for t in seen[:, 0]]
+            t_s, *worked_s = host.samples.work
+            times = host.clock(t_s)
             ends = [outcome.start_s - around_s, outcome.stop_s + around_s]
             inside = np.clip(ends, times[0], times[-1])
-            machine, own = (np.diff(np.interp(inside, times, seen[:, k]))[0] for k in (1, 2))
+            machine, own = (np.diff(np.interp(inside, times, of))[0] for of in worked_s)
             worked["own"] += float(own)
             if place == 0:
                 worked["machine"] = float(machine)
                 span = float(inside[1] - inside[0])
-                programs |= set(host.answer["programs"])
+                programs |= set(host.samples.programs)
         if span > _SHORTEST_JUDGED_S:
             foreign = max(0.0, worked["machine"] - worked["own"]) / span
             loads.append(Load(round(foreign, 3), tuple(sorted(programs))))

@@ -2,35 +2,49 @@
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.power.foreign_load import Load, disturbances
 from joulecast.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
 from joulecast.records import provenance
-from joulecast.records.frames import PHASE_COLUMNS, STAGE_COLUMNS
+from joulecast.records.frames import PHASE_COLUMNS, STAGE_COLUMNS, STAGES
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import RunSpec
 from joulecast.training.from_ranks import FromRank, Measured
-from joulecast.training.mpi import MPI
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def _stages(ranks: Sequence[FromRank]) -> pd.DataFrame:
+    """The stages of all ranks on the run's clock."""
+    names = np.array(STAGES, dtype=object)
+    tables = []
+    for number, rank in enumerate(ranks):
+        own = rank.intervals
+        times = rank.clock(own["start_s"]), rank.clock(own["stop_s"])
+        columns = (np.full(len(own["step"]), number), own["step"], names[own["stage"]], *times)
+        tables.append(pd.DataFrame(dict(zip(STAGE_COLUMNS, columns, strict=True))))
+    return pd.concat(tables, ignore_index=True)
+
+
 def assemble(
-    spec: RunSpec, measured: Measured, ranks: list[FromRank], load_before: Load | None = None
+    spec: RunSpec, measured: Measured, ranks: Sequence[FromRank], load_before: Load | None = None
 ) -> RunRecord:
     """The record of a run.
 
     Args:
+        measured: what the run decides.
         ranks: in their order, what each one has handed over.
         load_before: load by other programs before the run.
     """
     samplers = [
-        SampledHost(rank.host, rank.host_node, rank.clock, rank.sampled)
+        SampledHost(rank.host, rank.host_node, rank.clock, rank.sampled.samples())
         for rank in ranks
         if rank.sampled is not None
     ]
@@ -44,9 +58,7 @@ def assemble(
         **did,
     )
     during = load_during(samplers, outcome)
-    stages = pd.DataFrame(
-        [row for rank in ranks for row in rank.stages], columns=list(STAGE_COLUMNS)
-    ).astype({"rank": int, "step": int, "start_s": float, "stop_s": float})
+    stages = _stages(ranks)
     info = RunInfo(
         spec=spec,
         spec_sha256=spec.digest(),
@@ -61,7 +73,6 @@ def assemble(
         clock={host.host: host.clock.facts() for host in samplers},
         hosts=[rank.fingerprint for rank in ranks if rank.sampled is not None],
         versions=provenance.versions(),
-        mpi_library=MPI.Get_library_version().splitlines()[0].strip("\x00 "),
         oversubscribed=any(rank.oversubscribed for rank in ranks),
         source=provenance.source_state(),
         load_during={} if during is None else {"busy_cores": during.busy_cores},

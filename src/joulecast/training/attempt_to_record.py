@@ -9,6 +9,8 @@ import math
 import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -20,6 +22,7 @@ from joulecast.files.writing import directory_written_aside
 from joulecast.records.record import answers
 from joulecast.records.spec import RunSpec
 from joulecast.training.launch import RunLaunch
+from joulecast.training.left_files import SPEC, keep_unfinished
 from joulecast.training.machine import LONGEST_WAIT_S, Machine, held_machine
 from joulecast.training.processes import ended_by_signals, remove_shared_memory
 from joulecast.training.ranks import opened_log
@@ -85,21 +88,37 @@ def measure(
                 return
             launch = RunLaunch(spec, launcher, nodes, python, timeout_s, start_timeout_s)
             # Ranks on other hosts use the scratch folder, so it lies next to the records.
-            with tempfile.TemporaryDirectory(prefix=f".{spec.run}-", dir=attempts) as scratch:
+            with _scratch(attempts, spec.run) as scratch:
                 begin = time.monotonic()
-                record = _least_disturbed(launch, Path(scratch), machine, quiet, log)
+                record = _least_disturbed(launch, scratch, machine, quiet, log)
                 _put_in_place(record, out, spec.run, attempts)
             print(f"{spec.run}: {time.monotonic() - begin:.1f} s in all", file=log)
 
 
+@contextmanager
+def _scratch(attempts: Path, run: str) -> Iterator[Path]:
+    """A folder for the ranks, removed at the end; what a failed run has measured is kept."""
+    scratch = Path(tempfile.mkdtemp(prefix=f".{run}-", dir=attempts))
+    try:
+        yield scratch
+    except BaseException:
+        keep_unfinished(attempts, run, scratch)
+        raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _recover_from_killed_attempts(attempts: Path, spec: RunSpec, out: Path) -> None:
-    """Take the record that a killed attempt has finished, if there is one, and remove what it left.
+    """Take the record that a killed attempt has finished, if there is one, and remove what it left, but for
+    the measurements of an unfinished run.
 
     Its ranks, which used the scratch folder, are gone: they would still hold the machine.
     """
     for scratch in attempts.glob(f".{spec.run}-*"):
         if not out.exists() and answers(scratch / "record", spec):
             _put_in_place(scratch / "record", out, spec.run, attempts)
+        else:
+            keep_unfinished(attempts, spec.run, scratch)
         remove_shared_memory(scratch)
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -113,7 +132,7 @@ def _least_disturbed(
     Raises:
         JoulecastError: no run gave a record.
     """
-    spec_file = scratch / "spec.json"
+    spec_file = scratch / SPEC
     spec_file.write_text(launch.spec.model_dump_json())
     best: tuple[float, Path] | None = None
     for again in range(quiet.repeats + 1):

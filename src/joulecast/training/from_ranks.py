@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from joulecast.power.run_clock import RunClock
+from joulecast.power.samples import Left
+from joulecast.training.stage_clock import Intervals
 
 
 @dataclass
@@ -19,7 +21,10 @@ class Measured:
 
 @dataclass
 class FromRank:
-    """Measurements that one rank hands to rank 0; ``sampled`` comes from one rank of each host."""
+    """Measurements that one rank hands to rank 0; ``sampled`` comes from one rank of each host.
+
+    Times of ``intervals`` are on the host's clock, ``start_s`` and ``stop_s`` on the run's.
+    """
 
     node: str
     host: str
@@ -27,9 +32,9 @@ class FromRank:
     clock: RunClock
     start_s: float
     stop_s: float
-    stages: list[tuple[int, int, str, float, float]]
+    intervals: Intervals
     peak_rss_bytes: int
     oversubscribed: bool
-    sampled: dict[str, Any] | None
+    sampled: Left | None
     fingerprint: dict[str, Any]
     scheduler_node: str | None

@@ -7,24 +7,28 @@ Rank 0 writes the record at the end (:mod:`joulecast.training.assemble`).
 import os
 import resource
 import time
+from dataclasses import astuple
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
 from joulecast.power.meters import MeteredNodes
 from joulecast.power.run_clock import RunClock
 from joulecast.power.sampler import Sampler, SamplerOrder
+from joulecast.power.samples import SAMPLES
 from joulecast.records import provenance
 from joulecast.records.spec import RunSpec, check_cores
 from joulecast.training import calibration_runs
 from joulecast.training.from_ranks import FromRank, Measured
 from joulecast.training.hosts import Hosts, arrive_slowly, clock_offsets
+from joulecast.training.left_files import left_of
 from joulecast.training.mpi import MPI
 from joulecast.training.progress_bar import shown_progress
-from joulecast.training.stage_clock import StageClock
+from joulecast.training.stage_clock import ENDING, StageClock
 
 
 def _node_name(spec: RunSpec, hosts: Hosts) -> str:
@@ -93,8 +97,21 @@ def measure_this_run(
     before = clock_offsets(hosts)
     node = _node_name(spec, hosts)
     order = _sampler_order(spec, hosts, node)
-    sampler = Sampler(order) if hosts.is_leader else None
-    clock = StageClock()
+    samples = left_of(out, comm.rank, SAMPLES)
+    sampler = Sampler(order, samples) if hosts.is_leader else None
+    facts: dict[str, Any] = {
+        "node": node,
+        "host": hosts.own,
+        "host_node": hosts.label,
+        "clock": [origin, *astuple(before[hosts.own])],
+        "oversubscribed": hosts.local.size * spec.threads_per_rank > cores,
+        "sampled": hosts.is_leader,
+        "fingerprint": provenance.host_fingerprint(),
+        "scheduler_node": os.environ.get("SLURMD_NODENAME"),
+        "started_utc": started_utc,
+        "load_before": None if load is None else astuple(load),
+    }
+    clock = StageClock(left_of(out, comm.rank, ENDING), facts)
     if spec.kind == "training":
         measured = _train(spec, hosts, clock, yields)
     else:
@@ -116,12 +133,12 @@ def measure_this_run(
         clock=run_clock,
         start_s=run_clock(measured.start),
         stop_s=run_clock(measured.stop),
-        stages=clock.rows(comm.rank, run_clock),
+        intervals=clock.intervals(),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        oversubscribed=hosts.local.size * spec.threads_per_rank > cores,
+        oversubscribed=facts["oversubscribed"],
         sampled=sampled,
-        fingerprint=provenance.host_fingerprint(),
-        scheduler_node=os.environ.get("SLURMD_NODENAME"),
+        fingerprint=facts["fingerprint"],
+        scheduler_node=facts["scheduler_node"],
     )
     ranks = comm.gather(mine)
     if ranks is None:
@@ -129,8 +146,15 @@ def measure_this_run(
     from joulecast.records.record import write_record
     from joulecast.training.assemble import assemble
 
-    measured.info |= {"started_utc": started_utc, "load_before": load_before(load)}
+    library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
+    measured.info |= {
+        "started_utc": started_utc,
+        "load_before": load_before(load),
+        "mpi_library": library,
+    }
     write_record(out, assemble(spec, measured, ranks, load))
+    for file in out.parent.glob(left_of(out, "*", ".*").name):
+        file.unlink(missing_ok=True)
 
 
 def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:
