@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from joulecast.cli.main import app
 from joulecast.energy.observations import observe
+from joulecast.files.blocks import BlockReader
 from joulecast.observer.command import Command
 from joulecast.records.record import RunRecord, read_record
 
@@ -37,6 +38,7 @@ for step in range(30):
     if step == 20:
         {at_20}
 """
+LONG = SMALL.replace("range(30)", "range(10**9)").replace("step == 20", "step == 100")
 
 FUNCTIONAL = """
 import torch
@@ -415,21 +417,32 @@ def test_a_process_that_runs_already_is_measured_without_its_steps(tmp_path):
     assert len(record.power) > 5
 
 
-def test_what_a_killed_measurement_leaves_is_removed_by_the_next(tmp_path):
-    words = [*JOULECAST, "measure", "--name", "mine", "--", "sleep", "60"]
-    marks = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(words, cwd=tmp_path, env=marks) as running:
-        children = []
-        while not any(child.name() == "sleep" for child in children):
-            assert running.poll() is None
+def test_a_killed_measurement_becomes_an_incomplete_record(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(LONG.format(at_20="print('100 steps', flush=True)"))
+    out = tmp_path / "results/measured"
+    words = [*JOULECAST, "measure", "--name", "mine", "--", sys.executable, str(program)]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout.readline() == "100 steps\n"
+        (job,) = out.glob(".job-*")
+        while not next(iter(BlockReader(job / "host-0.samples").new()), None):
             time.sleep(0.05)
-            children = psutil.Process(running.pid).children()
+        children = psutil.Process(running.pid).children()
         running.kill()
-    psutil.wait_procs([child for child in children if child.name() != "sleep"], timeout=30)
-    for child in children:
-        with suppress(psutil.Error):
-            child.kill()
-    assert list(tmp_path.glob("joulecast-observer-*")), "it was killed"
-    assert measured(tmp_path, ["true"]).returncode == 0
-    assert not list(tmp_path.glob("joulecast-observer-*"))
-    assert not list((tmp_path / "results/measured").glob(".job-*"))
+        for child in children:
+            with suppress(psutil.Error):
+                # The sampler ends by itself.
+                if str(program) in child.cmdline():
+                    child.kill()
+    psutil.wait_procs(children, timeout=30)
+    said = measured(tmp_path, ["true"]).stderr
+    assert "joulecast records recover" in said
+    words = [*JOULECAST, "records", "recover", "results/measured"]
+    answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    (folder,) = re.findall(r"\S*mine-n1-r\d", answer.stdout)
+    assert not job.exists()
+    record = read_record(tmp_path / folder)
+    assert record.info.outcome.steps >= 90
+    assert "incomplete" in record.info.polluted[0]
+    assert len(record.power) and record.stages["stage"].isin(["computing"]).any()

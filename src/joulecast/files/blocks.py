@@ -61,6 +61,7 @@ def encoded(
     """
     kept: dict[str, list[int | list[int]]] = {}
     differences = array("Q")
+    last = 0
     for name, values in columns.items():
         if all(value is None for value in values):
             kept[name] = [len(values)]
@@ -70,7 +71,6 @@ def encoded(
         kept[name] = (
             [len(numbers), unit, divisor, missing] if missing else [len(numbers), unit, divisor]
         )
-        last = 0
         for number in numbers:
             number //= divisor
             step, last = number - last, number
@@ -138,18 +138,20 @@ def _decoded(body: bytes) -> tuple[dict[str, Any], "dict[str, NDArray[Any]]"]:
     steps = np.ascontiguousarray(shuffled.reshape(8, -1).T).view(np.uint64).ravel()
     half = (steps >> np.uint64(1)).astype(np.int64)
     signed = np.where(steps & np.uint64(1), -half - 1, half)
+    numbers = np.cumsum(signed)
+    known = [(count, *coding) for count, *coding in head["columns"].values() if coding]
+    counts = [count for count, *_ in known]
+    units, divisors = ([coding[place] for coding in known] for place in (1, 2))
+    values = numbers * np.repeat(np.array(divisors, np.int64), counts) / np.repeat(units, counts)
     columns, begin = {}, 0
     for name, (count, *coding) in head["columns"].items():
         if not coding:
             columns[name] = np.full(count, np.nan)
             continue
-        unit, divisor, *missing = coding
-        numbers = np.cumsum(signed[begin : begin + count])
+        columns[name] = values[begin : begin + count]
         begin += count
-        values = numbers * float(divisor) if unit == 1 else numbers * divisor / unit
-        if missing:
-            values[missing[0]] = np.nan
-        columns[name] = values
+        if len(coding) > 2:
+            columns[name][coding[2]] = np.nan
     return head["facts"], columns
 
 

@@ -30,14 +30,18 @@ PREFIX = ".job-"
 """Begin of the names of the folders of launches."""
 
 
-def _remove_empty(out: Path, host: str) -> None:
-    """Remove the folders of launches that were killed on this host and left no sample and no step."""
+def killed_before(out: Path, host: str) -> list[Path]:
+    """The folders of launches that were killed and left samples; those that left none are removed."""
+    found = []
     for folder in out.glob(f"{PREFIX}*"):
         with suppress(JoulecastError, OSError, KeyError):
-            if is_abandoned(folder, host) and not (
-                list(folder.glob(f"*{SAMPLES}")) or list(folder.glob("marks-*/*.marks"))
-            ):
+            if not is_abandoned(folder, host):
+                continue
+            if any(path.stat().st_size for path in folder.glob(f"*{SAMPLES}")):
+                found.append(folder)
+            else:
                 shutil.rmtree(folder)
+    return found
 
 
 def is_abandoned(folder: Path, host: str) -> bool:
@@ -118,7 +122,8 @@ class JobFolder(JobFiles):
         super().__init__(out.absolute() / f"{PREFIX}{place.job}")
         self.place = place
         self.host = physical_host()
-        _remove_empty(out, self.host)
+        self.killed_before = killed_before(out, self.host)
+        """Folders of earlier launches of which a record can be made."""
         self._pid = pid or os.getpid()
         try:
             self.path.mkdir(parents=True, exist_ok=True)

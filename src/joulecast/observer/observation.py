@@ -34,6 +34,8 @@ class Result:
     folder: Path | None = None
     record: RunRecord | None = None
     why_not: str | None = None
+    killed_before: Sequence[Path] = ()
+    """What measurements that were killed have left."""
 
 
 class _HostSampler:
@@ -144,8 +146,8 @@ class Observation:
             missing = _wait_for_all(job)
             folder, record = write_job(job, self._asked, self._out, ended_s, [*faults, *missing])
         except JoulecastError as error:
-            return Result(why_not=str(error))
-        return Result(folder, record)
+            return Result(why_not=str(error), killed_before=job.killed_before)
+        return Result(folder, record, killed_before=job.killed_before)
 
     def close(self) -> None:
         """Remove what the observation needed meanwhile."""

@@ -67,6 +67,13 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
 
 def result_lines(result: Result) -> list[str]:
     """Lines of a record that was made, or why there is none; nothing where another process makes it."""
+    lines = [f"joulecast: no record: {result.why_not}"] if result.why_not else []
     if result.record is not None and result.folder is not None:
-        return _summary(result.record, result.folder)
-    return [f"joulecast: no record: {result.why_not}"] if result.why_not else []
+        lines = _summary(result.record, result.folder)
+    if result.killed_before:
+        above = result.killed_before[0].parent
+        killed = counted(len(result.killed_before), "killed measurement")
+        lines.append(
+            f"  {above} has {killed}: `joulecast records recover {above}` makes records of it"
+        )
+    return lines
