@@ -38,7 +38,8 @@ from conftest import copy_workflow, make_record, make_spec
 from mlperf_fixtures import write_run
 
 from joulecast.errors import JoulecastError
-from joulecast.records.record import read_record, record_folders, write_record
+from joulecast.records.folders import record_folders
+from joulecast.records.record import read_record, write_record
 from joulecast.records.recorded import pack
 
 _MOST_STARTS = 6

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from joulecast.cli.main import app
 from joulecast.energy.error_summary import evaluate_records
 from joulecast.importers.mlperf import import_mlperf
-from joulecast.records.record import read_record, record_folders, write_record
+from joulecast.records.folders import record_folders
+from joulecast.records.record import read_record, write_record
 
 MLPERF = ROOT / "recorded/mlperf-power"
 

@@ -18,7 +18,8 @@ from joulecast.files.writing import directory_added_to, directory_written_aside,
 from joulecast.importers import mlperf
 from joulecast.importers.mlperf import import_mlperf
 from joulecast.records import recorded
-from joulecast.records.record import campaign_records, record_folders, write_record
+from joulecast.records.folders import campaign_records, record_folders
+from joulecast.records.record import write_record
 from joulecast.records.recorded import pack, unpack_all
 
 

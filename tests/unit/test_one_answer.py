@@ -18,7 +18,8 @@ from joulecast.energy.observations import metered_units
 from joulecast.graphs.shipped_graphs import load
 from joulecast.planning.advise import advise
 from joulecast.platforms import read_platform
-from joulecast.records.record import record_folders, write_record
+from joulecast.records.folders import record_folders
+from joulecast.records.record import write_record
 from joulecast.report.pages.savings import advices
 from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast

@@ -20,7 +20,8 @@ from joulecast.planning.choice import Limit, choose
 from joulecast.planning.next_steps import measure_next
 from joulecast.planning.text import advice_text
 from joulecast.planning.verdict import verdict_on
-from joulecast.records.record import RunRecord, record_folders, write_record
+from joulecast.records.folders import record_folders
+from joulecast.records.record import RunRecord, write_record
 from joulecast.tuning.history import add_to_history_file, begin_history_file
 from joulecast.tuning.trial import CostModel, Proposal, Trial
 

@@ -15,7 +15,8 @@ from joulecast.campaign.config import parse_config, read_config
 from joulecast.campaign.runs import campaign_runs, run_table
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.records.record import answers, read_record, write_record
+from joulecast.records.folders import answers
+from joulecast.records.record import read_record, write_record
 from joulecast.records.recorded import (
     FILES,
     RUN_NAME,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
+from joulecast.records.folders import answers
 from joulecast.records.frames import ACTIVITY_COLUMNS
-from joulecast.records.record import answers, read_record, write_record
+from joulecast.records.record import read_record, write_record
 
 
 def unsummed(record):

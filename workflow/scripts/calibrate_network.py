@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
-from joulecast.records.record import record_folders
+from joulecast.records.folders import record_folders
 from joulecast.report.tables.scaling import calibrate_campaign
 
 

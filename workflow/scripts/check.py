@@ -6,7 +6,7 @@ from joulecast.campaign.scripts import run_script
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
 from joulecast.files.writing import write_csv, written_aside
-from joulecast.records.record import campaign_records
+from joulecast.records.folders import campaign_records
 from joulecast.report.tables.checks import check_results
 
 

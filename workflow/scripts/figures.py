@@ -4,7 +4,8 @@ from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
 from joulecast.energy.fitting import CampaignFit
-from joulecast.records.record import largest_record, read_record, record_folders
+from joulecast.records.folders import largest_record, record_folders
+from joulecast.records.record import read_record
 from joulecast.report.figures.power import power_trace
 from joulecast.report.figures.predicted import campaign_predictions
 from joulecast.report.figures.time_parts import stage_energies, stage_times

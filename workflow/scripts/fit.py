@@ -4,7 +4,7 @@ from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
 from joulecast.energy.fitting import fit_campaign
-from joulecast.records.record import campaign_records, record_folders
+from joulecast.records.folders import campaign_records, record_folders
 
 
 def main(

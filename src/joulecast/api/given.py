@@ -31,7 +31,7 @@ def _folders(given: Path) -> list[Path]:
     """The folder that is given; where there is none, those of the observed training of that name."""
     if given.exists() or len(given.parts) != 1:
         return [given]
-    from joulecast.records.record import MEASURED, measured_names, measured_records
+    from joulecast.records.folders import MEASURED, measured_names, measured_records
 
     found = measured_records(given.name)
     if found or recorded_folder(given).exists():

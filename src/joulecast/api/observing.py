@@ -49,7 +49,7 @@ def observe(
     """
     from joulecast.observer.asked import asked_of
     from joulecast.power.meter_registry import ALL_METERS
-    from joulecast.records.record import MEASURED
+    from joulecast.records.folders import MEASURED
 
     asked = asked_of(
         name,

@@ -12,7 +12,7 @@ from joulecast.cli.options import MeteredPlatform, PowerConfig
 from joulecast.errors import JoulecastError
 from joulecast.power.meter_registry import ALL_METERS
 from joulecast.quantities import duration_s
-from joulecast.records.record import MEASURED
+from joulecast.records.folders import MEASURED
 
 if TYPE_CHECKING:
     from joulecast.observer.observation import Result

@@ -28,14 +28,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from joulecast.energy.comparable import with_comparable_energies
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
-from joulecast.power.integration import exposed_intervals, stage_energy
-from joulecast.records.frames import FRAMES, STAGES
-from joulecast.records.metering import kind_of
+from joulecast.power.integration import EnergySplit, exposed_intervals
+from joulecast.records.frames import STAGES
+from joulecast.records.metering import Metering, kind_of
 from joulecast.records.record import RunInfo, RunRecord, read_info, read_record
+from joulecast.records.stages_in_parts import stages_in_parts
 
 UNNAMED = "mlperf"
 """Campaign of imported runs whose submission says no name of its own."""
@@ -171,22 +173,53 @@ def _of_observed(info: RunInfo) -> Row:
     }
 
 
-def _stage_seconds(record: RunRecord) -> dict[str, float]:
-    """Node-seconds of each stage over the run, averaged over ranks."""
-    exposed = exposed_intervals(record.stages)
-    seconds = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
-    unseen = record.info.unseen
-    return {
-        stage: float("nan")
-        if stage in unseen
-        else float(seconds.get(stage, 0.0)) / record.info.spec.ranks
-        for stage in TIMED
-    }
+class _StageSums:
+    """Sums over the stages of a run, which come in parts."""
+
+    def __init__(self, record: RunRecord, split: EnergySplit | None) -> None:
+        self._info, self._split = record.info, split
+        self._seconds: Counter[str] = Counter()
+        self._computing_s: list[NDArray[np.float64]] = []
+
+    def add(self, stages: pd.DataFrame) -> None:
+        """Add a part, in which no step of a rank is cut."""
+        exposed = exposed_intervals(stages)
+        lasted_s = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
+        self._seconds.update({str(stage): float(total) for stage, total in lasted_s.items()})
+        computing = stages[stages["stage"] == "computing"]
+        each_s = computing["stop_s"] - computing["start_s"]
+        by_step = each_s.groupby([computing["rank"], computing["step"]]).sum()
+        self._computing_s.append(by_step.to_numpy(float))
+        if self._split is not None:
+            self._split.add(exposed)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Node-seconds of each stage over the run, averaged over ranks."""
+        unseen, ranks = self._info.unseen, self._info.spec.ranks
+        return {
+            stage: float("nan") if stage in unseen else self._seconds[stage] / ranks
+            for stage in TIMED
+        }
+
+    @property
+    def sigma_computing_s(self) -> float:
+        """Standard deviation of the time that a rank computes in a step."""
+        each_s = np.concatenate([np.empty(0), *self._computing_s])
+        return float(each_s.std(ddof=1)) if len(each_s) > 1 else 0.0
 
 
-def _energy(record: RunRecord) -> dict[str, Any]:
+def _energy_split(record: RunRecord) -> tuple[Metering, EnergySplit | None]:
+    """The choice of meters, and the split of their energy; ``None`` where they give none."""
     # Measured and estimated figures of one run are never added up.
     metering, power = counted_power(record)
+    if metering.source is None:
+        return metering, None
+    outcome = record.info.outcome
+    return metering, EnergySplit(power, record.info.node_of_rank, outcome.start_s, outcome.stop_s)
+
+
+def _energy(metering: Metering, split: EnergySplit | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "energy_j": np.nan,
         "metered_units": 0,
@@ -195,13 +228,12 @@ def _energy(record: RunRecord) -> dict[str, Any]:
         "why_no_energy": metering.why_not,
     }
     row |= {f"e_{stage}_j": np.nan for stage in STAGES}
-    if metering.source is None:
+    if split is None:
         return row
-    of_rank, outcome = record.info.node_of_rank, record.info.outcome
-    split = stage_energy(record.stages, power, of_rank, outcome.start_s, outcome.stop_s)
-    by_stage = split.groupby("stage")["energy_j"].sum()
+    parts = split.result()
+    by_stage = parts.groupby("stage")["energy_j"].sum()
     row |= {f"e_{stage}_j": float(by_stage.get(stage, 0.0)) for stage in STAGES}
-    row["energy_j"] = float(split["energy_j"].sum())
+    row["energy_j"] = float(parts["energy_j"].sum())
     row["metered_units"] = machines(metering)
     return row
 
@@ -261,30 +293,37 @@ def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
     return row | dict.fromkeys(energies, np.nan) | none
 
 
-def observe(record: RunRecord) -> dict[str, Any]:
-    """The row of one record."""
+def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> dict[str, Any]:
+    """The row of one record.
+
+    Args:
+        record: of a run.
+        parts: its stages, if it has none in memory (:mod:`joulecast.records.stages_in_parts`).
+    """
     row = _setting(record.info)
     if record.info.spec.kind == "imported":
         phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
         return _with_sound_energy(row | phases)
+    metering, split = _energy_split(record)
+    sums = _StageSums(record, split)
+    for part in [record.stages] if parts is None else parts:
+        sums.add(part)
     steps = max(record.info.outcome.steps, 1)
-    seconds = _stage_seconds(record)
-    computing = record.stages[record.stages["stage"] == "computing"]
-    per_step = (computing["stop_s"] - computing["start_s"]).groupby(
-        [computing["rank"], computing["step"]]
-    )
-    row["sigma_computing_s"] = float(per_step.sum().std()) if len(computing) > 1 else 0.0
+    seconds = sums.seconds
+    row["sigma_computing_s"] = sums.sigma_computing_s
     row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
     timed_s = float(np.nansum(list(seconds.values())))
     row["t_other_s"] = max(0.0, row["total_s"] - timed_s) / steps
-    return _with_sound_energy(row | _energy(record) | _utilisation(record))
+    return _with_sound_energy(row | _energy(metering, split) | _utilisation(record))
 
 
 def _observe_folder(folder: Path) -> dict[str, Any]:
-    # Runs from outside have neither stages nor activity: two files less to open.
-    imported = read_info(folder).spec.kind == "imported"
-    record = read_record(folder, ("power", "phases") if imported else tuple(FRAMES))
-    return observe(record) | {"folder": str(folder)}
+    info = read_info(folder)
+    if info.spec.kind == "imported":
+        # Runs from outside have neither stages nor activity: two files less to open.
+        return observe(read_record(folder, ("power", "phases"))) | {"folder": str(folder)}
+    record = read_record(folder, ("power", "activity", "phases"))
+    return observe(record, stages_in_parts(folder, info)) | {"folder": str(folder)}
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:

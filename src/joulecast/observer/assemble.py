@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -18,9 +19,12 @@ from joulecast.power.foreign_load import Load, disturbances
 from joulecast.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
 from joulecast.quantities import counted
 from joulecast.records import provenance
-from joulecast.records.frames import PHASE_COLUMNS, STAGE_COLUMNS
+from joulecast.records.frames import PHASE_COLUMNS, STAGE_COLUMNS, STAGES
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import Observed, RunSpec
+
+_PART_ROWS = 200_000
+_NO_STAGES = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
 
 _FEWEST_STEPS = 3
 """Steps that a process must make before its first one is left out as a warm-up."""
@@ -91,15 +95,23 @@ def _window(ranks: Sequence[Rank], asked: Asked, polluted: list[str]) -> tuple[i
 
 def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
     """Stages on the run's clock, with the exchange split into waiting for others and the exchange itself."""
-    rows = []
+    names = list(STAGES)
+    tables = []
     for number, rank in enumerate(ranks):
-        at = rank.host.sampled.clock
-        rows += [
-            (number, step, stage, at(start), at(stop))
-            for step, stage, start, stop in rank.steps.of_window(first, last)
-        ]
-    stages = pd.DataFrame(rows, columns=list(STAGE_COLUMNS))
-    return _with_wait(stages.astype({"rank": int, "step": int, "start_s": float, "stop_s": float}))
+        at, seen = rank.host.sampled.clock, rank.steps.of_window(first, last)
+        while rows := list(islice(seen, _PART_ROWS)):
+            steps, stages, starts, stops = zip(*rows, strict=True)
+            codes = [names.index(stage) for stage in stages]
+            values = (
+                np.full(len(rows), number),
+                np.array(steps),
+                pd.Categorical.from_codes(codes, names),
+                at(np.array(starts)),
+                at(np.array(stops)),
+            )
+            tables.append(pd.DataFrame(dict(zip(STAGE_COLUMNS, values, strict=True))))
+    stages = pd.concat(tables, ignore_index=True) if tables else _NO_STAGES
+    return _with_wait(stages.astype({"stage": str}))
 
 
 def _since(start_s: float, stages: pd.DataFrame) -> pd.DataFrame:
@@ -256,7 +268,7 @@ def observed_record(
     remarks: list[str] = []
     ranks = _ranks(processes, remarks)
     spec = _spec(asked, run, repeat, hosts, ranks)
-    stages = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
+    stages = _NO_STAGES
     steps, start_s, stop_s = 0, *span
     polluted = list(faults)
     if ranks:

@@ -22,6 +22,8 @@ from joulecast.observer.inside import marks
 from joulecast.observer.marks_file import Marked, main_optimizer
 from joulecast.records.spans import Span, subtract
 
+_PART_STEPS = 10_000
+
 Stage = tuple[int, str, float, float]
 """Step, stage, start and stop."""
 
@@ -104,18 +106,29 @@ class Steps:
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
         mean_exposed = self._mean_exposed()
-        # Plain numbers: a step has a handful of marks, and there may be a million steps.
-        kinds, starts = self.marks["kind"].tolist(), self.marks["start"].tolist()
-        stops = (self.marks["start"] + self.marks["length"]).tolist()
-        for number, ((start, stop), (low, high)) in enumerate(
-            zip(pairwise(edges.tolist()), pairwise(places.tolist()), strict=True)
-        ):
-            by_kind: dict[int, list[Span]] = {kind: [] for kind in range(marks.PREFETCH + 1)}
-            for place in range(low, high):
-                by_kind[kinds[place]].append((starts[place], stops[place]))
-            for stage, spans in self._stages(by_kind, start, stop, mean_exposed).items():
-                for a, b in spans:
-                    yield number, stage, a, b
+        # Plain numbers, of some thousand steps at a time: there may be a million steps.
+        for begin in range(0, len(edges) - 1, _PART_STEPS):
+            own = edges[begin : begin + _PART_STEPS + 1]
+            within = places[begin : begin + _PART_STEPS + 1]
+            of_part = self.marks[within[0] : within[-1]]
+            rows = list(
+                zip(
+                    of_part["kind"].tolist(),
+                    of_part["start"].tolist(),
+                    (of_part["start"] + of_part["length"]).tolist(),
+                    strict=True,
+                )
+            )
+            cuts = (within - within[0]).tolist()
+            for number, ((start, stop), (low, high)) in enumerate(
+                zip(pairwise(own.tolist()), pairwise(cuts), strict=True), begin
+            ):
+                by_kind: dict[int, list[Span]] = {kind: [] for kind in range(marks.PREFETCH + 1)}
+                for kind, mark_start, mark_stop in rows[low:high]:
+                    by_kind[kind].append((mark_start, mark_stop))
+                for stage, spans in self._stages(by_kind, start, stop, mean_exposed).items():
+                    for a, b in spans:
+                        yield number, stage, a, b
 
     def _mean_exposed(self) -> float | None:
         """Mean exchange that nothing hid, in s, if DDP measured it in some of the steps only."""

@@ -5,6 +5,8 @@ theirs. Nothing is spread evenly over a period that a stage edge cuts, beyond wh
 says, and what it cannot know comes out as an uncertainty.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -153,6 +155,70 @@ def exposed_intervals(stages: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(pieces, ignore_index=True).sort_values(["rank", "start_s"], ignore_index=True)
 
 
+class EnergySplit:
+    """Splits every node's energy over the stages of its ranks, which may come in parts.
+
+    Ranks that share a node share its power equally at every moment. What no stage covers between
+    ``start_s`` and ``stop_s`` is ``other``, so that the stages add up to the meter.
+    """
+
+    def __init__(
+        self, power: pd.DataFrame, node_of_rank: Sequence[str], start_s: float, stop_s: float
+    ) -> None:
+        """Take the readings of meters that are to be added up, and the node of each rank."""
+        self._span = start_s, stop_s
+        self._nodes: dict[str, tuple[list[int], list[EnergyCurve]]] = {}
+        metered = set(power["node"])
+        for node, readings in power.groupby("node", sort=True):
+            # A meter of the host serves all of its (emulated) nodes when they have none of their own.
+            own = [r for r, name in enumerate(node_of_rank) if name == node]
+            ranks = own or [
+                r
+                for r, name in enumerate(node_of_rank)
+                if name.startswith(f"{node}/") and name not in metered
+            ]
+            if ranks:
+                curves = [EnergyCurve.of(of_meter) for _, of_meter in readings.groupby("meter")]
+                self._nodes[str(node)] = ranks, curves
+        self._joules: dict[str, dict[str, float]] = {n: defaultdict(float) for n in self._nodes}
+        self._variance: dict[str, dict[str, float]] = {n: defaultdict(float) for n in self._nodes}
+
+    def add(self, exposed: pd.DataFrame) -> None:
+        """Add some stages, which overlap nowhere within a rank (:func:`exposed_intervals`)."""
+        begins = exposed["start_s"].to_numpy(float).clip(*self._span)
+        ends = exposed["stop_s"].to_numpy(float).clip(*self._span)
+        lasts, rank = ends > begins, exposed["rank"].to_numpy()
+        codes, names = pd.factorize(exposed["stage"].to_numpy(object), sort=True)
+        for node, (ranks, curves) in self._nodes.items():
+            of_node, share = lasts & np.isin(rank, ranks), 1 / len(ranks)
+            for code, name in enumerate(names):
+                intervals = np.flatnonzero(of_node & (codes == code))
+                if not len(intervals):
+                    continue
+                begin, end = begins[intervals], ends[intervals]
+                edges = np.concatenate([begin, end])
+                for curve in curves:
+                    self._joules[node][name] += float(curve.between(begin, end).sum()) * share
+                    self._variance[node][name] += float(
+                        ((curve.edge_uncertainty(edges) * share) ** 2).sum()
+                    )
+
+    def result(self) -> pd.DataFrame:
+        """One row a node and stage: ``node``, ``stage``, ``energy_j``, ``uncertainty_j``.
+
+        Nodes without a meter have no rows.
+        """
+        rows = []
+        for node, (_, curves) in self._nodes.items():
+            begin, end = (np.array(at_s) for at_s in self._span)
+            total = sum(float(curve.between(begin, end)) for curve in curves)
+            joules, variance = dict(self._joules[node]), self._variance[node]
+            rest = total - sum(joules.values())
+            joules["other"] = joules.get("other", 0.0) + rest
+            rows += [(node, stage, j, variance[stage] ** 0.5) for stage, j in joules.items()]
+        return pd.DataFrame(rows, columns=["node", "stage", "energy_j", "uncertainty_j"])
+
+
 def stage_energy(
     stages: pd.DataFrame,
     power: pd.DataFrame,
@@ -160,58 +226,10 @@ def stage_energy(
     start_s: float,
     stop_s: float,
 ) -> pd.DataFrame:
-    """Split every node's energy over the stages of its ranks.
-
-    Ranks that share a node share its power equally at every moment. What no stage covers between
-    ``start_s`` and ``stop_s`` is ``other``, so that the stages add up to the meter.
-
-    Returns:
-        One row a node and stage: ``node``, ``stage``, ``energy_j``, ``uncertainty_j``. Nodes
-        without a meter have no rows.
-    """
-    exposed = exposed_intervals(stages)
-    begins = exposed["start_s"].to_numpy(float).clip(start_s, stop_s)
-    ends = exposed["stop_s"].to_numpy(float).clip(start_s, stop_s)
-    lasts, rank = ends > begins, exposed["rank"].to_numpy()
-    stage_codes, stage_names = pd.factorize(exposed["stage"].to_numpy(object), sort=True)
-    metered = set(power["node"])
-    rows = []
-    for node, readings in power.groupby("node", sort=True):
-        # A meter of the host serves all of its (emulated) nodes when they have none of their own.
-        own = [r for r, name in enumerate(node_of_rank) if name == node]
-        ranks = own or [
-            r
-            for r, name in enumerate(node_of_rank)
-            if name.startswith(f"{node}/") and name not in metered
-        ]
-        if not ranks:
-            continue
-        share = 1 / len(ranks)
-        of_node = lasts & np.isin(rank, ranks)
-        of_stage = {
-            str(name): np.flatnonzero(of_node & (stage_codes == code))
-            for code, name in enumerate(stage_names)
-        }
-        energy: dict[str, float] = {}
-        variance: dict[str, float] = {}
-        for _, of_meter in readings.groupby("meter"):
-            curve = EnergyCurve.of(of_meter)
-            total = float(curve.between(np.array(start_s), np.array(stop_s)))
-            covered = 0.0
-            for name, intervals in of_stage.items():
-                if not len(intervals):
-                    continue
-                begin, end = begins[intervals], ends[intervals]
-                joules = float(curve.between(begin, end).sum()) * share
-                edges = np.concatenate([begin, end])
-                energy[name] = energy.get(name, 0.0) + joules
-                variance[name] = variance.get(name, 0.0) + float(
-                    ((curve.edge_uncertainty(edges) * share) ** 2).sum()
-                )
-                covered += joules
-            energy["other"] = energy.get("other", 0.0) + total - covered
-        rows += [(node, s, j, variance.get(s, 0.0) ** 0.5) for s, j in energy.items()]
-    return pd.DataFrame(rows, columns=["node", "stage", "energy_j", "uncertainty_j"])
+    """The split of :class:`EnergySplit`, of all ``stages`` of a run."""
+    split = EnergySplit(power, node_of_rank, start_s, stop_s)
+    split.add(exposed_intervals(stages))
+    return split.result()
 
 
 def reading_quality(

@@ -8,8 +8,7 @@ record is written aside, validated and then
 renamed, so a folder that is there is complete.
 """
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -33,6 +32,9 @@ FORMAT = 2
 _BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
 """A stage lies in the run, but for what the clocks of several hosts differ by."""
 
+
+_PART_ROWS = 2**18
+"""Rows that are read at a time where a frame is read in parts."""
 
 Count = Annotated[int, Field(ge=0, le=10**18)]
 
@@ -154,8 +156,12 @@ class RunRecord:
     phases: "pd.DataFrame"
 
 
-def validate(record: RunRecord) -> None:
+def validate(record: RunRecord, *, with_stages: bool = True) -> None:
     """Prove that a record answers its specification, and that its figures are possible.
+
+    Args:
+        record: to prove.
+        with_stages: whether it has its stages; they may be read in parts (:func:`stages_in_parts`).
 
     Raises:
         JoulecastError: naming the run, and the frame and row, and what is wrong with it.
@@ -174,10 +180,13 @@ def validate(record: RunRecord) -> None:
     if info.outcome.stop_s < info.outcome.start_s:
         raise JoulecastError(f"run {run}: stops before it starts")
     _validate_joules(run, record.power)
-    _validate_stages(record)
+    if with_stages:
+        validate_stages(record.info, record.stages)
     # What others did cannot be held to our launcher; what is wrong with it stands in `polluted`.
     if spec.kind != "imported":
         _validate_execution(record)
+        if with_stages:
+            validate_seen(info, record.stages["rank"].unique(), record.stages["step"].max())
 
 
 def _validate_joules(run: str, power: "pd.DataFrame") -> None:
@@ -197,8 +206,13 @@ def _validate_joules(run: str, power: "pd.DataFrame") -> None:
         )
 
 
-def _validate_stages(record: RunRecord) -> None:
-    stages, outcome, spec = record.stages, record.info.outcome, record.info.spec
+def validate_stages(info: RunInfo, stages: "pd.DataFrame") -> None:
+    """Prove that stages lie in the run, and are of its ranks.
+
+    Raises:
+        JoulecastError: names the row.
+    """
+    outcome, spec = info.outcome, info.spec
     if stages.empty:
         return
     start_s, stop_s = stages["start_s"].to_numpy(float), stages["stop_s"].to_numpy(float)
@@ -238,24 +252,44 @@ def _validate_execution(record: RunRecord) -> None:
         raise JoulecastError(f"run {run}: power.parquet: a reading has no time")
     if len(info.node_of_rank) != spec.ranks:
         raise JoulecastError(f"run {run}: names the nodes of {len(info.node_of_rank)} ranks only")
+
+
+def validate_seen(info: RunInfo, ranks: Collection[int], last_step: float) -> None:
+    """Prove that all ranks have stages, of steps that the run has made.
+
+    Raises:
+        JoulecastError: names the ranks, or the step.
+    """
+    spec, outcome = info.spec, info.outcome
     # A command may fail before its first step; its record says so.
-    if spec.kind == "training" and not (spec.observed is not None and record.stages.empty):
-        seen = set(record.stages["rank"].unique())
-        if seen != set(range(spec.ranks)):
-            raise JoulecastError(f"run {run}: stages of ranks {sorted(seen)} only")
-        if info.outcome.samples <= 0:
-            raise JoulecastError(f"run {run}: no sample was trained")
-        if record.stages["step"].max() >= info.outcome.steps:
-            raise JoulecastError(
-                f"run {run}: stages.parquet: a stage of step {record.stages['step'].max():g}, in a run "
-                f"of {info.outcome.steps} steps"
-            )
+    if spec.kind != "training" or (spec.observed is not None and not len(ranks)):
+        return
+    seen = set(ranks)
+    if seen != set(range(spec.ranks)):
+        raise JoulecastError(f"run {spec.run}: stages of ranks {sorted(seen)} only")
+    if outcome.samples <= 0:
+        raise JoulecastError(f"run {spec.run}: no sample was trained")
+    if last_step >= outcome.steps:
+        raise JoulecastError(
+            f"run {spec.run}: stages.parquet: a stage of step {last_step:g}, in a run of "
+            f"{outcome.steps} steps"
+        )
 
 
 def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
-    # Names repeat, numbers do not: a dictionary of numbers costs more to read than it saves.
+    # Names repeat, numbers do not: a dictionary of numbers costs more to read than it saves. The bytes of
+    # times and counters that change slowly are stored next to each other.
     names = [c for c in ("node", "meter", "stage", "phase") if c in frame.columns]
-    frame.to_parquet(path, index=False, use_dictionary=names)
+    how = {"i": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT"}
+    numbers = {c: how[frame[c].dtype.kind] for c in frame.columns if frame[c].dtype.kind in how}
+    frame.to_parquet(
+        path,
+        index=False,
+        use_dictionary=names,
+        column_encoding=numbers,
+        compression="zstd",
+        row_group_size=_PART_ROWS,
+    )
 
 
 def write_record(target: Path, record: RunRecord) -> None:
@@ -309,86 +343,8 @@ def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRec
             file = parquet_file(path, f"frame {name} of a run record", FRAMES[name], sha256)
             read[name] = parquet_table(file, path, FRAMES[name])
         record = RunRecord(info, **read)
-        validate(record)
+        validate(record, with_stages="stages" in frames)
     except JoulecastError as error:
         named = "" if str(folder) in str(error) else f"{folder}: "
         raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
     return record
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def record_folders(above: Path) -> list[Path]:
-    """All run records in a folder, however deep.
-
-    Raises:
-        JoulecastError: there is none.
-    """
-    found = (path.parent for path in above.rglob("run.json"))
-    # Hidden ones are half-written, or held beside the journal of attempts.
-    folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
-    if not folders:
-        raise JoulecastError(
-            f"{above}: holds no run record (a folder with run.json); import or measure some, or "
-            "unpack a recorded campaign with `joulecast replay`"
-        )
-    return folders
-
-
-MEASURED = Path("results/measured")
-"""Folder of the records of observed trainings, below the working directory."""
-_MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
-
-
-def measured_records(name: str, above: Path = MEASURED) -> list[Path]:
-    """The records of the observed training ``name``, in the order of their node counts and numbers."""
-    found = [(match, path) for path in above.glob("*") if (match := _MEASURED.fullmatch(path.name))]
-    own = [(int(match[2]), int(match[3]), path) for match, path in found if match[1] == name]
-    return [path for _, _, path in sorted(own)]
-
-
-def measured_names(above: Path = MEASURED) -> list[str]:
-    """The names of the observed trainings that have records."""
-    found = (_MEASURED.fullmatch(path.name) for path in above.glob("*"))
-    return sorted({match[1] for match in found if match})
-
-
-def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
-    """The records of a campaign of so many runs: one folder with all of them, or a folder each.
-
-    Raises:
-        JoulecastError: there are fewer or more; says how many.
-    """
-    folders = [folder for path in above for folder in record_folders(path)]
-    if len(folders) != runs:
-        raise JoulecastError(
-            f"{above[0] if len(above) == 1 else above[0].parent}: has {len(folders)} records, the "
-            f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
-            "delete that folder and start again"
-        )
-    return folders
-
-
-def largest_record(above: Path) -> RunRecord:
-    """The record on the most nodes that fits may see, the first by name; any where none may.
-
-    Raises:
-        JoulecastError: there is no record, or it is broken.
-    """
-    infos = [(folder, read_info(folder)) for folder in record_folders(above)]
-    clean = [pair for pair in infos if not pair[1].polluted] or infos
-    return read_record(max(clean, key=lambda pair: pair[1].spec.nodes)[0])
-
-
-def answers(folder: Path, spec: RunSpec) -> bool:
-    """Whether ``folder`` holds a valid record of exactly this specification."""
-    try:
-        # The text of run.json first: reading all of a record is only worth it for the right one.
-        if read_info(folder).spec_sha256 != spec.digest():
-            return False
-        read_record(folder)
-    except JoulecastError:
-        return False
-    return True

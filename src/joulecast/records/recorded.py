@@ -27,18 +27,12 @@ from joulecast.files.columns import MAX_TABLE_BYTES
 from joulecast.files.reading import json_of, read_json_object, read_text, validated
 from joulecast.files.shipped import recorded_folder
 from joulecast.files.writing import directory_added_to, directory_written_aside, sha256_of
+from joulecast.records.folders import record_folders
 from joulecast.records.frames import FRAMES
 from joulecast.records.metering import EnergySource
 from joulecast.records.provenance import source_state
 from joulecast.records.record import FORMAT as RECORD_FORMAT
-from joulecast.records.record import (
-    RunInfo,
-    RunRecord,
-    read_info,
-    read_record,
-    record_folders,
-    write_record,
-)
+from joulecast.records.record import RunInfo, RunRecord, read_info, read_record, write_record
 from joulecast.records.recorded_frames import FrameFile, frame_writer, rows_of
 
 FORMAT = 1

@@ -13,7 +13,8 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import read_csv, read_frame
 from joulecast.files.reading import read_json_object
-from joulecast.records.record import RunInfo, read_info, record_folders
+from joulecast.records.folders import record_folders
+from joulecast.records.record import RunInfo, read_info
 
 TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""

@@ -19,7 +19,7 @@ from joulecast.campaign.held_records import bring_back, hold_record
 from joulecast.campaign.journal import attempt_noted, wait_for_earlier
 from joulecast.errors import JoulecastError
 from joulecast.files.writing import directory_written_aside
-from joulecast.records.record import answers
+from joulecast.records.folders import answers
 from joulecast.records.spec import RunSpec
 from joulecast.training.launch import RunLaunch
 from joulecast.training.left_files import SPEC, keep_unfinished

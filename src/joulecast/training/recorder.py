@@ -15,7 +15,8 @@ from joulecast.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import recorded_for
-from joulecast.records.record import answers, read_info
+from joulecast.records.folders import answers
+from joulecast.records.record import read_info
 from joulecast.records.recorded import MAX_BYTES, CampaignInfo, pack
 from joulecast.records.spec import RunSpec
 from joulecast.training.attempt_to_record import Quiet, measure
