@@ -1,85 +1,163 @@
-"""What sampling power costs: CPU seconds of the sampler per second, as a share of the ranks' cores.
+"""What sampling a run of days costs: the sampler's CPU time, memory and file, and reading the file.
 
-Throughput with and without sampling differs by less than two runs of the same do, so the cost is taken
-from the sampler's own CPU time; the two throughputs are shown beside.
+The sampler is the real one. It reads eight energy counters of a made ``/sys``, which a thread here moves; no
+GPU is read, so that the time of a vendor's library comes on top. The file of a day is written by the
+sampler's own writer, with random times, watts and joules of eight GPUs.
 """
 
 import json
+import os
+import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import psutil
 from _output import parser, show
 
-from joulecast.platforms import Platform
-from joulecast.records.provenance import usable_cores
-from joulecast.records.record import read_record
-from joulecast.records.spec import RunSpec, Training, Workload
-from joulecast.training.launch import measure
+from joulecast.files.blocks import BlockWriter
+from joulecast.power.integration import EnergyCurve
+from joulecast.power.meters import MeteredNodes
+from joulecast.power.sampler import SamplerOrder
+from joulecast.power.samples import Left
+from joulecast.records.meter_settings import MeterSettings
+
+GPUS = 8
+HERTZ = 10
+BLOCK_S = 4
 
 
-def _cpu_share(period_s: float, seconds: float) -> float:
-    nodes = {"host_node": "h", "core_seconds_per_s": 2.0, "idle_w": 20.0, "full_w": 45.0}
-    order = {"meters": ["nvml", "rapl", "estimated"], "period_s": period_s, "nodes": nodes}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "joulecast.power.sampler"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(order) + "\n")
-    process.stdin.flush()
-    time.sleep(2)  # starting up comes before the ranks train
-    sampler = psutil.Process(process.pid)
-    before = sum(sampler.cpu_times()[:2])
-    time.sleep(seconds)
-    share = (sum(sampler.cpu_times()[:2]) - before) / seconds
-    process.stdin.close()
-    process.wait()
-    return share
+def _counters(root: Path) -> list[Path]:
+    """The energy counters of eight GPUs, as the kernel shows those of AMD."""
+    files = []
+    (root / "class/hwmon").mkdir(parents=True)
+    for gpu in range(GPUS):
+        device = root / f"devices/0000:{gpu:02x}:00.0"
+        folder = device / f"hwmon/hwmon{gpu}"
+        folder.mkdir(parents=True)
+        for name, content in (
+            ("name", "amdgpu"),
+            ("power1_cap", "500000000"),
+            ("energy1_input", "0"),
+        ):
+            (folder / name).write_text(f"{content}\n")
+        (folder / "device").symlink_to(device)
+        (root / f"class/hwmon/hwmon{gpu}").symlink_to(folder)
+        files.append(folder / "energy1_input")
+    return files
 
 
-def _throughput(meters: tuple[str, ...], period_s: float) -> float:
-    spec = RunSpec(
-        run="sampling",
-        campaign="benchmark",
-        platform=Platform(name="bench", hosts=1, idle_w=20, full_w=45),
-        nodes=2,
-        workload=Workload(network="resnet18", image_size=32),
-        training=Training(global_batch_size=16, steps=120, warmup_steps=3),
-        meters=meters,
-        sample_period_s=period_s,
-    )
+def _move(files: list[Path], stop: threading.Event) -> None:
+    begin = time.monotonic()
+    while not stop.wait(0.05):
+        microjoules = int((time.monotonic() - begin) * 500e6)
+        for file in files:
+            partial = file.with_suffix(".new")
+            partial.write_text(f"{microjoules}\n")
+            os.replace(partial, file)
+
+
+def _sampler(seconds: float) -> dict[str, float]:
+    """Shares of a core, MiB of memory and of file of the sampler after its first minute."""
     with tempfile.TemporaryDirectory() as folder:
-        measure(spec, Path(folder) / "r", Path(folder) / "log")
-        outcome = read_record(Path(folder) / "r").info.outcome
-    return outcome.samples / (outcome.stop_s - outcome.start_s)
+        root, file, stop = Path(folder), Path(folder) / "samples", threading.Event()
+        files = _counters(root)
+        threading.Thread(target=_move, args=(files, stop), daemon=True).start()
+        nodes = MeteredNodes("h", settings=MeterSettings(sysfs_root=str(root)))
+        order = SamplerOrder(("hwmon",), 1 / HERTZ, nodes, (os.getpid(),))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "joulecast.power.sampler", str(file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asdict(order)) + "\n")
+        process.stdin.flush()
+        time.sleep(65)  # in its first minute it looks more often
+        sampler = psutil.Process(process.pid)
+        before = sum(sampler.cpu_times()[:2])
+        time.sleep(seconds)
+        share = (sum(sampler.cpu_times()[:2]) - before) / seconds
+        memory = sampler.memory_info().rss
+        process.stdin.close()
+        process.wait()
+        stop.set()
+        samples = Left(file, ("hwmon",)).samples()
+        readings = sum(reading.shape[1] for reading in samples.readings)
+        faults = [meter["fault"] for meter in samples.meters if meter["fault"]]
+        if len(samples.meters) != GPUS or faults:
+            raise SystemExit(f"{len(samples.meters)} of {GPUS} counters were read; {faults}")
+        return {
+            "percent_of_a_core": 100 * share,
+            "memory_MiB": memory / 2**20,
+            "bytes_a_reading": file.stat().st_size / readings,
+        }
+
+
+def _day(hours: float, path: Path) -> dict[str, float]:
+    """A file of a day: its size, and the time to read it and to integrate each GPU."""
+    chance = random.Random(1)
+    writer = BlockWriter(path, sync=False)
+    meters = [
+        {"node": "n", "meter": f"nvml:{gpu}", "source": "measured", "counter": True}
+        | {"identity": None, "about": {}}
+        for gpu in range(GPUS)
+    ]
+    fixed = {"meters": meters, "failed": [0] * GPUS, "faults": [None] * GPUS, "nodes": ["n"]}
+    joules, now_s, spent_s = [0.0] * GPUS, 1e6, 0.0
+    for number in range(int(hours * 3600 / BLOCK_S)):
+        columns: dict[str, list[float | int | None]] = {
+            name: []
+            for gpu in range(GPUS)
+            for name in (f"power.{gpu}.{c}" for c in ("t_s", "watts", "joules"))
+        }
+        for gpu in range(GPUS):
+            for k in range(BLOCK_S * HERTZ):
+                watts = chance.gauss(600, 60)
+                joules[gpu] += watts / HERTZ
+                columns[f"power.{gpu}.t_s"].append(now_s + k / HERTZ + chance.gauss(0, 2e-4))
+                columns[f"power.{gpu}.watts"].append(round(watts, 3))
+                columns[f"power.{gpu}.joules"].append(round(joules[gpu], 3))
+        columns["activity.0.t_s"] = [now_s, now_s + 2]
+        columns["activity.0.cpu_utilisation"] = [chance.random(), chance.random()]
+        columns["activity.0.gpu_utilisation"] = [0.98, 0.97]
+        columns["activity.0.memory_bytes"] = [chance.randrange(10**11) for _ in range(2)]
+        columns["activity.0.network_bytes_per_s"] = [chance.randrange(10**9) for _ in range(2)]
+        begin_s = time.process_time()
+        writer.append(fixed if number == 0 else {}, columns)
+        spent_s += time.process_time() - begin_s
+        now_s += BLOCK_S
+    writer.append({"ended": True}, {})
+    writer.close()
+    begin_s = time.perf_counter()
+    samples = Left(path, ()).samples()
+    totals = [
+        float(EnergyCurve(t_s, counted, None).between(np.array(1e6), np.array(now_s)))
+        for t_s, _, counted in samples.readings
+    ]
+    assert all(np.isclose(total, own, rtol=1e-3) for total, own in zip(totals, joules, strict=True))
+    return {
+        "hours": hours,
+        "file_MiB": path.stat().st_size / 2**20,
+        "writing_percent_of_a_core": 100 * spent_s / (hours * 3600),
+        "integral_s": time.perf_counter() - begin_s,
+    }
 
 
 def main() -> None:
     arguments = parser(__doc__)
-    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--seconds", type=float, default=60)
+    arguments.add_argument("--hours", type=float, default=24)
     options = arguments.parse_args()
-    rows = []
-    for hertz in (10, 50):
-        with_sampling, without = [], []
-        for _ in range(options.rounds):
-            with_sampling.append(_throughput(("nvml", "rapl", "estimated"), 1 / hertz))
-            without.append(_throughput((), 5.0))
-        rows.append(
-            {
-                "hertz": hertz,
-                "cost_percent": 100 * _cpu_share(1 / hertz, 10) / usable_cores(),
-                "samples_per_s": float(np.median(with_sampling)),
-                "samples_per_s_without": float(np.median(without)),
-            }
-        )
-    show(rows, options.json)
+    with tempfile.TemporaryDirectory() as folder:
+        day = _day(options.hours, Path(folder) / "day")
+    show([_sampler(options.seconds) | day], options.json)
 
 
 if __name__ == "__main__":

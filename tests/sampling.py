@@ -1,7 +1,8 @@
 """Samples of a sampler in this process, and columns of them."""
 
+from joulecast.power.meters import READING
 from joulecast.power.sampler import sample
-from joulecast.power.samples import READING, collected
+from joulecast.power.samples import collected
 
 
 def sampled(order, stop):

@@ -8,12 +8,18 @@ from hypothesis import strategies as st
 
 from joulecast.power.integration import (
     EnergyCurve,
+    EnergySplit,
     exposed_intervals,
     reading_quality,
-    stage_energy,
 )
 
 COLUMNS = ["rank", "step", "stage", "start_s", "stop_s"]
+
+
+def split_of(stages, power, node_of_rank, start_s, stop_s):
+    split = EnergySplit(power, node_of_rank, start_s, stop_s)
+    split.add(exposed_intervals(stages))
+    return split.result()
 
 
 def readings(t_s, watts=None, joules=None):
@@ -89,7 +95,7 @@ def test_stages_add_up_to_the_meter(stages, period, seed):
     t = np.arange(-0.2, stop + 2 * period, period)
     watts = np.random.default_rng(seed).uniform(10, 100, len(t))
     power = pd.concat([readings(t, watts=watts), readings(t, watts=watts / 2).assign(meter="b")])
-    split = stage_energy(stages, power, ["n", "n"], 0.0, stop)
+    split = split_of(stages, power, ["n", "n"], 0.0, stop)
     total = 1.5 * float(
         EnergyCurve.of(readings(t, watts=watts)).between(np.array(0.0), np.array(stop))
     )
@@ -100,7 +106,7 @@ def test_stages_add_up_to_the_meter(stages, period, seed):
 def test_a_host_meter_serves_the_nodes_that_share_the_host():
     stages = pd.DataFrame([(r, 0, "computing", 0.0, 1.0) for r in (0, 1)], columns=COLUMNS)
     power = readings([0.0, 1.0], watts=[40.0, 40.0]).assign(node="host")
-    split = stage_energy(stages, power, ["host/0", "host/1"], 0.0, 1.0)
+    split = split_of(stages, power, ["host/0", "host/1"], 0.0, 1.0)
     assert split["energy_j"].sum() == pytest.approx(40.0), "the host is counted once"
 
 

@@ -4,7 +4,7 @@ It is read from the records and the journals of attempts, without writing or loc
 running campaign can be watched from another process.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -172,17 +172,19 @@ def _found(results: Path) -> set[str]:
     return {*records, *journals}
 
 
-def _expected_s(run: RunState, done: Sequence[RunState]) -> float | None:
-    """Mean wall time of the ended runs that are most like ``run``."""
+def expected(
+    run: RunState, done: Sequence[RunState], known: Mapping[str, float | None]
+) -> float | None:
+    """Mean of what is ``known`` of the ended runs that are most like ``run``; ``None`` if none is."""
     for like in (("kind", "network", "nodes"), ("kind", "nodes"), ("kind",), ()):
-        times = [
-            other.seconds
+        values = [
+            value
             for other in done
-            if other.seconds is not None
+            if (value := known.get(other.run)) is not None
             and all(getattr(other, key) == getattr(run, key) for key in like)
         ]
-        if times:
-            return sum(times) / len(times)
+        if values:
+            return sum(values) / len(values)
     return None
 
 
@@ -195,10 +197,10 @@ def _time_left(runs: Sequence[RunState], asked: bool) -> tuple[float | None, str
     timed = [run for run in runs if run.state == "done" and run.seconds is not None]
     if not timed:
         return None, "no run has ended whose time was noted"
-    left = 0.0
+    left, lasted = 0.0, {run.run: run.seconds for run in timed}
     for run in open_runs:
         spent = run.seconds or 0.0 if run.state == "running" else 0.0
-        left += max(0.0, (_expected_s(run, timed) or 0.0) - spent)
+        left += max(0.0, (expected(run, timed, lasted) or 0.0) - spent)
     together = max(1, sum(run.state == "running" for run in runs))
     at_a_time = "one at a time" if together == 1 else f"{together} at a time, as now"
     return left / together, f"an estimate from {counted(len(timed), 'ended run')}, {at_a_time}"

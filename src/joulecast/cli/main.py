@@ -19,7 +19,7 @@ from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
 from joulecast.cli.planning import advise
 from joulecast.cli.progress import remeasure, status
-from joulecast.cli.records import records_app
+from joulecast.cli.records import recover
 from joulecast.cli.simulator import capture, search, simulate
 from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
@@ -43,7 +43,10 @@ import_app = typer.Typer(
 )
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
+records_app = typer.Typer(cls=Commands, no_args_is_help=True, help="Look after run records.")
 app.add_typer(records_app, name="records")
+records_app.callback()(lambda: None)
+records_app.command("recover")(recover)
 app.command()(measure)
 app.command()(meters)
 app.command()(simulate)

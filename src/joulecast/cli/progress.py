@@ -3,14 +3,16 @@
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from joulecast.api.given import given_prices
 from joulecast.campaign.progress import (
     Progress,
     Seen,
@@ -20,7 +22,9 @@ from joulecast.campaign.progress import (
     progress_text,
     remove_disturbed,
 )
-from joulecast.cli.options import AsJson, Platforms
+from joulecast.cli.options import AsJson, Platforms, PricesFile, echo_json
+from joulecast.energy.prices import Prices
+from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.quantities import counted
 from joulecast.records.spec import RunSpec
@@ -50,6 +54,19 @@ def status(
         ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Show what the runs in progress draw, have drawn, and will cost; also those of "
+            "`joulecast measure`, if RESULTS is its --out.",
+        ),
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --live: steps of the whole training, of a command."),
+    ] = None,
+    prices: PricesFile = None,
     platforms: Platforms = PLATFORMS,
     as_json: AsJson = False,
 ) -> None:
@@ -57,6 +74,10 @@ def status(
 
     Reads the records and the journal of attempts, and writes nothing. Ends with 0 when all is done, else 1.
     """
+    if live:
+        folder, specs = _asked(results, configuration, platforms)
+        _show_live(folder, specs, steps, given_prices(prices), interval if watch else None, as_json)
+        return
     folder, specs = _asked(results, configuration, platforms)
     seen: Seen = {}
 
@@ -70,6 +91,43 @@ def status(
         shown = json.dumps(progress.as_json(), indent=1) if as_json else progress_text(progress)
         typer.echo(shown)
     raise typer.Exit(0 if progress.finished else 1)
+
+
+def _show_live(
+    folder: Path,
+    specs: Sequence[RunSpec] | None,
+    steps: int | None,
+    prices: Prices,
+    interval_s: float | None,
+    as_json: bool,
+) -> None:
+    """Show the runs in progress, once, or every so often until none is left."""
+    from joulecast.report.in_progress import CampaignEnergy, Watch
+
+    if not folder.is_dir():
+        raise JoulecastError(
+            f"{folder}: no such folder; give that of the records, or of a campaign's results"
+        )
+    seen: Seen = {}
+    watch, energy = Watch(folder, steps), CampaignEnergy(folder)
+    with suppress(KeyboardInterrupt):
+        while True:
+            runs = watch.look()
+            whole = None
+            if (folder / "attempts").is_dir():
+                whole = energy.look(progress_of(folder, specs, seen), runs)
+            if as_json:
+                shown: dict[str, Any] = {"runs": [run.as_json(prices) for run in runs]}
+                echo_json(shown | {"campaign": None if whole is None else asdict(whole)})
+            else:
+                now = "" if interval_s is None else f"{datetime.now():%Y-%m-%d %H:%M:%S}  "
+                lines = [run.line(prices) for run in runs] or [f"{folder}: no run is in progress"]
+                lines += [] if whole is None else [whole.line(prices)]
+                typer.echo("\n".join(now + line for line in lines))
+            sys.stdout.flush()
+            if interval_s is None or not runs:
+                return
+            time.sleep(interval_s)
 
 
 def remeasure(

@@ -1,22 +1,13 @@
-"""The commands on run records."""
+"""The command that makes records of what killed measurements left."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulecast.cli.errors import Commands
 from joulecast.quantities import counted, lasting
 
-records_app = typer.Typer(cls=Commands, no_args_is_help=True, help="Look after run records.")
 
-
-@records_app.callback()
-def _records() -> None:
-    pass
-
-
-@records_app.command("recover")
 def recover(
     folder: Annotated[
         Path,

@@ -219,19 +219,6 @@ class EnergySplit:
         return pd.DataFrame(rows, columns=["node", "stage", "energy_j", "uncertainty_j"])
 
 
-def stage_energy(
-    stages: pd.DataFrame,
-    power: pd.DataFrame,
-    node_of_rank: list[str],
-    start_s: float,
-    stop_s: float,
-) -> pd.DataFrame:
-    """The split of :class:`EnergySplit`, of all ``stages`` of a run."""
-    split = EnergySplit(power, node_of_rank, start_s, stop_s)
-    split.add(exposed_intervals(stages))
-    return split.result()
-
-
 def reading_quality(
     t_s: Floats, start_s: float, stop_s: float, period_s: float
 ) -> tuple[float, float]:

@@ -54,6 +54,10 @@ class Reading(NamedTuple):
     at_s: float | None = None
 
 
+READING = ("t_s", "watts", "joules")
+"""Columns of a meter's readings."""
+
+
 class Meter(Protocol):
     """One meter of one node.
 

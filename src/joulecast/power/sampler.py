@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.errors import JoulecastError
 from joulecast.files.blocks import BlockWriter
@@ -27,6 +27,7 @@ from joulecast.power.background import finish_all
 from joulecast.power.host_activity import Activity, Columns, Work
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import (
+    READING,
     About,
     Meter,
     MeteredNodes,
@@ -35,7 +36,9 @@ from joulecast.power.meters import (
     NothingNew,
     ReadFailed,
 )
-from joulecast.power.samples import READING, Left
+
+if TYPE_CHECKING:
+    from joulecast.power.samples import Left
 
 _KEPT_EVERY_S = 4.0
 """With the time that writing takes, at most five seconds are lost."""
@@ -249,11 +252,14 @@ class Sampler:
         assert self._process.stdout is not None
         self._process.stdout.readline()
 
-    def stop(self) -> Left:
+    def stop(self) -> "Left":
         """End the sampler and return what it left.
 
         A sampler that was killed, or does not end, has ``died``: the reason. What it wrote before is kept.
         """
+        # With numpy, which a sampler's own process must not load.
+        from joulecast.power.samples import Left
+
         died = None
         try:
             self._process.communicate(timeout=_END_S)

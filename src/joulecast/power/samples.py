@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from joulecast.errors import JoulecastError
 from joulecast.files.blocks import BlockReader
 from joulecast.power.host_activity import ACTIVITY, WORK
-
-READING = ("t_s", "watts", "joules")
-"""Columns of a meter's readings."""
+from joulecast.power.meters import READING
 
 SAMPLES = ".samples"
 """End of the names of files of samples."""
@@ -33,7 +31,7 @@ class Samples:
 
     Attributes:
         facts: of the meters and of the sampler, as they were written last.
-        readings: of each meter, :data:`READING` by (readings,), NaN where there is no figure.
+        readings: of each meter, :data:`~joulecast.power.meters.READING` by (readings,), NaN for no figure.
         activity: of each node, :data:`~joulecast.power.host_activity.ACTIVITY` by (rows,).
         work: :data:`~joulecast.power.host_activity.WORK` by (rows,).
         died: reason why the sampler did not end in order.

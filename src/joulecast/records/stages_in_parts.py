@@ -35,17 +35,16 @@ def _whole_steps(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """The rows of some parts, cut where a step of a rank begins."""
     held: list[pd.DataFrame] = []
     for part in parts:
-        if part.empty:
+        rows = pd.concat([*held, part], ignore_index=True)
+        if rows.empty:
             continue
         # The rows at the end may have more of their step in the next part.
-        differs = (part[_STEP] != part[_STEP].iloc[-1]).any(axis=1).to_numpy()
-        begin = len(part) - int(np.argmax(differs[::-1])) if differs.any() else 0
+        differs = (rows[_STEP] != rows[_STEP].iloc[-1]).any(axis=1).to_numpy()
+        begin = len(rows) - int(np.argmax(differs[::-1])) if differs.any() else 0
         if begin:
-            yield pd.concat([*held, part[:begin]], ignore_index=True)
-            held = []
-        held.append(part[begin:])
-    if held:
-        yield pd.concat(held, ignore_index=True)
+            yield rows[:begin]
+        held = [rows[begin:]]
+    yield from held
 
 
 def _checked(parts: Iterator[pd.DataFrame], info: RunInfo) -> Iterator[pd.DataFrame]:
