@@ -44,8 +44,16 @@ def killed_before(out: Path, host: str) -> list[Path]:
     return found
 
 
+def _runs(pid: int, begun_s: float) -> bool:
+    """Whether a process of this host still runs; another one may have got its number."""
+    try:
+        return abs(psutil.Process(pid).create_time() - begun_s) < 1.0
+    except psutil.Error:
+        return False
+
+
 def is_abandoned(folder: Path, host: str) -> bool:
-    """Whether no process of a launch runs any more; those of other hosts left no sign for two minutes.
+    """Whether no process measures a launch any more; those of other hosts left no sign for two minutes.
 
     Raises:
         JoulecastError, KeyError: what is in the folder is broken.
@@ -56,7 +64,7 @@ def is_abandoned(folder: Path, host: str) -> bool:
     if not left:
         return False
     if all(part["host"] == host for part in left):
-        return not any(psutil.pid_exists(part["pid"]) for part in left)
+        return not any(_runs(*part["measured_by"]) for part in left)
     signs = [path.stat().st_mtime for path in folder.rglob("*")]
     return time.time() - max(signs) > _SILENT_S
 
@@ -135,7 +143,9 @@ class JobFolder(JobFiles):
 
     def _arrive(self) -> None:
         """Leave word of this process: its host and its number."""
-        self.write(f"process-{self.place.rank}", {"host": self.host, "pid": self._pid})
+        own = psutil.Process()
+        facts = {"host": self.host, "pid": self._pid, "measured_by": [own.pid, own.create_time()]}
+        self.write(f"process-{self.place.rank}", facts)
         self.marks.mkdir(exist_ok=True)
 
     @property
