@@ -11,7 +11,7 @@ covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``en
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
 ``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
-the record.
+the record; ``meters_doubtful`` what a comparison found wrong with the meters of its energy.
 Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
 Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
 Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`, and
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.comparable import with_comparable_energies
+from joulecast.energy.comparable import doubtful_meters, with_comparable_energies
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import exposed_intervals, stage_energy
@@ -284,7 +284,10 @@ def _observe_folder(folder: Path) -> dict[str, Any]:
     # Runs from outside have neither stages nor activity: two files less to open.
     imported = read_info(folder).spec.kind == "imported"
     record = read_record(folder, ("power", "phases") if imported else tuple(FRAMES))
-    return observe(record) | {"folder": str(folder)}
+    return observe(record) | {
+        "folder": str(folder),
+        "meters_doubtful": doubtful_meters(record, folder),
+    }
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
