@@ -75,8 +75,8 @@ def meter_notes(observations: pd.DataFrame) -> list[str]:
     Args:
         observations: those of :func:`joulecast.energy.observations.observe_all`.
     """
-    if "meters_doubtful" not in observations:  # fits of an earlier version
-        return []
+    if not {"meters_doubtful", "energy_j", "polluted"} <= {*observations}:
+        return []  # fits of an earlier version
     used = observations[(observations["polluted"] == "") & observations["energy_j"].notna()]
     doubtful = used[used["meters_doubtful"].fillna("") != ""]
     if doubtful.empty:

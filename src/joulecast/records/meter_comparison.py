@@ -218,8 +218,18 @@ def next_folder(above: Path, host: str) -> Path:
 
 
 @lru_cache(maxsize=256)
-def _read_once(file: str, changed_ns: int) -> MeterComparison:
+def _read_once(file: str, _changed_ns: int) -> MeterComparison:
     return read_comparison(Path(file).parent)
+
+
+def comparison_files(record: Path) -> list[Path]:
+    """The files of the comparisons that belong to a run record.
+
+    Args:
+        record: folder of the record. Comparisons lie in a folder ``meters`` of the three above it.
+    """
+    folders = [above / COMPARED.name for above in list(record.parents)[:_ABOVE]]
+    return [file for folder in folders for file in sorted(folder.glob(f"[!.]*/{_FILE}"))]
 
 
 def comparisons_of(record: Path) -> list[MeterComparison]:
@@ -231,10 +241,8 @@ def comparisons_of(record: Path) -> list[MeterComparison]:
     Raises:
         JoulecastError: one of them is broken.
     """
-    found = []
-    for above in list(record.parents)[:_ABOVE]:
-        for file in sorted((above / COMPARED.name).glob(f"[!.]*/{_FILE}")):
-            found.append(_read_once(str(file), file.stat().st_mtime_ns))
+    files = comparison_files(record)
+    found = [_read_once(str(file), file.stat().st_mtime_ns) for file in files]
     return sorted(found, key=lambda one: one.started_utc, reverse=True)
 
 

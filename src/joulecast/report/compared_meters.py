@@ -18,9 +18,9 @@ def _watts(value: float | None) -> str:
 
 def _renewed(figures: MeterFigures) -> str:
     if figures.renewed_s is not None:
-        return f"every {digits(figures.renewed_s, 2)} s"
+        return f"every {figures.renewed_s:.2g} s"
     if figures.renewed_within_s is not None:
-        return f"within {digits(figures.renewed_within_s, 2)} s"
+        return f"within {figures.renewed_within_s:.2g} s"
     return NONE
 
 
@@ -30,7 +30,7 @@ def _lag(figures: MeterFigures) -> str:
         return NONE
     text = f"{lag_s:.2f} ± {about_s:.2f} s"
     if figures.averages_over_s is not None:
-        text += f", averages over {digits(figures.averages_over_s, 2)} s"
+        text += f", averages over {figures.averages_over_s:.2g} s"
     return text
 
 
