@@ -9,6 +9,7 @@ run_table
 
 # Documented in docs/ for users of the library.
 forward_flops
+read_compared
 unpack_run
 
 # A tool for developers: makes the shipped graphs anew.

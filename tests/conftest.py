@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# Before numpy is loaded: on small matrices its threads do nothing but wait, and take cores from others.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings

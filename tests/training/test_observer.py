@@ -153,7 +153,9 @@ def test_exchange_that_no_hook_sees_is_profiled(tmp_path):
     program.write_text(FUNCTIONAL_COLLECTIVES)
     answer = measured(tmp_path, [*TORCHRUN, "2", str(program)])
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.split() == ["True", "True"], "the program's own profiler works"
+    # The ranks may print into one line.
+    said = "".join(answer.stdout.split())
+    assert said == "TrueTrue", "the program's own profiler works"
     assert answer.stderr.startswith("joulecast: "), "standard error has our lines alone"
     record = record_of(tmp_path)
     assert "communicating_copy" not in record.info.unseen

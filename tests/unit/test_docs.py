@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from joulecast.cli.main import app
 from joulecast.power.meter_registry import METERS
 from joulecast.records.frames import FRAMES, PHASES, STAGES
+from joulecast.records.meter_comparison import MeterAgreement, MeterComparison, MeterFigures
 from joulecast.records.metering import MeterInfo
 from joulecast.records.record import Checks, Outcome, RunInfo
 from joulecast.records.spec import Foreign, Observed, RunSpec, Training, Workload
@@ -241,10 +242,13 @@ def test_every_column_of_a_record_is_documented(frame):
         ("run.json: spec.training", Training),
         ("run.json: spec.observed", Observed),
         ("run.json: spec.foreign", Foreign),
+        ("comparison.json", MeterComparison),
+        ("comparison.json: figures", MeterFigures),
+        ("comparison.json: agreements", MeterAgreement),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_field_of_run_json_is_documented(heading, model):
+def test_every_field_of_a_record_is_documented(heading, model):
     assert documented(heading) == set(model.model_fields)
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_partition import placement
 from typer.testing import CliRunner
@@ -172,14 +172,12 @@ def check(content: dict, most_ideals: int) -> Plan | None:
     return plan
 
 
-@settings(max_examples=400)
 @given(training_graphs(), st.sampled_from([1, 0.1]))
 def test_no_placement_of_the_nodes_is_below_a_certified_value(content, unit):
     plan = check(in_unit(content, unit), planner.MOST_IDEALS)
     assert plan is None or plan.is_certified  # so few nodes are never too many
 
 
-@settings(max_examples=300)
 @given(training_graphs(), st.sampled_from([1, 0.1]), st.sampled_from([1, 3, 10, 30]))
 def test_nor_where_there_are_too_many_ideals(content, unit, most_ideals):
     with patch.multiple(planner, _FEW_IDEALS=1, _HANDFUL=1):

@@ -16,6 +16,7 @@ from joulecast.campaign.kept import content_version, kept_task_graph
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import find
 from joulecast.platforms import platform_file, recorded_for
+from joulecast.records.meter_comparison import comparison_files
 
 # ---- Configuration: checked before any rule is read; each mistake is an error of one line.
 
@@ -87,6 +88,12 @@ def kept(paths, version_of=None):
         return function(paths)
 
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
+
+
+def meter_comparisons():
+    """Comparisons of meters that belong to the campaign's records: a new one repeats the fits."""
+    files = comparison_files(Path(RESULTS, "records", "any"))
+    return [f"{file}: {content_version(file)}" for file in files]
 
 
 def kept_or_measured(folder, name):

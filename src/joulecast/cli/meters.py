@@ -2,12 +2,13 @@
 
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter
 
 from joulecast.campaign.config import PowerSection, read_config
-from joulecast.cli.options import MeteredPlatform, PowerConfig
+from joulecast.cli.options import AsJson, MeteredPlatform, PowerConfig, echo_json
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform
@@ -75,8 +76,29 @@ def _total(host: str, found: list[Meter]) -> str:
 def meters(
     platform: MeteredPlatform = "this-machine",
     config: PowerConfig = None,
+    compare: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Compare the meters for so long, half of it under a load on all cores and GPUs.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --compare: folder of its record; by default `meters` in the results."
+        ),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show which meters this machine has, what they cover, what is missing, and how to get it."""
+    if compare is not None:
+        _compare(compare, platform, config, out, as_json=as_json)
+        return
+    if out is not None or as_json:
+        raise JoulecastError(
+            f"{'--out' if out is not None else '--json'} is of a comparison: give --compare SECONDS too"
+        )
     power = power_section(config)
     facts: Platform | None = None
     try:
@@ -105,3 +127,40 @@ def meters(
             typer.echo(_line(meter, source))
         found += opened
     typer.echo(_total(host, found))
+
+
+def _compare(
+    seconds: float, platform: str, config: Path | None, out: Path | None, *, as_json: bool
+) -> None:
+    """Compare the meters of this machine, and keep what was found."""
+    # Loaded here: the list of meters is quick.
+    from joulecast.power.compare_meters import MetersAsked, compare_meters
+    from joulecast.records.meter_comparison import COMPARED, next_folder, write_comparison
+    from joulecast.report.compared_meters import comparison_lines
+
+    whole = None if config is None else read_config(config)
+    power = PowerSection() if whole is None else whole.power
+    facts: Platform | None = None
+    settings = MeterSettings(power.sysfs_root, tuple(power.command))
+    try:
+        facts = find_platform(platform, PLATFORMS)
+        settings = MeterSettings.on(facts, power.sysfs_root, power.command)
+    except JoulecastError as error:
+        typer.echo(f"note: {error}", err=True)
+    asked = MetersAsked(tuple(power.meters), settings, power.sample_period_s, facts)
+    record = compare_meters(asked, seconds, lambda line: typer.echo(line, err=True))
+    if record is None:
+        typer.echo(
+            "no meter to compare: this machine has none that this user may read; `joulecast meters` says why "
+            "of each kind, and how to get it"
+        )
+        return
+    above = out or (COMPARED if whole is None else Path(whole.results) / COMPARED.name)
+    folder = next_folder(above, record.info.host)
+    write_comparison(folder, record)
+    if as_json:
+        echo_json({"folder": str(folder), **record.info.model_dump(mode="json")})
+        return
+    for line in comparison_lines(record.info):
+        typer.echo(line)
+    typer.echo(f"kept in {folder}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.energy.comparable import meter_notes
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.observations import allreduce_points, is_training, observe_all
@@ -137,6 +138,11 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     ]
 
 
+def reader_notes(observations: pd.DataFrame) -> list[str]:
+    """What a reader of any figure that rests on these runs must know: disturbed runs, doubtful meters."""
+    return [*disturbance_notes(observations), *meter_notes(observations)]
+
+
 def _dark_note(trained: pd.DataFrame) -> list[str]:
     """What is missing of the imported runs whose energy is not known: a line for all of a kind."""
     dark = trained[(trained["kind"] == "imported") & trained["energy_j"].isna()]
@@ -245,7 +251,7 @@ class KnownRuns:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the runs."""
-        return [*disturbance_notes(self.observations), *_dark_note(self.trained)]
+        return [*reader_notes(self.observations), *_dark_note(self.trained)]
 
 
 def fit_campaign(

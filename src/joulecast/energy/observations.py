@@ -11,7 +11,7 @@ covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``en
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
 ``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
-the record.
+the record; ``meters_doubtful`` what a comparison found wrong with the meters of its energy.
 Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
 Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
 Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`, and
@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.energy.comparable import with_comparable_energies
+from joulecast.energy.comparable import doubtful_meters, with_comparable_energies
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import EnergySplit, exposed_intervals
@@ -319,11 +319,16 @@ def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> d
 
 def _observe_folder(folder: Path) -> dict[str, Any]:
     info = read_info(folder)
-    if info.spec.kind == "imported":
-        # Runs from outside have neither stages nor activity: two files less to open.
-        return observe(read_record(folder, ("power", "phases"))) | {"folder": str(folder)}
-    record = read_record(folder, ("power", "activity", "phases"))
-    return observe(record, stages_in_parts(folder, info)) | {"folder": str(folder)}
+    # Runs from outside have neither stages nor activity: two files less to open.
+    imported = info.spec.kind == "imported"
+    record = read_record(
+        folder, ("power", "phases") if imported else ("power", "activity", "phases")
+    )
+    parts = () if imported else stages_in_parts(folder, info)
+    return observe(record, parts) | {
+        "folder": str(folder),
+        "meters_doubtful": doubtful_meters(record, folder),
+    }
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:

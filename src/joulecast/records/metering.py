@@ -21,7 +21,7 @@ EnergySource = Literal["measured", "estimated", "simulated", "recorded", "import
 
 Supply = Literal["AC", "DC"]
 
-_PARTS: dict[Covers, frozenset[str]] = {
+PARTS: dict[Covers, frozenset[str]] = {
     "node": frozenset({"cpu", "memory", "gpu", "rest"}),
     "module": frozenset({"cpu", "memory", "gpu"}),
     "socket": frozenset({"cpu", "memory"}),
@@ -29,6 +29,7 @@ _PARTS: dict[Covers, frozenset[str]] = {
     "cpu": frozenset({"cpu"}),
     "memory": frozenset({"memory"}),
 }
+"""What lies in what a meter covers."""
 
 _BEST_FIRST: tuple[EnergySource, ...] = (
     *("measured", "recorded", "imported", "simulated"),
@@ -108,7 +109,7 @@ class Metering:
         covered = {meter.covers for meter in self.meters}
         if not covered or None in covered:
             return None
-        return "+".join(part for part in _PARTS if part in covered)
+        return "+".join(part for part in PARTS if part in covered)
 
 
 def kind_of(meter: str) -> str:
@@ -121,12 +122,12 @@ def host_of(node: str) -> str:
     return node.split("/")[0]
 
 
-_Family = tuple[str, Covers | None]
+Family = tuple[str, Covers | None]
 """Meters of one kind that cover the same, as ``("rapl", "cpu")``: a node's figures of a family are added."""
 
 
 def _gaps(
-    family: _Family,
+    family: Family,
     nodes: Sequence[str],
     usable: dict[str, str | None],
     absent: dict[str, str | None],
@@ -152,7 +153,7 @@ def _gaps(
     return gaps
 
 
-def _named(gaps: Mapping[_Family, list[Gap]]) -> dict[_Family, list[Gap]]:
+def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
     """The gaps, with what is covered in their kind's name where a kind lacks only some of that."""
     of_kind: dict[str, list[list[Gap]]] = defaultdict(list)
     for (kind, _), found in gaps.items():
@@ -165,7 +166,7 @@ def _named(gaps: Mapping[_Family, list[Gap]]) -> dict[_Family, list[Gap]]:
     }
 
 
-def _chosen(families: Sequence[_Family]) -> tuple[list[_Family], frozenset[str]]:
+def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset[str]]:
     """Families of which none counts what another one counts, the widest first; and what they cover.
 
     Args:
@@ -173,8 +174,8 @@ def _chosen(families: Sequence[_Family]) -> tuple[list[_Family], frozenset[str]]
     """
     chosen = []
     covered: frozenset[str] = frozenset()
-    for family in sorted(families, key=lambda f: -len(_PARTS[f[1]]) if f[1] else 0):
-        parts = _PARTS[family[1]] if family[1] else frozenset()
+    for family in sorted(families, key=lambda f: -len(PARTS[f[1]]) if f[1] else 0):
+        parts = PARTS[family[1]] if family[1] else frozenset()
         if not parts & covered:
             chosen.append(family)
             covered |= parts
@@ -239,7 +240,7 @@ def metered(
     if source is None:
         return Metering(None, (), (), _absence(of_nodes) or "no meter was asked for")
     of_source = [meter for meter in there if meter.source == source]
-    usable: dict[_Family, dict[str, str | None]] = defaultdict(dict)
+    usable: dict[Family, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
         why = (unusable or {}).get((meter.node, meter.meter))
         if not meter.available:
@@ -248,20 +249,20 @@ def metered(
         explained = why if why is None or meter.meter == kind else f"{meter.meter} {why}"
         by_node = usable[kind, meter.covers]
         by_node[meter.node] = by_node.get(meter.node) or explained
-    gaps: dict[_Family, list[Gap]] = {}
+    gaps: dict[Family, list[Gap]] = {}
     for family, by_node in usable.items():
         absent = {
             m.node: m.reason for m in meters if not m.available and kind_of(m.meter) == family[0]
         }
         gaps[family] = _gaps(family, nodes, by_node, absent)
     gaps = _named(gaps)
-    chosen, covered = _chosen([family for family in usable if not gaps[family]])
+    chosen, covered = chosen_families([family for family in usable if not gaps[family]])
     used = tuple(meter for meter in of_source if (kind_of(meter.meter), meter.covers) in chosen)
     # What lies inside of what is counted leaves no gap.
     open_gaps = [
         of_family
         for (_, covers), of_family in gaps.items()
-        if covers is None or not _PARTS[covers] <= covered
+        if covers is None or not PARTS[covers] <= covered
     ]
     found = tuple(dict.fromkeys(gap for of_family in open_gaps for gap in of_family))
     return Metering(source, used, found, None) if used else Metering(None, (), found, _told(found))

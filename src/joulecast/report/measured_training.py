@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from joulecast.energy.comparable import doubtful_meters
 from joulecast.energy.observations import observe
 from joulecast.observer.observation import Result
 from joulecast.quantities import counted, digits, is_number, joules, percent, seconds
@@ -62,6 +63,8 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
     lines += [f"  left out of forecasts: {why}" for why in info.polluted]
     lines += [f"  disturbed: {why}" for why in info.disturbed]
+    if doubt := doubtful_meters(record, folder):
+        lines.append(f"  meters: {doubt}")
     return lines
 
 

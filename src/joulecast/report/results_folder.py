@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.energy.comparable import meter_notes
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import is_training, observe_all
 from joulecast.energy.prices import NO_PRICES, Prices
@@ -72,6 +73,12 @@ class Results:
     def disturbed(self) -> str | None:
         """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
         notes = [] if self.observations.empty else disturbance_notes(self.observations)
+        return notes[0] if notes else None
+
+    @property
+    def doubtful_meters(self) -> str | None:
+        """What a comparison found wrong with the meters of these energies; ``None`` if nothing is known."""
+        notes = [] if self.observations.empty else meter_notes(self.observations)
         return notes[0] if notes else None
 
     @property

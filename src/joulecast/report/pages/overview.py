@@ -163,6 +163,7 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "provenance": maker.part(lambda: measured_runs.provenance(found.infos, found.prices)),
         "recorded_notes": _recorded_notes(found),
         "disturbed": found.disturbed,
+        "doubtful_meters": found.doubtful_meters,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),
