@@ -13,8 +13,8 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.files.reading import validated
-from joulecast.importers.clocks import aligned
 from joulecast.importers.lags import Course
+from joulecast.importers.node_clocks import aligned_by_node
 from joulecast.importers.readings import CheckedMeter, checked, checked_switch
 from joulecast.importers.repeats import Repeat, RunPlace, repeat_of
 from joulecast.importers.traps import NODE_METER, Findings, MeterLog, mark_shared, usual_spacing
@@ -43,7 +43,8 @@ class ForeignRun:
     ``nodes`` is what the submission says of their number, ``missing_nodes`` the names of those that
     should have a file and have none. ``switches`` are meters of the network, ``estimates`` constant figures
     for it: node, time (NaN if it means nothing) and watts. ``zero_ms`` is the zero of the run clock since
-    the epoch, where the log has it. ``findings`` holds what reading the files brought to light.
+    the epoch, where the log has it. ``findings`` holds what reading the files brought to light; with
+    ``notes_lag`` a remark says what is known of the meters' clocks.
     """
 
     run: str
@@ -71,6 +72,7 @@ class ForeignRun:
     missing_nodes: list[str] = field(default_factory=list)
     switches: list[MeterLog] = field(default_factory=list)
     estimates: list[tuple[str, float, float]] = field(default_factory=list)
+    notes_lag: bool = False
     findings: Findings = field(default_factory=Findings)
 
     @property
@@ -140,7 +142,7 @@ def _judged_meters(run: ForeignRun) -> list[CheckedMeter]:
     logs = in_watts(run.meters, bounds, run.run_s, run.findings)
     if run.run_s is not None:
         course = Course(run.run_s, run.init_s, run.intervals)
-        logs = aligned(logs, course, run.findings)
+        logs = aligned_by_node(logs, course, run.findings, notes_lag=run.notes_lag)
     return [checked(meter, run.run_s, run.findings) for meter in logs]
 
 

@@ -5,11 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from joulecast.errors import JoulecastError
 from joulecast.files.writing import written_aside
 from joulecast.importers.foreign import ForeignRun, record_of
 from joulecast.importers.repeats import Repeat, copied, outliers, there_twice, unlike_platform
-from joulecast.records.record import read_info, write_record
+from joulecast.power.integration import EnergyCurve
+from joulecast.records.record import RunRecord, read_info, write_record
 
 
 @dataclass
@@ -17,13 +20,15 @@ class ImportSummary:
     """What an import did: ``runs`` imported, ``without_power`` of them with their times only; the reasons
     for each
     run that is left out of fits; how many runs each kind of trap was found in; and ``passed_by``, folders of
-    tables below the source that were not what was imported."""
+    tables below the source that were not what was imported; and ``facts``, a line on each run where there is
+    more to say."""
 
     out: Path
     runs: int = 0
     without_power: int = 0
     left_out: dict[str, list[str]] = field(default_factory=dict)
     passed_by: list[Path] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
     traps: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -55,6 +60,7 @@ class ImportSummary:
         lines = [f"{self.runs} runs imported to {self.out}, {self.clean} of them clean"]
         if self.without_power:
             lines.append(f"  {self.without_power} without power: their times are used")
+        lines += [f"  {fact}" for fact in self.facts]
         lines += [
             f"  left out: {run}: {'; '.join(texts)}" for run, texts in sorted(self.left_out.items())
         ]
@@ -76,6 +82,7 @@ class Note:
     remarks: list[str]
     repeat: Repeat | None
     is_metered: bool
+    fact: str | None = None
 
 
 def require_outside(out: Path, source: Path) -> None:
@@ -117,6 +124,8 @@ def summarised(notes: list[Note], out: Path) -> ImportSummary:
         if reasons:
             polluted += reasons
             _mark(out / note.run, reasons)
+        if note.fact is not None:
+            summary.facts.append(note.fact)
         if polluted:
             summary.left_out[note.run] = polluted
         summary.traps.update({_kind(text) for text in note.remarks})
@@ -132,3 +141,21 @@ def _mark(folder: Path, reasons: list[str]) -> None:
 
 def _kind(text: str) -> str:
     return text.split(":", 1)[0]
+
+
+def _fact(record: RunRecord) -> str:
+    """How long a run lasted, what it took, and what is known of its meters' clock, in a line."""
+    info, outcome = record.info, record.info.outcome
+    parts = [f"{outcome.stop_s - outcome.start_s:.6g} s"]
+    metering = info.metering
+    own = {(m.node, m.meter) for m in metering.meters}
+    joules, ends = 0.0, np.array([[outcome.start_s], [outcome.stop_s]])
+    for key, readings in record.power.groupby(["node", "meter"], sort=True):
+        if key in own and len(readings) > 1:
+            joules += float(EnergyCurve.of(readings).between(*ends).sum())
+    if own:
+        parts.append(f"{joules:.6g} J of {metering.covers} ({metering.source})")
+    else:
+        parts.append(f"no energy: {metering.why_not}")
+    parts += [remark for remark in info.remarks if remark.startswith("clock lag")]
+    return f"{info.spec.run}: {', '.join(parts)}"

@@ -63,7 +63,7 @@ class Findings:
 class MeterLog:
     """One meter's readings as logged: ``t_s`` in seconds of the run clock, ``watts`` NaN for what is
     no number, ``file`` as a person finds it; ``supply`` and ``conversion_eff`` as the log names them
-    (:class:`~joulecast.records.metering.MeterInfo`), and likewise ``covers``, ``source``, ``remark``, ``trace``.
+    (:class:`~joulecast.records.metering.MeterInfo`), and likewise its other facts.
 
     ``joules`` are the counts of a counter; its ``watts`` are then the means since the reading before.
     ``unit_known`` is true where the log or the user names the unit of the readings.
