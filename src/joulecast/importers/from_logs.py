@@ -6,6 +6,7 @@ runs, or the whole log. Everything after that is done as for any imported run.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.writing import directory_added_to
 from joulecast.importers.foreign import ForeignRun
 from joulecast.importers.imported import ImportSummary, require_outside, summarised, written
-from joulecast.importers.log_kinds import KINDS
+from joulecast.importers.log_kinds import KINDS, meter_kind
 from joulecast.importers.log_times import Times, in_words
 from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.importers.run_files import sanitised
@@ -37,11 +38,13 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
     if not source.is_dir():
         return chosen.read(source, options)
     files = sorted(
-        f for f in source.iterdir() if f.name.lower().endswith(chosen.endings) and f.name[0] != "."
+        f
+        for f in source.iterdir()
+        if any(fnmatch(f.name.lower(), each) for each in chosen.files) and f.name[0] != "."
     )
     if not 0 < len(files) <= _MOST_FILES:
         raise JoulecastError(
-            f"{source}: has {len(files)} files that end with {', '.join(chosen.endings)}; from 1 to "
+            f"{source}: has {len(files)} files {', '.join(chosen.files)}; from 1 to "
             f"{_MOST_FILES:,} can be imported"
         )
     log = Log()
@@ -188,7 +191,7 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
 
 def meter_log(meter: LoggedMeter, kind: str, zero_s: float) -> MeterLog:
     """A meter as the judges of imported runs take it, on the run's clock."""
-    name = KINDS[kind].meter
+    name = meter_kind(kind)
     t_s, watts = meter.t_s - zero_s, meter.watts
     joules = meter.joules
     if joules is not None:

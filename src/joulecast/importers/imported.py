@@ -104,11 +104,9 @@ def written(runs: Iterable[ForeignRun], out: Path) -> list[Note]:
         record, repeat = record_of(run)
         write_record(out / run.run, record)
         info = record.info
-        notes.append(
-            Note(
-                run.run, info.polluted, info.remarks, repeat, bool(run.meters or run.missing_nodes)
-            )
-        )
+        fact = _fact(record) if run.notes_lag else None
+        is_metered = bool(run.meters or run.missing_nodes)
+        notes.append(Note(run.run, info.polluted, info.remarks, repeat, is_metered, fact))
     return notes
 
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Kind:
     """A kind of log: the module whose ``read(file, options)`` reads it, what it is in a line, and how files
-    of it end. ``meter`` names its meters in records."""
+    of it are called."""
 
     module: str
     about: str
-    endings: tuple[str, ...]
-    meter: str
+    files: tuple[str, ...]
+    meter: str = ""
 
     @property
     def read(self) -> "Callable[[Path, LogOptions], Log]":
@@ -27,16 +27,27 @@ class Kind:
         return cast("Callable[[Path, LogOptions], Log]", module.read)
 
 
-_TABLES = (".csv", ".csv.gz", ".txt", ".tsv", ".log")
+_TABLES = ("*.csv", "*.csv.gz", "*.txt", "*.tsv", "*.log")
 
 KINDS: dict[str, Kind] = {
-    "csv": Kind(
-        "csv_map", "Import readings of a wattmeter or PDU: a table, by --map.", _TABLES, "csv"
-    ),
+    "csv": Kind("csv_map", "Import readings of a wattmeter or PDU: any table, by --map.", _TABLES),
     "nvidia-smi": Kind(
-        "nvidia_smi",
-        "Import CSV of `nvidia-smi --query-gpu=... --format=csv`.",
-        _TABLES,
-        "nvidia-smi",
+        "nvidia_smi", "Import CSV of `nvidia-smi --query-gpu=... --format=csv`.", _TABLES
+    ),
+    "perun": Kind("perun", "Import HDF5 or CSV of perun.", ("*.hdf5", "*.h5", "*.csv")),
+    "codecarbon": Kind("codecarbon", "Import CodeCarbon's emissions.csv.", ("*.csv", "*.csv.bak")),
+    "zeus": Kind("zeus", "Import logs of Zeus: windows, or readings of power.", _TABLES),
+    "jpwr": Kind("jpwr", "Import power files of jpwr (CARAML).", ("power*.csv", "power*.h5")),
+    "slurm": Kind(
+        "slurm", "Import jobs of sacct with their energy.", ("*.txt", "*.json", "*.csv"), "sacct"
+    ),
+    "prometheus": Kind(
+        "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)
     ),
 }
+"""What reads each kind. The meters of a kind have its name in records, or that which it gives."""
+
+
+def meter_kind(kind: str) -> str:
+    """How the meters of a kind of log are called in records."""
+    return KINDS[kind].meter or kind
