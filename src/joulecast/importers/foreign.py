@@ -44,7 +44,8 @@ class ForeignRun:
     should have a file and have none. ``switches`` are meters of the network, ``estimates`` constant figures
     for it: node, time (NaN if it means nothing) and watts. ``zero_ms`` is the zero of the run clock since
     the epoch, where the log has it. ``findings`` holds what reading the files brought to light; with
-    ``notes_lag`` a remark says what is known of the meters' clocks.
+    ``notes_lag`` a remark says what is known of the meters' clocks, and with ``prints_fact`` the command prints
+    a line on the run.
     """
 
     run: str
@@ -73,6 +74,7 @@ class ForeignRun:
     switches: list[MeterLog] = field(default_factory=list)
     estimates: list[tuple[str, float, float]] = field(default_factory=list)
     notes_lag: bool = False
+    prints_fact: bool = False
     findings: Findings = field(default_factory=Findings)
 
     @property

@@ -25,6 +25,8 @@ from joulecast.importers.work import Interval, work_done
 
 _AROUND_S = 600.0
 """What a meter reads so long before and after a run shows its clock, and what the node draws idle."""
+_TOUCH_S = 1.5
+"""Runs that follow each other may overlap by so much: some logs have whole seconds."""
 _MOST_FILES = 10_000
 
 
@@ -148,34 +150,30 @@ def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
 
 def _neighbours(window: Window, others: Sequence[Window]) -> tuple[float, float]:
     """When the runs before and after it on its nodes end and begin."""
-    shared = [
+    shared = _on_its_nodes(window, others)
+    before = [o.stop_s for o in shared if o.stop_s <= window.start_s + _TOUCH_S]
+    after = [o.start_s for o in shared if o.start_s >= window.stop_s - _TOUCH_S]
+    return (
+        min(window.start_s, max([window.start_s - _AROUND_S, *before])),
+        max(window.stop_s, min([window.stop_s + _AROUND_S, *after])),
+    )
+
+
+def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
+    """The other runs that had one of its nodes, or may have had."""
+    own = set(window.facts.hosts)
+    return [
         other
         for other in others
-        if other is not window
-        and (
-            not (window.facts.hosts and other.facts.hosts)
-            or set(window.facts.hosts) & set(other.facts.hosts)
-        )
+        if other is not window and (not (own and other.facts.hosts) or own & set(other.facts.hosts))
     ]
-    before = [other.stop_s for other in shared if other.stop_s <= window.start_s]
-    after = [other.start_s for other in shared if other.start_s >= window.stop_s]
-    return (
-        max([window.start_s - _AROUND_S, *before]),
-        min([window.stop_s + _AROUND_S, *after]),
-    )
 
 
 def _overlapping(window: Window, others: Sequence[Window]) -> list[str]:
     return [
         other.name
-        for other in others
-        if other is not window
-        and other.start_s < window.stop_s
-        and window.start_s < other.stop_s
-        and (
-            not (window.facts.hosts and other.facts.hosts)
-            or set(window.facts.hosts) & set(other.facts.hosts)
-        )
+        for other in _on_its_nodes(window, others)
+        if other.start_s + _TOUCH_S < window.stop_s and window.start_s + _TOUCH_S < other.stop_s
     ]
 
 
@@ -278,6 +276,7 @@ def foreign_run(
         zero_ms=1000 * window.start_s if placed else None,
         intervals=_work(facts, lasts_s),
         meters=[meter_log(meter, kind, window.start_s) for meter in own],
+        prints_fact=True,
         notes_lag=not window.is_whole and any(meter.trace for meter in own),
     )
     _judge(run, log, window, hosts, others)
@@ -300,7 +299,9 @@ def _judge(
         kind, _, detail = remark.partition(": ")
         run.findings.remark(kind, detail)
     if log.form != "placed":
-        run.findings.remark("clock", f"its times are {in_words(log.form)}; --timezone places them")
+        run.findings.remark(
+            "no time zone", f"its times are {in_words(log.form)}; --timezone places them"
+        )
     if window.is_whole:
         run.findings.remark(
             "whole log", "its begin and end were not given: the run is all that was read"

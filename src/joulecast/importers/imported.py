@@ -104,7 +104,7 @@ def written(runs: Iterable[ForeignRun], out: Path) -> list[Note]:
         record, repeat = record_of(run)
         write_record(out / run.run, record)
         info = record.info
-        fact = _fact(record) if run.notes_lag else None
+        fact = _fact(record) if run.prints_fact else None
         is_metered = bool(run.meters or run.missing_nodes)
         notes.append(Note(run.run, info.polluted, info.remarks, repeat, is_metered, fact))
     return notes

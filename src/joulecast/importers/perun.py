@@ -1,8 +1,8 @@
 """What perun measured: its HDF5 file, or the CSV that ``perun export ... csv`` makes of it.
 
 perun keeps runs (``--rounds``) one below the other. Each has times since its own begin; the date is that of
-the whole call, so that the begin of a later round is known only as far as the rounds before it were long. perun
-reads counters and sensors; what it has of a sensor in watts or joules is taken, its formulas are not.
+the whole call, so that the begin of a later round is known only as far as the rounds before it were long.
+perun reads counters and sensors; what it has of a sensor in watts or joules is taken, its formulas are not.
 """
 
 import re

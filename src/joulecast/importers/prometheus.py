@@ -1,7 +1,7 @@
 """Answers of Prometheus to a range query, saved as JSON: Kepler, the DCGM exporter, and others.
 
-Whether a metric counts joules or reads watts shows in its name, and so does what it covers; where it does not,
-``--unit`` and ``--covers`` say it.
+Whether a metric counts joules or reads watts shows in its name, and so does what it covers; where it does
+not, ``--unit`` and ``--covers`` say it.
 """
 
 import re
@@ -109,7 +109,8 @@ def _series(file: Path) -> list[dict[str, Any]]:
     kind = data.get("resultType") if isinstance(data, dict) else None
     if kind != "matrix":
         raise JoulecastError(
-            f"{file}: is no {_WHAT} (its resultType is {str(kind)[:20]}); ask /api/v1/query_range, which gives a matrix"
+            f"{file}: is no {_WHAT} (its resultType is {str(kind)[:20]}); ask "
+            "/api/v1/query_range, which gives a matrix"
         )
     series = data.get("result")
     if not isinstance(series, list) or not series:
@@ -141,8 +142,8 @@ def _meter(
         covers = options.covers or "node"
     if _SHARES.search(name):
         raise JoulecastError(
-            f"{file}: {name} is a share of a machine dealt out to programs, not what a device draws; ask for the "
-            "metric of the node"
+            f"{file}: {name} is a share of a machine dealt out to programs, not what a device draws; ask "
+            "for the metric of the node"
         )
     if covers is None:
         raise JoulecastError(
@@ -151,21 +152,17 @@ def _meter(
     if _PARTS_OF_PACKAGE.fullmatch(labels.get("zone", "")):
         return None
     t_s, values = _values(file, one["values"], name)
-    if labels.get("source") in _ESTIMATORS:
-        meter_source, remark = (
-            "estimated",
-            f"a model ({labels['source']}) of the exporter, no meter",
-        )
-    else:
-        mig = "MIG is on: it reads the whole GPU, not a slice"
-        meter_source, remark = "imported", mig if labels.get("GPU_I_ID") else None
+    is_model = labels.get("source") in _ESTIMATORS
+    remark = f"a model ({labels['source']}) of the exporter, no meter" if is_model else None
+    if labels.get("GPU_I_ID"):
+        remark = "MIG is on: it reads the whole GPU, not a slice"
     meter = LoggedMeter(
         _node(file, labels, options, alone=alone),
         device,
         covers,
         str(file),
         t_s,
-        source="estimated" if meter_source == "estimated" else "imported",
+        source="estimated" if is_model else "imported",
         remark=remark,
     )
     if what == "watts":
@@ -231,16 +228,21 @@ def _values(file: Path, values: Any, name: str) -> tuple[Floats, Floats]:
     return t_s, np.where(np.isfinite(found), found, np.nan)
 
 
+def _sum(parts: list[Floats | None]) -> Floats | None:
+    known = [part for part in parts if part is not None]
+    return np.asarray(np.sum(known, axis=0)) if len(known) == len(parts) else None
+
+
 def _added(alike: list[LoggedMeter], file: Path) -> LoggedMeter:
-    """Series of one device that differ in other labels: added up where they were read at the same moments (its
-    idle and its dynamic part), one after the other where they were not (the programs that used it)."""
+    """Series of one device that differ in other labels: added up where they were read at the same moments
+    (its idle and its dynamic part), one after the other where not (the programs that used it)."""
     first = alike[0]
     if len(alike) == 1:
         return first
     if all(len(m.t_s) == len(first.t_s) and (m.t_s == first.t_s).all() for m in alike):
-        watts = None if first.watts is None else np.sum([m.watts for m in alike], axis=0)
-        joules = None if first.joules is None else np.sum([m.joules for m in alike], axis=0)
-        return replace(first, watts=watts, joules=joules)
+        return replace(
+            first, watts=_sum([m.watts for m in alike]), joules=_sum([m.joules for m in alike])
+        )
     log = Log()
     try:
         for meter in sorted(alike, key=lambda m: float(m.t_s[0])):
