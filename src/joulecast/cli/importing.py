@@ -103,6 +103,7 @@ def _add(kind: str) -> None:
         from joulecast.importers.from_logs import import_log
         from joulecast.importers.log_times import TIME_UNITS, Clock, zone_named
         from joulecast.importers.logs import LogOptions
+        from joulecast.importers.onto_records import add_to_records
         from joulecast.importers.runs_table import RunFacts, expanded, read_runs
         from joulecast.records.covers import Covers
 
@@ -127,6 +128,9 @@ def _add(kind: str) -> None:
             metric=metric,
             node_label=node_label,
         )
+        if records is not None:
+            typer.echo(add_to_records(kind, source, out, records, options).text())
+            return
         facts = RunFacts(
             run=name,
             network=network,

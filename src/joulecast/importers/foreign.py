@@ -44,8 +44,8 @@ class ForeignRun:
     should have a file and have none. ``switches`` are meters of the network, ``estimates`` constant figures
     for it: node, time (NaN if it means nothing) and watts. ``zero_ms`` is the zero of the run clock since
     the epoch, where the log has it. ``findings`` holds what reading the files brought to light; with
-    ``notes_lag`` a remark says what is known of the meters' clocks, and with ``prints_fact`` the command prints
-    a line on the run.
+    ``notes_lag`` a remark says what is known of the meters' clocks, and with ``prints_fact`` the command
+    prints a line on the run.
     """
 
     run: str

@@ -88,7 +88,8 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     if rows:
         found = [_window(log, source, row.over(usual)) for row in rows]
     elif log.runs and usual.start is None and usual.stop is None:
-        found = [Window(usual, run.start_s, run.stop_s, run) for run in log.runs]
+        chosen = [run for run in log.runs if run.name == usual.run] or log.runs
+        found = [Window(replace(usual, run=None), r.start_s, r.stop_s, r) for r in chosen]
     else:
         found = [_window(log, source, usual)]
     for window in found:

@@ -104,7 +104,7 @@ def written(runs: Iterable[ForeignRun], out: Path) -> list[Note]:
         record, repeat = record_of(run)
         write_record(out / run.run, record)
         info = record.info
-        fact = _fact(record) if run.prints_fact else None
+        fact = fact_of(record) if run.prints_fact else None
         is_metered = bool(run.meters or run.missing_nodes)
         notes.append(Note(run.run, info.polluted, info.remarks, repeat, is_metered, fact))
     return notes
@@ -141,7 +141,7 @@ def _kind(text: str) -> str:
     return text.split(":", 1)[0]
 
 
-def _fact(record: RunRecord) -> str:
+def fact_of(record: RunRecord) -> str:
     """How long a run lasted, what it took, and what is known of its meters' clock, in a line."""
     info, outcome = record.info, record.info.outcome
     parts = [f"{outcome.stop_s - outcome.start_s:.6g} s"]

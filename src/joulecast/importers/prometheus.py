@@ -249,7 +249,7 @@ def _added(alike: list[LoggedMeter], file: Path) -> LoggedMeter:
             log.add(Log([meter]), file)
     except JoulecastError:
         raise JoulecastError(
-            f"{file}: has {len(alike)} series of {first.node}, {first.device or 'the node'}, at some of the same "
-            "times; add them up in the query (sum by)"
+            f"{file}: has {len(alike)} series of {first.node}, {first.device or 'the node'}, at some of the "
+            "same times; add them up in the query (sum by)"
         ) from None
     return log.meters[0]

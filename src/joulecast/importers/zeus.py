@@ -38,8 +38,8 @@ def read(file: Path, options: LogOptions) -> Log:
     if "{" in ",".join(table.first):
         return _printed(file, options)
     raise JoulecastError(
-        f"{file}, line 1: is neither a window log (it begins with {','.join(_WINDOWS)}) nor numbers of a power log; "
-        f"there are: {', '.join(cell[:40] for cell in table.first[:10])}"
+        f"{file}, line 1: is neither a window log (it begins with {','.join(_WINDOWS)}) nor numbers of a "
+        f"power log; there are: {', '.join(cell[:40] for cell in table.first[:10])}"
     )
 
 
