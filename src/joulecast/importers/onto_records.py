@@ -23,15 +23,16 @@ from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.node_clocks import nodes_of
 from joulecast.importers.runs_table import named
 from joulecast.importers.traps import MeterLog, usual_spacing
-from joulecast.power.integration import reading_quality
+from joulecast.power.integration import EnergyCurve, reading_quality
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import JOB_ACCOUNT, MeterInfo, host_of
 from joulecast.records.record import RunRecord, read_record, record_folders, write_record
 
 _REACH_S = 90.0
 """Clocks of two machines that differ by more are not brought together."""
-_LEAST_GRID_S, _GRID_S, _MOST_POINTS = 0.05, 0.5, 16_384
-_LEAST_COVERED = 0.9
+_LEAST_MEAN_S, _MOST_POINTS, _GAP_PERIODS = 1.0, 16_384, 3
+_LEAST_READINGS = 15
+"""In the run: fewer fit some lag by chance."""
 
 
 @dataclass
@@ -118,15 +119,19 @@ def _lag(meters: Sequence[MeterLog], record: RunRecord) -> _Lag:
         if not meter.trace or meter.source == "estimated":
             whys.append("a total or an estimate shows no clock")
             continue
-        grid_s = _grid(meter)
-        power = trace_of(meter, grid_s)
+        over_s = max(_LEAST_MEAN_S, usual_spacing(meter.t_s) or 0.0)
+        power = _smoothed(meter, over_s)
+        if outcome.stop_s - outcome.start_s < _LEAST_READINGS * over_s:
+            whys.append(f"fewer than {_LEAST_READINGS} readings in the run")
+            continue
         if power is None:
             whys.append("the load is flat, or has too few readings")
             continue
-        for of, activity in _activities(meter, record, grid_s):
+        for of, activity in _activities(meter, record):
+            trace = _smoothed(activity, over_s)
             # The record is the shorter one: it has to lie in the log.
-            lag = lag_between(power, activity)
-            if lag.sharp:
+            lag = None if trace is None else lag_between(power, trace)
+            if lag is not None and lag.sharp:
                 return _Lag(-lag.lag_s, f"by {of}")
         behind = lag_behind(Course((outcome.start_s, outcome.stop_s), None, ()), [power])
         if behind.sharp and abs(behind.lag_s) <= _REACH_S:
@@ -135,24 +140,34 @@ def _lag(meters: Sequence[MeterLog], record: RunRecord) -> _Lag:
     return _Lag(None, whys[0] if whys else "no reading")
 
 
-def _grid(meter: MeterLog) -> float:
-    finest_s = min(_GRID_S, max(_LEAST_GRID_S, usual_spacing(meter.t_s) or _GRID_S))
-    return max(finest_s, float(np.ptp(meter.t_s)) / _MOST_POINTS)
+def _smoothed(meter: MeterLog, over_s: float) -> Trace | None:
+    """A meter as its mean over ``over_s`` around each moment: what the kernel says of a tenth of a second is
+    mostly noise."""
+    known = np.isfinite(meter.watts)
+    if known.sum() < 2:
+        return None
+    curve = EnergyCurve.of_power(meter.t_s[known], meter.watts[known])
+    grid_s = max(over_s / 4, float(np.ptp(curve.t_s)) / _MOST_POINTS)
+    t_s = np.arange(curve.t_s[0] + over_s / 2, curve.t_s[-1] - over_s / 2, grid_s)
+    gaps = np.diff(curve.t_s)
+    before = np.clip(np.searchsorted(curve.t_s, t_s, side="right") - 1, 0, len(gaps) - 1)
+    good = gaps[before] <= max(over_s, _GAP_PERIODS * (usual_spacing(curve.t_s) or 0.0))
+    watts = curve.between(t_s - over_s / 2, t_s + over_s / 2) / over_s
+    return trace_of(MeterLog(meter.node, meter.file, t_s[good], watts[good]), grid_s)
 
 
-def _activities(meter: MeterLog, record: RunRecord, grid_s: float) -> Iterable[tuple[str, Trace]]:
+def _activities(meter: MeterLog, record: RunRecord) -> Iterable[tuple[str, MeterLog]]:
     """What the kernel said of the node's work, the GPUs' first where the meter is of one."""
-    activity = record.activity[
-        [host_of(node) == host_of(meter.node) for node in record.activity["node"]]
-    ]
+    activity = record.activity[[host_of(n) == host_of(meter.node) for n in record.activity["node"]]]
     names = ["gpu_utilisation", "cpu_utilisation"]
     for name in names if meter.covers in ("gpu", "node", "module") else reversed(names):
         known = activity[activity[name].notna()].groupby("t_s", as_index=False)[name].mean()
-        log = MeterLog(
-            meter.node, name, known["t_s"].to_numpy(float), 100 * known[name].to_numpy(float)
-        )
-        if len(log.t_s) and (trace := trace_of(log, grid_s)) is not None:
-            yield f"the node's {name.split('_')[0].upper()} utilisation", trace
+        if len(known) > 1:
+            t_s, share = known["t_s"].to_numpy(float), known[name].to_numpy(float)
+            # A row is the mean since the row before.
+            middle_s = t_s - np.diff(t_s, prepend=t_s[0]) / 2
+            of = f"the node's {name.split('_')[0].upper()} utilisation"
+            yield of, MeterLog(meter.node, name, middle_s, 100 * share)
 
 
 def _refuse_twice(meters: Sequence[LoggedMeter], record: RunRecord) -> None:
