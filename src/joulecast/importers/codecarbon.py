@@ -18,7 +18,7 @@ from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
 from joulecast.records.metering import EnergySource
 
-_WHAT = "a file of CodeCarbon"
+_WHAT = "file of CodeCarbon"
 _NEEDED = ("timestamp", "duration", "energy_consumed")
 _PARTS: tuple[tuple[str, Covers], ...] = (("cpu", "cpu"), ("gpu", "gpu"), ("ram", "memory"))
 _NAMES = ("task_name", "project_name", "run_id", "codecarbon_version", "tracking_mode", "gpu_model")

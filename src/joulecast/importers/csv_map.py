@@ -17,7 +17,7 @@ from joulecast.importers.logs import Log, LoggedMeter, LogOptions, counted_up
 from joulecast.importers.traps import Floats
 
 NAMES = ("time", "watts", "joules", "node", "device")
-_WHAT = "a table of readings"
+_WHAT = "table of readings"
 _MOST_W = 100e3
 _WAY_OUT = "name them with --map, as time=COLUMN,watts=COLUMN,node=COLUMN"
 

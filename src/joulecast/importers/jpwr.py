@@ -18,7 +18,7 @@ from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
 
-_WHAT = "a power file of jpwr"
+_WHAT = "power file of jpwr"
 _TIMES = "timestamps"
 _COVERS: tuple[tuple[str, Covers | None], ...] = (
     (r"gh:.*module", "module"),
@@ -58,7 +58,7 @@ def _of_table(file: Path, options: LogOptions) -> tuple[dict[str, Floats], str]:
     table = LogTable(file, _WHAT, options.columns, options.delimiter, options.decimal)
     table.require(
         [_TIMES],
-        f"expected {_WHAT}; files of energies (energy.*) have no times and cannot be imported",
+        f"expected: {_WHAT}; files of energies (energy.*) have no times and cannot be imported",
     )
     names = [name for name in table.columns if name and name != _TIMES]
     gathered = {name: Gathered(options.clock, str(file)) for name in names}
@@ -84,7 +84,7 @@ def _of_hdf5(file: Path) -> tuple[dict[str, Floats], str]:
     found: dict[str, Floats] = {}
     with opened_hdf5(file, _WHAT) as root:
         if "jpwr" not in root:
-            raise JoulecastError(f"{file}: is not {_WHAT} (it has no group `jpwr`)")
+            raise JoulecastError(f"{file}: is no {_WHAT} (it has no group `jpwr`)")
         frame: Any = root["jpwr"]
         for block in (
             name for name in frame if name.endswith("_values") and name.startswith("block")
@@ -93,5 +93,5 @@ def _of_hdf5(file: Path) -> tuple[dict[str, Floats], str]:
             values = np.asarray(frame[block][:], dtype=float)
             found |= {name: values[:, place] for place, name in enumerate(items)}
     if _TIMES not in found:
-        raise JoulecastError(f"{file}: has no column {_TIMES}; expected {_WHAT}")
+        raise JoulecastError(f"{file}: has no column {_TIMES}; expected: {_WHAT}")
     return found, "placed"

@@ -109,6 +109,8 @@ class LogTable:
         Raises:
             JoulecastError: names those that are missing and those that there are.
         """
+        if twice := [name for name in names if self.columns.count(name) > 1]:
+            raise JoulecastError(f"{self.path}, line 1: has the column {twice[0][:_SHOWN]} twice")
         missing = [name for name in names if name not in self.columns]
         if not missing:
             return
@@ -136,8 +138,7 @@ class LogTable:
                     sep=self.delimiter,
                     dtype=str,
                     header=None,
-                    names=list(range(len(self.columns))),
-                    usecols=places,
+                    names=list(range(len(self.columns) + 1)),
                     skiprows=1 if self._has_header else 0,
                     chunksize=_ROWS,
                     skip_blank_lines=False,
@@ -173,9 +174,15 @@ class LogTable:
 
     def _clean(self, part: pd.DataFrame, places: Sequence[int], offset: int) -> pd.DataFrame:
         part.index = part.index + offset
+        more = part.pop(len(self.columns)).fillna("").str.strip() != ""
+        if more.any():
+            raise JoulecastError(
+                f"{self.path}, line {part.index[int(more.to_numpy().argmax())]}: has more cells than the "
+                f"{len(self.columns)} columns; is `{self.delimiter}` the delimiter? say --delimiter"
+            )
+        part = part[sorted(places)]
         part.columns = pd.Index([self.columns[place] for place in sorted(places)])
-        for name in part.columns:
-            part[name] = part[name].str.strip()
+        part = part.apply(lambda texts: texts.str.strip())
         # Blank lines, and headers that were written again.
         blank = part.isna() | (part == "")
         again = np.ones(len(part), bool)
@@ -192,7 +199,7 @@ class LogTable:
 
     def _without_last(self, part: pd.DataFrame) -> pd.DataFrame:
         """Without a last line that lacks its end and some of its cells: the writer was killed."""
-        if len(part) and part.iloc[-1].isna().any():
+        if len(part) and (part.iloc[-1].isna() | (part.iloc[-1] == "")).any():
             self.cut_short = True
             return part.iloc[:-1]
         return part

@@ -21,7 +21,7 @@ from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
 
-_WHAT = "a file of perun"
+_WHAT = "file of perun"
 _COLUMNS = (
     "run id",
     "hostname",

@@ -11,7 +11,7 @@ from joulecast.errors import JoulecastError
 from joulecast.importers.log_table import LogTable
 from joulecast.importers.log_times import Clock, Times
 
-_WHAT = "a table of runs"
+_WHAT = "table of runs"
 _MOST_ROWS = 100_000
 _COLUMNS = (
     *(
@@ -124,7 +124,7 @@ def read_runs(path: Path, clock: Clock, delimiter: str | None = None) -> list[Ru
     table = LogTable(path, _WHAT, delimiter=delimiter)
     if odd := [name for name in table.columns if name not in _COLUMNS]:
         raise JoulecastError(
-            f"{path}, line 1: `{odd[0][:40]}` is no column of {_WHAT}; there are: {', '.join(_COLUMNS)}"
+            f"{path}, line 1: `{odd[0][:40]}` is no column of a {_WHAT}; there are: {', '.join(_COLUMNS)}"
         )
     if len(set(table.columns)) < len(table.columns):
         raise JoulecastError(f"{path}, line 1: has a column twice")

@@ -174,7 +174,8 @@ def in_watts(
                 findings.pollute(
                     "implausible watts",
                     f"{meter.file}: {usual_w:.4g} W for most of the run, {bounds.of} draws "
-                    f"{bounds.least_w:g} to {bounds.most_w:g} W",
+                    f"{bounds.least_w:g} to {bounds.most_w:g} W"
+                    + ("; if its unit is another, say --unit" if meter.unit_known else ""),
                 )
         found.append(meter)
     _compare([meter for meter in right if meter.is_of_node], findings)

@@ -17,7 +17,7 @@ from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
 from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
 
-_WHAT = "a log of Zeus"
+_WHAT = "log of Zeus"
 _WINDOWS = ("start_time", "window_name", "elapsed_time")
 _OF_GPU = re.compile(r"gpu(\d+)_energy")
 _PRINTED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?)\s*(\{[^{}]*\})")
