@@ -63,7 +63,11 @@ def read(file: Path, options: LogOptions) -> Log:
             continue
         t_s: Floats | None = None
         for column, series in gathered.items():
-            t_s = series.times(part[mapped["time"][0]], mapped["time"][0]) if t_s is None else t_s
+            t_s = (
+                series.times(table.with_point(part[mapped["time"][0]]), mapped["time"][0])
+                if t_s is None
+                else t_s
+            )
             series.same_form_as(next(iter(gathered.values())))
             values = table.numbers(part[column], column)
             if column not in factors:

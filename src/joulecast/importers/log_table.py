@@ -204,15 +204,17 @@ class LogTable:
             return part.iloc[:-1]
         return part
 
+    def with_point(self, texts: pd.Series) -> pd.Series:
+        """A column with a point before its decimals."""
+        return texts.str.replace(self._decimal, ".", regex=False) if self._decimal != "." else texts
+
     def numbers(self, texts: pd.Series, column: str) -> Floats:
         """A column as numbers; NaN for what says that there is none, as ``[N/A]``.
 
         Raises:
             JoulecastError: a text is no number; names its line.
         """
-        plain = (
-            texts.str.replace(self._decimal, ".", regex=False) if self._decimal != "." else texts
-        )
+        plain = self.with_point(texts)
         found = pd.to_numeric(plain, errors="coerce")
         odd = found.isna()
         if odd.any():

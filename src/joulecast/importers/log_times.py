@@ -125,6 +125,8 @@ class Clock:
         if wrong.any():
             line = texts.index[int(wrong.argmax())]
             hint = "give its form with --time-format, as strptime has it (%d.%m.%Y %H:%M:%S)"
+            if re.fullmatch(r"\d+,\d+", str(texts[line])):
+                hint = "if the comma is a decimal sign, say --decimal ,"
             raise _no_time(where, line, texts[line], hint)
         index = pd.DatetimeIndex(moments).tz_localize(None).as_unit("ns")
         seconds = index.asi8 / 1e9

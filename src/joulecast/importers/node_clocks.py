@@ -3,7 +3,7 @@
 The meters of a node are added up, so that the run's activity shows best, and moved together.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -65,16 +65,14 @@ def aligned_by_node(
     }
     if notes_lag:
         findings.remark("clock lag", _lag_in_words(after, shifts, course))
+    alone = Counter(meter.node for meter in meters)
     by_node = {meter.node: meter for meter in after}
-    alone = {meter.key for meter in before if meter.joules is None}
-    found = []
-    for meter in meters:
-        lag_s = shifts.get(meter.node, 0.0)
-        if meter.key in alone and len(by_node[meter.node].t_s) == len(meter.t_s):
-            found.append(by_node[meter.node])
-        else:
-            found.append(replace(meter, t_s=meter.t_s - lag_s) if lag_s else meter)
-    return found
+    return [
+        by_node[meter.node]
+        if alone[meter.node] == 1
+        else replace(meter, t_s=meter.t_s - shifts.get(meter.node, 0.0))
+        for meter in meters
+    ]
 
 
 def _lag_in_words(meters: Sequence[MeterLog], shifts: dict[str, float], course: Course) -> str:
