@@ -75,8 +75,10 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
     t_s, watts = t_s[order], watts[order]
     t_s, watts = _one_a_moment(t_s, watts, name, findings)
     possible = (watts >= 0) & (watts <= _ABSURD_W)
-    if not possible.all():
-        wrong = watts[~possible]
+    # Where a log says that it has no figure, a read has failed.
+    absurd = ~possible & ~(np.isnan(watts) & meter.unit_known)
+    if absurd.any():
+        wrong = watts[absurd]
         worst = wrong[np.argmax(np.abs(np.nan_to_num(wrong)))]
         example = f"such as {worst:g} W" if np.isfinite(worst) else "that are no number"
         findings.pollute("absurd watts", f"{name}: {len(wrong)} readings {example}")
@@ -92,6 +94,8 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
     info.failed_reads = len(t_s) - info.readings
     if not info.readings:
         info.reason = f"{name} holds no reading that a node's meter can give"
+        if meter.unit_known:
+            findings.pollute("node without readings", info.reason)
         return CheckedMeter(t_s[good], watts[good], info)
     info.available = True
     if run_s is not None and period_s is not None:
