@@ -277,11 +277,12 @@ def answer(path, *series):
 
 def test_prometheus_gauges_and_counters(tmp_path):
     watts = load(SECONDS)
+    power = {"__name__": "DCGM_FI_DEV_POWER_USAGE"}
     dcgm = [
-        ({"__name__": "DCGM_FI_DEV_POWER_USAGE", "Hostname": f"n{n}", "gpu": str(g), "UUID": f"GPU-{n}{g}"}, SECONDS, watts / 2)
+        ({**power, "Hostname": f"n{n}", "gpu": g, "UUID": f"GPU-{n}{g}"}, SECONDS, watts / 2)
         for n in (1, 2)
-        for g in (0, 1)
-    ]  # fmt: skip
+        for g in "01"
+    ]
     imported("prometheus", answer(tmp_path / "dcgm.json", *dcgm), tmp_path / "dcgm", *between())
     found = row(tmp_path / "dcgm" / "net")
     assert (found["nodes"], found["energy_covers"]) == (2, "gpu")
@@ -303,7 +304,8 @@ def test_prometheus_gauges_and_counters(tmp_path):
     model = [({**labels, "source": "trained_power_model"}, SECONDS, counts)]
     imported("prometheus", answer(tmp_path / "m.json", *model), tmp_path / "model", *between())
     assert row(tmp_path / "model" / "net")["energy_source"] == "estimated"
-    millijoules = [({"__name__": "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Hostname": "n1", "gpu": "0"}, SECONDS, counts * 1e3)]  # fmt: skip
+    energy = {"__name__": "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "Hostname": "n1", "gpu": "0"}
+    millijoules = [(energy, SECONDS, counts * 1e3)]
     imported("prometheus", answer(tmp_path / "mj.json", *millijoules), tmp_path / "mj", *between())
     assert row(tmp_path / "mj" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
