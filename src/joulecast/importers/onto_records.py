@@ -1,7 +1,7 @@
 """Meters of logs added to records of runs that joulecast measured: the record is written anew elsewhere.
 
 A record says to the second when its run began, and two clocks differ. So the lag is estimated: what the meter
-read is laid over what the kernel said of the node's work meanwhile (``activity.parquet``), and where that
+read is laid over what the kernel saw of the node's work meanwhile (``activity.parquet``), and where that
 shows none, over the begin and end of the training.
 """
 
@@ -57,7 +57,7 @@ class _LeftOut(Exception):
 
 @dataclass(frozen=True)
 class _Lag:
-    """How far a log's clock is behind a record's, in s; ``None`` where it cannot be told, with the reason."""
+    """How far a log's clock is behind a record's, in s; ``None`` where it is not known, with the reason."""
 
     lag_s: float | None
     how: str
@@ -141,7 +141,7 @@ def _lag(meters: Sequence[MeterLog], record: RunRecord) -> _Lag:
 
 
 def _smoothed(meter: MeterLog, over_s: float) -> Trace | None:
-    """A meter as its mean over ``over_s`` around each moment: what the kernel says of a tenth of a second is
+    """A meter as its mean over ``over_s`` around each moment: what the kernel sees in a tenth of a second is
     mostly noise."""
     known = np.isfinite(meter.watts)
     if known.sum() < 2:
@@ -157,7 +157,7 @@ def _smoothed(meter: MeterLog, over_s: float) -> Trace | None:
 
 
 def _activities(meter: MeterLog, record: RunRecord) -> Iterable[tuple[str, MeterLog]]:
-    """What the kernel said of the node's work, the GPUs' first where the meter is of one."""
+    """What the kernel saw of the node's work, the GPUs' first where the meter is of one."""
     activity = record.activity[[host_of(n) == host_of(meter.node) for n in record.activity["node"]]]
     names = ["gpu_utilisation", "cpu_utilisation"]
     for name in names if meter.covers in ("gpu", "node", "module") else reversed(names):

@@ -140,7 +140,7 @@ def _sensors(file: Path, run: Any, begin_s: float) -> list[LoggedMeter]:
 
 def _sensor(file: Path, host: str, sensor: str, covers: Covers, raw: Any) -> LoggedMeter | None:
     t_s = numbers_of(raw["timesteps"]) * float(raw["timesteps"].attrs.get("mag", 1.0))
-    # What it counted is kept besides the watts that perun made of it.
+    # perun keeps what was counted as alt_values, next to the watts that it made of it.
     for name in ("alt_values", "values"):
         if name not in raw or attribute(raw[name], "unit") not in ("J", "W"):
             continue

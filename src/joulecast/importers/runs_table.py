@@ -34,7 +34,7 @@ _MOST_HOSTS = 100_000
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run besides its log.
+    """What is known of a run apart from its log.
 
     Attributes:
         run: its name.
