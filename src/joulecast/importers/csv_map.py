@@ -13,7 +13,7 @@ from joulecast.errors import JoulecastError
 from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
 from joulecast.importers.log_units import scale_of, unit_in
-from joulecast.importers.logs import Log, LoggedMeter, LogOptions, counted_up
+from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.traps import Floats
 
 NAMES = ("time", "watts", "joules", "node", "device")
@@ -111,8 +111,7 @@ def _factor(unit: str | None, what: str, where: str) -> float:
 
 def _meter(meter: LoggedMeter, values: Floats, what: str, column: str) -> LoggedMeter:
     if what == "joules":
-        joules, remark = counted_up(values, f"{meter.file}, column {column}")
-        return replace(meter, joules=joules, remark=remark)
+        return replace(meter, joules=values)
     known = values[np.isfinite(values)]
     if len(known) and float(np.median(known)) > _MOST_W:
         raise JoulecastError(

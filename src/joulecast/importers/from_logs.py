@@ -17,7 +17,7 @@ from joulecast.importers.foreign import ForeignRun
 from joulecast.importers.imported import ImportSummary, require_outside, summarised, written
 from joulecast.importers.log_kinds import KINDS, meter_kind
 from joulecast.importers.log_times import Times, in_words
-from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
+from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions, counted_up
 from joulecast.importers.run_files import sanitised
 from joulecast.importers.runs_table import RunFacts, named
 from joulecast.importers.traps import Floats, MeterLog, utc
@@ -192,15 +192,17 @@ def meter_log(meter: LoggedMeter, kind: str, zero_s: float) -> MeterLog:
     """A meter as the judges of imported runs take it, on the run's clock."""
     name = meter_kind(kind)
     t_s, watts = meter.t_s - zero_s, meter.watts
-    joules = meter.joules
+    named_file = meter.file if meter.device is None else f"{meter.file}, {meter.device}"
+    joules, remark = meter.joules, meter.remark
     if joules is not None:
-        order = np.argsort(t_s, kind="stable")
-        t_s, joules = t_s[order], joules[order]
+        t_s, first = np.unique(t_s, return_index=True)
+        joules, restarts = counted_up(joules[first], named_file)
+        remark = "; ".join(filter(None, (remark, restarts))) or None
         watts = _mean_watts(t_s, joules)
     assert watts is not None
     return MeterLog(
         meter.node,
-        meter.file if meter.device is None else f"{meter.file}, {meter.device}",
+        named_file,
         t_s,
         watts,
         meter=name if meter.device is None else f"{name}:{sanitised(meter.device)}",
@@ -209,7 +211,7 @@ def meter_log(meter: LoggedMeter, kind: str, zero_s: float) -> MeterLog:
         joules=joules,
         trace=meter.trace,
         unit_known=True,
-        remark=meter.remark,
+        remark=remark,
     )
 
 

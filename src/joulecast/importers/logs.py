@@ -63,7 +63,7 @@ class LoggedMeter:
         file: as a person finds it.
         t_s: s since the epoch, or on the log's own clock (:attr:`Log.form`); any order.
         watts: NaN for what is no number; ``None`` for a counter.
-        joules: counts of a counter; ``None`` for watts.
+        joules: counts of a counter, which may begin anew; ``None`` for watts.
         source: ``imported`` if the other tool measured it, ``estimated`` if it used a formula.
         remark: what a reader of its figures should know.
         trace: whether it shows what happened when; ``False`` for one figure of a whole run.
@@ -152,22 +152,10 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
                 "of one name? import the files one by one with --node NAME"
             )
     pair = sorted((one, other), key=lambda m: float(m.t_s.min()) if len(m.t_s) else 0.0)
-    if one.joules is not None and other.joules is not None:
-        # A counter that two files hold may have begun anew between them.
-        fall = max(0.0, _last(pair[0]) - _first(pair[1]))
-        counts = [m.joules for m in pair if m.joules is not None]
-        joules = np.concatenate([counts[0], counts[1] + (_last(pair[0]) if fall else 0.0)])
-        return replace(one, t_s=np.concatenate([m.t_s for m in pair]), joules=joules)
-    watts = np.concatenate([m.watts for m in pair if m.watts is not None])
-    return replace(one, t_s=np.concatenate([m.t_s for m in pair]), watts=watts)
-
-
-def _first(meter: LoggedMeter) -> float:
-    return float(meter.joules[0]) if meter.joules is not None and len(meter.joules) else 0.0
-
-
-def _last(meter: LoggedMeter) -> float:
-    return float(meter.joules[-1]) if meter.joules is not None and len(meter.joules) else 0.0
+    parts = [m.watts if m.joules is None else m.joules for m in pair]
+    values = np.concatenate([part for part in parts if part is not None])
+    t_s = np.concatenate([m.t_s for m in pair])
+    return replace(one, t_s=t_s, **{"watts" if one.joules is None else "joules": values})
 
 
 def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:

@@ -15,7 +15,7 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.importers.log_units import scale_of
-from joulecast.importers.logs import Log, LoggedMeter, LogOptions, counted_up
+from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.runs_table import named
 from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
@@ -167,8 +167,7 @@ def _meter(
     )
     if what == "watts":
         return replace(meter, watts=factor * values)
-    joules, restarts = counted_up(factor * values, f"{file}: {name}")
-    return replace(meter, joules=joules, remark="; ".join(filter(None, (remark, restarts))) or None)
+    return replace(meter, joules=factor * values)
 
 
 def _measures(file: Path, name: str, options: LogOptions) -> tuple[str, float]:
