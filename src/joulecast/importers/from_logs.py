@@ -107,13 +107,17 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     if logged is not None:
         start_s = logged.start_s if start_s is None else start_s
         stop_s = logged.stop_s if stop_s is None else stop_s
-    elif log.runs and not log.meters:
+    elif log.runs and start_s is None:
         there = named([run.name for run in log.runs])
         raise JoulecastError(f"{source}: has no run {facts.run}; there are: {there}")
     whole = start_s is None and stop_s is None
-    spans = [(float(m.t_s.min()), float(m.t_s.max())) for m in log.meters if len(m.t_s)]
-    if (start_s is None or stop_s is None) and not spans:
-        raise JoulecastError(f"{source}: holds no reading")
+    meters = _readings(log, source) if logged is None else []
+    spans = [(float(m.t_s.min()), float(m.t_s.max())) for m in meters if len(m.t_s)]
+    if not spans and logged is None:
+        raise JoulecastError(
+            f"{source}: holds no reading; its runs are totals: name them in --runs (column run), without "
+            "times"
+        )
     start_s = min(first for first, _ in spans) if start_s is None else start_s
     stop_s = max(last for _, last in spans) if stop_s is None else stop_s
     return Window(facts, start_s, stop_s, logged, whole)
@@ -245,7 +249,7 @@ def foreign_run(
         raise JoulecastError(
             f"{source}: run {name}: its steps say how much was trained only with --batch-size"
         )
-    meters = list(logged.meters) if logged and logged.meters else log.meters
+    meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
     hosts = _hosts(window, meters)
     if missing := [host for host in facts.hosts if host not in hosts]:
         there = named(list(dict.fromkeys(m.node for m in meters)))
@@ -253,7 +257,7 @@ def foreign_run(
     first_s, last_s = _neighbours(window, others)
     own = [near(meter, first_s, last_s) for meter in meters if meter.node in hosts]
     lasts_s = window.stop_s - window.start_s
-    nodes = facts.nodes or (logged.nodes if logged else None) or len(hosts)
+    nodes = facts.nodes or (logged.nodes if logged else None) or max(1, len(hosts))
     placed = log.form == "placed"
     run = ForeignRun(
         run=name,
@@ -284,6 +288,14 @@ def foreign_run(
     )
     _judge(run, log, window, hosts, others)
     return run
+
+
+def _readings(log: Log, source: Path) -> list[LoggedMeter]:
+    """The meters of a log: its own, or those of its runs where they show what happened when."""
+    joined = Log(list(log.meters), form=log.form)
+    for run in log.runs if not log.meters else ():
+        joined.add(Log([m for m in run.meters if m.trace], form=log.form), source)
+    return joined.meters
 
 
 def _work(facts: RunFacts, lasts_s: float) -> list[Interval]:

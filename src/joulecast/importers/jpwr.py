@@ -14,6 +14,7 @@ from joulecast.errors import JoulecastError
 from joulecast.importers.hdf5 import opened_hdf5
 from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
+from joulecast.importers.log_times import TimeForm
 from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
@@ -40,7 +41,12 @@ def read(file: Path, options: LogOptions) -> Log:
     match = _NAME.fullmatch(file.name)
     node = options.node or (match[1] if match and match[1] else options.node_of(file))
     t_s = columns.pop(_TIMES)
-    log = Log(form=form)  # type: ignore[arg-type]
+    log = Log(form=form)
+    if node.isdecimal() and options.node is None:
+        log.remarks.append(
+            f"named by rank: {file.name}; where ranks of one node have read the same devices, import "
+            "one of them"
+        )
     for name, watts in columns.items():
         covers = next((c for pattern, c in _COVERS if re.match(pattern, name, re.IGNORECASE)), None)
         if covers is None:
@@ -54,7 +60,7 @@ def read(file: Path, options: LogOptions) -> Log:
     return log
 
 
-def _of_table(file: Path, options: LogOptions) -> tuple[dict[str, Floats], str]:
+def _of_table(file: Path, options: LogOptions) -> tuple[dict[str, Floats], TimeForm]:
     table = LogTable(file, _WHAT, options.columns, options.delimiter, options.decimal)
     table.require(
         [_TIMES],
@@ -69,7 +75,7 @@ def _of_table(file: Path, options: LogOptions) -> tuple[dict[str, Floats], str]:
             t_s = series.times(part[_TIMES], _TIMES) if t_s is None else t_s
             series.same_form_as(next(iter(gathered.values())))
             series.add([], t_s, table.numbers(part[name], name))
-    form = "placed"
+    form: TimeForm = "placed"
     for name, series in gathered.items():
         for _, times, watts in series.meters():
             found[_TIMES], form = times.t_s, times.form
@@ -79,7 +85,7 @@ def _of_table(file: Path, options: LogOptions) -> tuple[dict[str, Floats], str]:
     return found, form
 
 
-def _of_hdf5(file: Path) -> tuple[dict[str, Floats], str]:
+def _of_hdf5(file: Path) -> tuple[dict[str, Floats], TimeForm]:
     """The data frame that pandas has written under ``jpwr``: blocks of columns of one type."""
     found: dict[str, Floats] = {}
     with opened_hdf5(file, _WHAT) as root:

@@ -155,7 +155,9 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
     parts = [m.watts if m.joules is None else m.joules for m in pair]
     values = np.concatenate([part for part in parts if part is not None])
     t_s = np.concatenate([m.t_s for m in pair])
-    return replace(one, t_s=t_s, **{"watts" if one.joules is None else "joules": values})
+    if one.joules is None:
+        return replace(one, t_s=t_s, watts=values)
+    return replace(one, t_s=t_s, joules=values)
 
 
 def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:

@@ -15,9 +15,11 @@ from joulecast.importers.log_table import LogTable
 from joulecast.importers.log_units import scale_of, unit_in
 from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.traps import Floats
+from joulecast.records.covers import Covers
 
 _WHAT = "CSV of nvidia-smi"
 _POWER = ("power.draw", "power.draw.instant", "power.draw.average")
+_MODULE = ("module.power.draw.average", "module.power.draw.instant")
 _DEVICE = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 _MIG = "mig.mode.current"
 _TIME = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
@@ -51,8 +53,12 @@ def read(file: Path, options: LogOptions) -> Log:
     device = next((plain[name] for name in _DEVICE if name in plain), None)
     asked = [plain["timestamp"], power, *([device] if device else [])]
     mig = plain.get(_MIG)
-    gathered, factor, skipped, sliced = Gathered(options.clock, str(file)), 0.0, 0, False
-    for whole in table.parts([*asked, *([mig] if mig else [])]):
+    module = next((plain[name] for name in _MODULE if name in plain), None)
+    parts: dict[str, tuple[Covers, Gathered]] = {power: ("gpu", Gathered(options.clock, str(file)))}
+    if module is not None:
+        parts[module] = ("module", Gathered(options.clock, str(file)))
+    factor, skipped, sliced = 0.0, 0, False
+    for whole in table.parts([*asked, *([mig] if mig else []), *([module] if module else [])]):
         part = whole[whole[plain["timestamp"]].str.match(_TIME, na=False)]
         skipped += len(whole) - len(part)
         if not len(part):
@@ -61,24 +67,31 @@ def read(file: Path, options: LogOptions) -> Log:
             unit = options.unit or unit_in(power) or table.cell_units(part[power]) or "W"
             factor = scale_of(unit, f"{file}, column {power}")[1]
         sliced |= mig is not None and bool((part[mig] == "Enabled").any())
-        t_s = gathered.times(part[plain["timestamp"]], plain["timestamp"])
         names = [part[device]] if device else []
-        gathered.add(names, t_s, factor * table.numbers(part[power], power))
-    found = gathered.meters()
+        for column, (_, gathered) in parts.items():
+            t_s = gathered.times(part[plain["timestamp"]], plain["timestamp"])
+            gathered.add(names, t_s, factor * table.numbers(part[column], column))
+    found = [
+        (covers, *meter)
+        for covers, gathered in parts.values()
+        for meter in gathered.meters()
+        # Only some machines have a figure for the module.
+        if covers == "gpu" or np.isfinite(meter[2]).any()
+    ]
     if not found:
         raise JoulecastError(f"{file}: holds no reading; expected: {_WHAT}")
     if device is None:
-        _require_one_gpu(found[0][1].t_s, file)
-    log = Log(form=found[0][1].form)
+        _require_one_gpu(found[0][2].t_s, file)
+    log = Log(form=found[0][2].form)
     if skipped or table.cut_short:
         log.remarks.append(f"lines without a reading: {skipped + table.cut_short} in {file.name}")
     remark = "MIG is on: it reads the whole GPU, not a slice" if sliced else None
-    for key, times, watts in found:
+    for covers, key, times, watts in found:
         log.meters.append(
             LoggedMeter(
                 options.node_of(file),
-                _device_name(key),
-                "gpu",
+                _device_name(key) if covers == "gpu" else f"module {_device_name(key)}",
+                covers,
                 str(file),
                 times.t_s,
                 watts,

@@ -17,7 +17,7 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.importers.log_table import LogTable
-from joulecast.importers.log_times import Times
+from joulecast.importers.log_times import TimeForm, Times
 from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
 from joulecast.importers.runs_table import expanded
 
@@ -62,6 +62,7 @@ def read(file: Path, options: LogOptions) -> Log:
     Raises:
         JoulecastError: it is no output of sacct, or lacks a column; names the line.
     """
+    form: TimeForm
     if file.suffix == ".json":
         rows, form = _of_json(file), "placed"
     else:
@@ -70,7 +71,7 @@ def read(file: Path, options: LogOptions) -> Log:
     by_job: dict[str, list[_Row]] = defaultdict(list)
     for row in rows:
         by_job[row.job].append(row)
-    log = Log(form=form)  # type: ignore[arg-type]
+    log = Log(form=form)
     for job, own in by_job.items():
         whole = next((row for row in own if row.step is None), own[0])
         if not whole.stop_s > whole.start_s:
