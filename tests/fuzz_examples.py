@@ -204,3 +204,42 @@ platform: this-machine
 
 def configuration(folder: Path) -> None:
     (folder / "mine.yaml").write_text(_CONFIGURATION)
+
+
+LOGS = {
+    "csv": "pdu.csv",
+    "nvidia-smi": "n1.log",
+    "prometheus": "kepler.json",
+    "slurm": "jobs.txt",
+    "codecarbon": "emissions.csv",
+}
+"""Logs of other tools, by the kind that reads them; ``runs.csv`` is of the first."""
+
+
+def logs(folder: Path) -> None:
+    made = Path(__file__).parent / "data" / "imports"
+    watts = [200 + 300 * (10 <= t < 50) + t * 5 % 13 for t in range(60)]
+    at = [f"2026-05-02 10:00:{t:02d}.25" for t in range(60)]
+    rows = {
+        "pdu.csv": ["t,w,node", *(f"{1.7e9 + t},{w},n1" for t, w in enumerate(watts))],
+        "runs.csv": [
+            "run,network,platform,batch,start,stop,epochs",
+            f"a,net,box,8,{1.7e9 + 10},{1.7e9 + 50},3",
+        ],
+        "n1.log": [
+            "timestamp, index, power.draw [W]",
+            *(f"{t.replace('-', '/')}, 0, {w} W" for t, w in zip(at, watts, strict=True)),
+        ],
+        "jobs.txt": [
+            "JobID|Start|End|NNodes|NodeList|ConsumedEnergyRaw",
+            "7|2026-05-02T10:00:00|2026-05-02T10:30:00|2|n[1-2]|900000",
+        ],
+    }
+    for name, lines in rows.items():
+        (folder / name).write_text("\n".join(lines) + "\n")
+    labels = {"__name__": "kepler_node_platform_joules_total", "instance": "n1:9102"}
+    values = [[1.7e9 + t, str(200.0 * t)] for t in range(60)]
+    result = [{"metric": labels, "values": values}]
+    answer = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    (folder / "kepler.json").write_text(json.dumps(answer))
+    shutil.copy(made / "codecarbon-3.3.2-runs.csv", folder / "emissions.csv")

@@ -32,7 +32,14 @@ from joulecast.campaign.config import read_config
 from joulecast.campaign.journal import attempts_at
 from joulecast.cli.errors import shown
 from joulecast.cli.main import app
+from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
+from joulecast.importers.csv_map import map_of
+from joulecast.importers.from_logs import import_log
+from joulecast.importers.log_times import Clock, zone_named
+from joulecast.importers.logs import LogOptions
+from joulecast.importers.runs_table import RunFacts, read_runs
+from joulecast.records.record import read_record
 from joulecast.report.tables.published import read_published
 from joulecast.report.tables.tuning_published import read_published_tuning
 
@@ -107,6 +114,23 @@ def _with(commands: Sequence[Sequence[str]], below: str) -> tuple[tuple[str, ...
 
 def _partitioned(name: str, *words: str) -> tuple[str, ...]:
     return ("partition", f"{{}}/{name}", *words)
+
+
+def _logs(folder: Path) -> object:
+    """Each log of another tool as a record; a run that cannot be believed is one, too."""
+    clock, net = Clock(zone_named("UTC")), RunFacts(network="net", platform="box")
+    runs = []
+    for kind, name in examples.LOGS.items():
+        mapped = map_of("time=t,watts=w,node=node") if kind == "csv" else {}
+        rows = read_runs(folder / "runs.csv", clock) if kind == "csv" else []
+        out = folder / "out" / kind
+        try:
+            import_log(kind, folder / name, out, LogOptions(clock, mapped=mapped), net, rows)
+        except JoulecastError as error:
+            if "no run is left for fits" not in str(error):
+                raise
+        runs += [observe(read_record(each)).get("energy_j", 0.0) for each in out.iterdir()]
+    return [joules for joules in runs if joules == joules]
 
 
 FORMATS = {
@@ -246,6 +270,12 @@ FORMATS = {
             examples.packed_tables,
             ("in/*.csv.gz",),
             (("import", "mlperf", "{}/in", "{}/out"),),
+        ),
+        Format(
+            "logs of other tools",
+            examples.logs,
+            (*examples.LOGS.values(), "runs.csv"),
+            (_logs,),
         ),
         Format(
             "Zeus traces",

@@ -20,6 +20,7 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 from joulecast.cli.main import app
+from joulecast.importers.log_kinds import KINDS, Kind
 from joulecast.power.meter_registry import METERS
 from joulecast.records.frames import FRAMES, PHASES, STAGES
 from joulecast.records.meter_comparison import MeterAgreement, MeterComparison, MeterFigures
@@ -130,6 +131,8 @@ def test_adding_a_platform(folder):
 def test_adding_an_importer(folder, monkeypatch):
     page = "add-an-importer.md"
     add_module(page, "joulecast.importers.wattlog", monkeypatch)
+    for name, kind in row_of(page, "a row of KINDS", Kind=Kind).items():
+        monkeypatch.setitem(KINDS, name, kind)
     try_it(page)
     said = CliRunner().invoke(app, ["advise", "--network", "net", "--records", "records"])
     assert said.exit_code == 0 and "imported" in said.output, said.output

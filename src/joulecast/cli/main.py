@@ -12,6 +12,7 @@ from joulecast.campaign.external import locate
 from joulecast.cli.energy import evaluate, forecast
 from joulecast.cli.errors import Commands
 from joulecast.cli.export import export_app
+from joulecast.cli.importing import import_app
 from joulecast.cli.measure import measure
 from joulecast.cli.meters import meters
 from joulecast.cli.options import Platforms
@@ -38,9 +39,6 @@ config_app = typer.Typer(
     cls=Commands, no_args_is_help=True, help="The configuration, generated from its model."
 )
 app.add_typer(config_app, name="config")
-import_app = typer.Typer(
-    cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
-)
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
 records_app = typer.Typer(cls=Commands, no_args_is_help=True, help="Look after run records.")
@@ -189,29 +187,6 @@ def failed_runs(
     for row in table.itertuples():
         typer.echo(f"{row.run} ({row.now}): {row.reason}")
     typer.echo(f"{len(table)} failed attempts: {results / 'tables/failed_runs.md'}")
-
-
-@import_app.command("mlperf")
-def import_mlperf(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of submissions, git repository (bare too), or flat tables; or `mlperf-power`, "
-            "which is shipped."
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
-    ],
-    revision: Annotated[
-        str | None, typer.Option(help="Read this revision of the repository, not the files.")
-    ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
-) -> None:
-    """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
-    from joulecast.importers.mlperf import import_mlperf as run_import
-
-    typer.echo(run_import(recorded_folder(source), out, revision, workers).text())
 
 
 if __name__ == "__main__":

@@ -207,22 +207,59 @@ def _meters(record: RunRecord) -> list[_Meter]:
     """The meters that count: those that were read over most of the run."""
     start_s, stop_s = record.info.outcome.start_s, record.info.outcome.stop_s
     metering = record.info.metering
-    used = {m.node for m in metering.meters}
-    power = record.power[record.power["meter"].isin({m.meter for m in metering.meters})]
-    codes, nodes = pd.factorize(power["node"])
+    used = {(m.node, m.meter) for m in metering.meters}
+    names = {meter for _, meter in used}
+    power = record.power[record.power["meter"].isin(names)]
+    nodes, node_names = pd.factorize(power["node"])
+    kinds, kind_names = pd.factorize(power["meter"])
     t_s, watts = power["t_s"].to_numpy(float), power["watts"].to_numpy(float)
+    joules = power["joules"].to_numpy(float)
     meters = []
-    for code, node in enumerate(nodes):
-        own = (codes == code) & np.isfinite(watts) if node in used else np.zeros(0, bool)
-        if own.sum() < 2:
-            continue
-        curve = EnergyCurve.of_power(t_s[own], watts[own])
-        inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
-        # Two readings, or readings of another time, say nothing of a run.
-        covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
-        if curve.watts is not None and covers >= _LEAST_COVERED:
-            meters.append(_Meter(curve.t_s, curve.watts, curve))
+    for node, node_name in enumerate(node_names):
+        curves: list[EnergyCurve | None] = []
+        for kind, kind_name in enumerate(kind_names):
+            if (node_name, kind_name) not in used:
+                continue
+            own = (nodes == node) & (kinds == kind) if len(kind_names) > 1 else nodes == node
+            curves.append(_curve(t_s[own], watts[own], joules[own], start_s, stop_s))
+        known = [curve for curve in curves if curve is not None]
+        # A node without one of its parts would look like one that draws less.
+        if known and len(known) == len(curves) and (meter := _of_node(known)) is not None:
+            meters.append(meter)
     return meters
+
+
+def _curve(
+    t_s: Floats, watts: Floats, joules: Floats, start_s: float, stop_s: float
+) -> EnergyCurve | None:
+    """Curve of one meter; ``None`` where it was not read over most of the run."""
+    counted, powered = np.isfinite(joules), np.isfinite(watts)
+    if counted.sum() >= 2:
+        curve = EnergyCurve(t_s[counted], joules[counted], None)
+        read_s = min(curve.t_s[-1], stop_s) - max(curve.t_s[0], start_s)
+        return curve if read_s / (stop_s - start_s) >= _LEAST_COVERED else None
+    if powered.sum() < 2:
+        return None
+    curve = EnergyCurve.of_power(t_s[powered], watts[powered])
+    inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
+    # Two readings, or readings of another time, say nothing of a run.
+    covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
+    return curve if covers >= _LEAST_COVERED else None
+
+
+def _of_node(curves: list[EnergyCurve]) -> _Meter | None:
+    """The meters of a node as one, their energies added up; ``None`` where they were not read together."""
+    if len(curves) == 1 and curves[0].watts is not None:
+        return _Meter(curves[0].t_s, curves[0].watts, curves[0])
+    first_s = max(curve.t_s[0] for curve in curves)
+    last_s = min(curve.t_s[-1] for curve in curves)
+    t_s = np.unique(np.concatenate([curve.t_s for curve in curves]))
+    t_s = t_s[(t_s >= first_s) & (t_s <= last_s)]
+    if len(t_s) < 2:
+        return None
+    joules = np.sum([curve.at(t_s) for curve in curves], axis=0)
+    watts = np.diff(joules) / np.diff(t_s)
+    return _Meter(t_s, np.append(watts[:1], watts), EnergyCurve(t_s, joules, None))
 
 
 def _joules(meters: list[_Meter], parts: dict[str, list[Span]]) -> dict[str, float]:
@@ -234,6 +271,15 @@ def _joules(meters: list[_Meter], parts: dict[str, list[Span]]) -> dict[str, flo
     ends = np.cumsum([len(part) for part in parts.values()])
     shares = np.split(energy, ends[:-1])
     return {name: float(share.sum()) for name, share in zip(parts, shares, strict=True)}
+
+
+def _known_of_total(
+    joules: dict[str, float], parts: dict[str, list[Span]], run: Span
+) -> dict[str, float]:
+    """Joules of the parts where one figure for the whole run is all there is."""
+    whole_s = length([run])
+    known = {name: length(spans) == 0 or length(spans) >= whole_s for name, spans in parts.items()}
+    return {name: each if known[name] else math.nan for name, each in joules.items()}
 
 
 def _idle_w(meters: list[_Meter], start_s: float) -> float:
@@ -295,7 +341,8 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
         meter, ``energy_j``, ``training_j`` (its stalls and
         the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
         a node; ``evaluators``, the nodes that do nothing but evaluate.
-        Nodes without readings are taken to draw the mean of the others.
+        Nodes without readings are taken to draw the mean of the others. A total without a trace gives no
+        joules of parts and no watts.
     """
     info = record.info
     row: dict[str, Any] = dict.fromkeys((*_TIMES, *_POWERS), np.nan)
@@ -322,10 +369,16 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     past = _past_ramps(split.steady)
     parts = {"run": [run], "training": split.training, "evaluating": evaluating, "past ramps": past}
     joules = _joules(meters, parts)
+    if not info.metering.has_trace:
+        joules = _known_of_total(joules, parts, run)
     row |= {
         "energy_j": joules["run"] * every_node,
         "training_j": joules["training"] * every_node,
         "evaluating_j": joules["evaluating"] * every_node,
+    }
+    if not info.metering.has_trace:
+        return row
+    row |= {
         "idle_w": _idle_w(meters, run[0]),
         "lowest_w": _lowest_w(meters, *run),
         "steady_w": joules["past ramps"] / length(past) / len(meters) if past else np.nan,

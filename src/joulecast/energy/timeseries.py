@@ -25,11 +25,11 @@ _SHORTEST_PREFIX = 8
 def resampled_power(record: RunRecord, period_s: float) -> Floats:
     """Mean watts of all nodes in bins of ``period_s`` from start to stop, gaps interpolated.
 
-    Empty when the run has no energy.
+    Empty when the run has no energy, or one figure for the whole of it.
     """
     info = record.info
-    _, power = counted_power(record)
-    if power.empty:
+    metering, power = counted_power(record)
+    if power.empty or not metering.has_trace:
         return np.empty(0)
     edges = np.arange(info.outcome.start_s, info.outcome.stop_s, period_s)
     total = np.zeros(max(len(edges) - 1, 0))

@@ -191,7 +191,7 @@ def csv_in_parts(
     import pandas as pd
 
     texts = {name: str for name, column in columns.items() if column.kind == "text"}
-    with opened(path, what, max_bytes) as kept, _unpacked(kept, path, max_bytes) as file:
+    with opened(path, what, max_bytes) as kept, unpacked(kept, path, max_bytes) as file:
         try:
             head = pd.read_csv(file, nrows=0)
             missing = [name for name in columns if name not in head.columns]
@@ -200,11 +200,12 @@ def csv_in_parts(
             file.seek(0)
             parts = pd.read_csv(file, dtype=texts, chunksize=rows, low_memory=False)
             yield from [parts] if rows is None else parts
-        except (ValueError, OverflowError, MemoryError, *_NOT_PACKED) as error:
+        except (ValueError, OverflowError, MemoryError, *NOT_PACKED) as error:
             raise JoulecastError(f"{path}: is no table: {what}: {error}") from None
 
 
-_NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
+NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
+"""What reading raises of a file that is not packed as its name says, or was cut short."""
 
 
 class _Unpacked(gzip.GzipFile):
@@ -229,10 +230,11 @@ class _Unpacked(gzip.GzipFile):
 
 
 @contextmanager
-def _unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] | gzip.GzipFile]:
+def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A file, unpacked while it is read if its name ends with ``.gz``; at most ``max_bytes`` come out."""
     if path.suffix == ".gz":
-        with _Unpacked(file, path, max_bytes) as unpacked:
-            yield unpacked
+        with _Unpacked(file, path, max_bytes) as inner:
+            yield inner
     else:
         yield file
 

@@ -5,7 +5,7 @@ runs does not. What is not known stays ``None``; what the record's model cannot 
 least it allows, and the run says why it is polluted.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,11 @@ import pandas as pd
 from pydantic import TypeAdapter
 
 from joulecast.files.reading import validated
-from joulecast.importers.clocks import aligned
 from joulecast.importers.lags import Course
-from joulecast.importers.readings import NODE_METER, CheckedMeter, checked, checked_switch
+from joulecast.importers.node_clocks import aligned_by_node
+from joulecast.importers.readings import CheckedMeter, checked, checked_switch
 from joulecast.importers.repeats import Repeat, RunPlace, repeat_of
-from joulecast.importers.traps import Findings, MeterLog, mark_shared, usual_spacing
+from joulecast.importers.traps import NODE_METER, Findings, MeterLog, mark_shared, usual_spacing
 from joulecast.importers.units import bounds_of, in_watts
 from joulecast.importers.work import Interval, work_of
 from joulecast.platforms import Platform
@@ -43,7 +43,9 @@ class ForeignRun:
     ``nodes`` is what the submission says of their number, ``missing_nodes`` the names of those that
     should have a file and have none. ``switches`` are meters of the network, ``estimates`` constant figures
     for it: node, time (NaN if it means nothing) and watts. ``zero_ms`` is the zero of the run clock since
-    the epoch, where the log has it. ``findings`` holds what reading the files brought to light.
+    the epoch, where the log has it. ``findings`` holds what reading the files brought to light; with
+    ``notes_lag`` a remark says what is known of the meters' clocks, and with ``prints_fact`` the command
+    prints a line on the run.
     """
 
     run: str
@@ -71,6 +73,8 @@ class ForeignRun:
     missing_nodes: list[str] = field(default_factory=list)
     switches: list[MeterLog] = field(default_factory=list)
     estimates: list[tuple[str, float, float]] = field(default_factory=list)
+    notes_lag: bool = False
+    prints_fact: bool = False
     findings: Findings = field(default_factory=Findings)
 
     @property
@@ -105,7 +109,7 @@ def _leave_out_what_cannot_be(run: ForeignRun) -> None:
             if not good.all():
                 text = f"{meter.file}: {int((~good).sum())} times of readings"
                 run.findings.remark("garbled", text)
-                meters[place] = replace(meter, t_s=meter.t_s[good], watts=meter.watts[good])
+                meters[place] = meter.only(good)
     run.estimates = [e for e in run.estimates if not abs(e[1]) > _LONGEST_S]
 
 
@@ -140,7 +144,7 @@ def _judged_meters(run: ForeignRun) -> list[CheckedMeter]:
     logs = in_watts(run.meters, bounds, run.run_s, run.findings)
     if run.run_s is not None:
         course = Course(run.run_s, run.init_s, run.intervals)
-        logs = aligned(logs, course, run.findings)
+        logs = aligned_by_node(logs, course, run.findings, notes_lag=run.notes_lag)
     return [checked(meter, run.run_s, run.findings) for meter in logs]
 
 
@@ -166,7 +170,8 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
         run.findings.remark(
             "work unknown", "no epoch was finished and no evaluation counts samples"
         )
-    spec = _spec(run, work.unit, max(1, run.nodes or len(infos)))
+    metered = list(dict.fromkeys(info.node for info in infos))
+    spec = _spec(run, work.unit, max(1, run.nodes or len(metered)))
     outcome = Outcome(
         start_s=run.run_s[0] if run.run_s else 0.0,
         stop_s=run.run_s[1] if run.run_s else 0.0,
@@ -176,7 +181,7 @@ def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
         else 0,
         reached_target=None if run.status is None else run.status == "success",
     )
-    names = [info.node for info in infos] or [f"node_{n}" for n in range(spec.nodes)]
+    names = metered or [f"node_{n}" for n in range(spec.nodes)]
     switches = [checked_switch(meter, run.findings) for meter in run.switches]
     infos += [switch.info for switch in switches]
     infos += [
@@ -246,8 +251,14 @@ def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
 def _power(meters: list[CheckedMeter], estimates: list[tuple[str, float, float]]) -> pd.DataFrame:
     frames = [
         pd.DataFrame(
-            {"node": m.info.node, "meter": m.info.meter, "t_s": m.t_s, "watts": m.watts}
-        ).assign(joules=np.nan)
+            {
+                "node": m.info.node,
+                "meter": m.info.meter,
+                "t_s": m.t_s,
+                "watts": m.watts if m.joules is None else np.nan,
+                "joules": np.nan if m.joules is None else m.joules,
+            }
+        )
         for m in meters
         if len(m.t_s)
     ]

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from joulecast.importers.traps import Findings, Floats, MeterLog, usual_spacing
 from joulecast.power.integration import reading_quality
-from joulecast.records.metering import MEASURED_SWITCH, MeterInfo
-
-NODE_METER = "node_power"
+from joulecast.records.metering import MEASURED_SWITCH, NO_TRACE, MeterInfo
 
 _ABSURD_W = 100e3
 """No node draws more."""
@@ -47,39 +45,40 @@ it (2 s apart). What goes back further is a clock that was set."""
 
 @dataclass(frozen=True)
 class CheckedMeter:
-    """The readings that can be believed, in order of time, and what is known of the meter."""
+    """The readings that can be believed, in order of time, and what is known of the meter; ``joules`` of a
+    counter."""
 
     t_s: Floats
     watts: Floats
     info: MeterInfo
+    joules: Floats | None = None
 
 
 def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findings) -> CheckedMeter:
-    """Judge one node's meter, over the run from ``run_s[0]`` to ``run_s[1]`` where both are known.
+    """Judge one meter, over the run from ``run_s[0]`` to ``run_s[1]`` where both are known.
 
-    What no meter of a node can read is dropped and counted as failed; the stamps stay as logged.
+    What no meter of a node can read is dropped and counted as failed; the stamps stay as logged. What is true
+    of a loaded node alone (it never falls to idle, it does not stand at one value) is not asked of a part of
+    one, nor of an estimate.
     """
     t_s, watts, name = meter.t_s, meter.watts, meter.file
-    info = MeterInfo(
-        node=meter.node,
-        meter=NODE_METER,
-        available=False,
-        source="imported",
-        supply=meter.supply,
-        conversion_eff=meter.conversion_eff,
-    )
+    info = _about(meter)
     if not len(t_s):
         findings.pollute("node without readings", f"{name} holds none")
         info.reason = f"{name} holds no reading"
         return CheckedMeter(t_s, watts, info)
+    if meter.joules is not None:
+        return _checked_counter(meter, meter.joules, info, run_s, findings)
     period_s = usual_spacing(t_s)
     _check_order(t_s, period_s or 0.0, name, findings)
     order = np.argsort(t_s, kind="stable")
     t_s, watts = t_s[order], watts[order]
     t_s, watts = _one_a_moment(t_s, watts, name, findings)
     possible = (watts >= 0) & (watts <= _ABSURD_W)
-    if not possible.all():
-        wrong = watts[~possible]
+    # Where a log says that it has no figure, a read has failed.
+    absurd = ~possible & ~(np.isnan(watts) & meter.unit_known)
+    if absurd.any():
+        wrong = watts[absurd]
         worst = wrong[np.argmax(np.abs(np.nan_to_num(wrong)))]
         example = f"such as {worst:g} W" if np.isfinite(worst) else "that are no number"
         findings.pollute("absurd watts", f"{name}: {len(wrong)} readings {example}")
@@ -89,21 +88,89 @@ def checked(meter: MeterLog, run_s: tuple[float, float] | None, findings: Findin
         inside = (t_s >= run_s[0]) & (t_s <= run_s[1])
         loaded = inside & possible
         usual_w = float(np.median(watts[loaded])) if loaded.any() else 0.0
-        if usual_w > _FAILED_ABOVE_W:
+        if usual_w > _FAILED_ABOVE_W and meter.is_of_node:
             good &= ~(inside & (watts < _FAILED_SHARE * usual_w))
     info.readings = int(good.sum())
     info.failed_reads = len(t_s) - info.readings
     if not info.readings:
         info.reason = f"{name} holds no reading that a node's meter can give"
+        if meter.unit_known:
+            findings.pollute("node without readings", info.reason)
         return CheckedMeter(t_s[good], watts[good], info)
     info.available = True
     if run_s is not None and period_s is not None:
         _check_coverage(info, t_s, inside, good, run_s, period_s, name, findings)
-        _check_frozen(t_s[inside & good], watts[inside & good], run_s, name, findings)
-        _check_load(t_s[good], watts[good], run_s, name, findings)
+        if meter.is_of_node:
+            _check_frozen(t_s[inside & good], watts[inside & good], run_s, name, findings)
+            _check_load(t_s[good], watts[good], run_s, name, findings)
     elif run_s is not None:
         findings.pollute("coverage", f"{name} holds a single reading")
     return CheckedMeter(t_s[good], watts[good], info)
+
+
+def _about(meter: MeterLog) -> MeterInfo:
+    """What is known of a meter before its readings are looked at."""
+    about = [meter.remark, None if meter.trace else NO_TRACE]
+    return MeterInfo(
+        node=meter.node,
+        meter=meter.meter,
+        available=False,
+        source=meter.source,
+        counter=meter.joules is not None,
+        supply=meter.supply,
+        conversion_eff=meter.conversion_eff,
+        covers=meter.covers,
+        trace=meter.trace,
+        remark="; ".join(filter(None, about)) or None,
+    )
+
+
+def _checked_counter(
+    meter: MeterLog,
+    joules: Floats,
+    info: MeterInfo,
+    run_s: tuple[float, float] | None,
+    findings: Findings,
+) -> CheckedMeter:
+    """A counter that counts up; between two readings it knows what passed, however far apart they are."""
+    t_s, first = np.unique(meter.t_s, return_index=True)
+    joules, watts = joules[first], meter.watts[first]
+    good = np.isfinite(joules)
+    info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
+    t_s, joules, watts = t_s[good], joules[good], watts[good]
+    if len(t_s) < 2:
+        info.reason = f"{meter.file} holds {len(t_s)} readings of the counter, two are needed"
+        findings.pollute("node without readings", info.reason)
+        return CheckedMeter(t_s, watts, info, joules)
+    fastest_w = float((np.diff(joules) / np.diff(t_s)).max())
+    if fastest_w > _ABSURD_W:
+        findings.pollute(
+            "absurd watts", f"{meter.file}: its counter rises by {fastest_w:.4g} J in a second"
+        )
+    info.available = True
+    if run_s is None:
+        return CheckedMeter(t_s, watts, info, joules)
+    read_s = min(t_s[-1], run_s[1]) - max(t_s[0], run_s[0])
+    info.coverage = max(0.0, float(read_s)) / (run_s[1] - run_s[0])
+    info.longest_gap_s = float(np.diff(t_s).max())
+    if read_s <= 0:
+        findings.pollute("clocks do not overlap", _apart(meter.file, t_s, run_s))
+    elif meter.trace:
+        _check_ends(t_s, run_s, usual_spacing(t_s) or 0.0, meter.file, findings)
+        if info.coverage < _LEAST_COVERAGE:
+            findings.pollute("coverage", _too_little(meter.file, info.coverage))
+    return CheckedMeter(t_s, watts, info, joules)
+
+
+def _apart(name: str, t_s: Floats, run_s: tuple[float, float]) -> str:
+    return (
+        f"{name}: its readings lie between {t_s[0]:.0f} and {t_s[-1]:.0f} s, the run between "
+        f"{run_s[0]:.0f} and {run_s[1]:.0f} s"
+    )
+
+
+def _too_little(name: str, coverage: float) -> str:
+    return f"{name} covers {100 * coverage:.0f} % of the run, half is needed"
 
 
 def checked_switch(meter: MeterLog, findings: Findings) -> CheckedMeter:
@@ -241,11 +308,7 @@ def _check_coverage(
     findings: Findings,
 ) -> None:
     if not inside.any():
-        findings.pollute(
-            "clocks do not overlap",
-            f"{name}: its readings lie between {t_s[0]:.0f} and {t_s[-1]:.0f} s, the run between "
-            f"{run_s[0]:.0f} and {run_s[1]:.0f} s",
-        )
+        findings.pollute("clocks do not overlap", _apart(name, t_s, run_s))
         info.coverage = 0.0
         return
     believed, _ = reading_quality(t_s, *run_s, period_s)
@@ -279,6 +342,4 @@ def _check_coverage(
         if unread.sum() > _MOST_IN_GAPS * (run_s[1] - run_s[0]):
             findings.pollute("long gaps", f"{name}: {unread.sum():.0f} s of the run lie in them")
     if info.coverage < _LEAST_COVERAGE:
-        findings.pollute(
-            "coverage", f"{name} covers {100 * info.coverage:.0f} % of the run, half is needed"
-        )
+        findings.pollute("coverage", _too_little(name, info.coverage))

@@ -87,6 +87,8 @@ def _digest(watts: Floats) -> int:
 
 
 def _curve(meter: CheckedMeter) -> EnergyCurve:
+    if meter.joules is not None:
+        return EnergyCurve(meter.t_s, meter.joules, None)
     t_s, first = np.unique(meter.t_s, return_index=True)
     watts = meter.watts[first]
     steps = np.diff(t_s) * (watts[1:] + watts[:-1]) / 2

@@ -14,7 +14,7 @@ import pandas as pd
 from joulecast.files.columns import Column, csv_in_parts
 from joulecast.importers.foreign import ForeignRun
 from joulecast.importers.run_files import sanitised
-from joulecast.importers.work import Interval
+from joulecast.importers.work import work_done
 
 _NAME = "runs.csv.gz"
 _SAMPLES, _STEPS = ("samples", "tokens"), ("steps", "iterations")
@@ -111,11 +111,5 @@ def read_times(folder: Path) -> Iterator[ForeignRun]:
             start_s=0.0,
             stop_s=float(row.total_s),
             status="success",
-            intervals=_work_done(str(row.work_unit), float(row.samples), float(row.total_s)),
+            intervals=work_done(str(row.work_unit), float(row.samples), float(row.total_s)),
         )
-
-
-def _work_done(unit: str, work: float, total_s: float) -> list[Interval]:
-    """An evaluation right before the end of the run that says how much work was done."""
-    at_s = total_s * (1 - 1e-9)
-    return [Interval("evaluation", work, at_s, at_s, counts_samples=unit == "samples")]

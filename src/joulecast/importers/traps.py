@@ -8,16 +8,19 @@ believed. Both begin with the kind of the trap and a colon, so that they can be 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.importers.run_files import printable
-from joulecast.records.metering import MeterInfo, Supply
+from joulecast.records.covers import Covers
+from joulecast.records.metering import EnergySource, MeterInfo, Supply
 
 Floats = NDArray[np.float64]
+
+NODE_METER = "node_power"
 
 _SHOWN_FILES = 3
 
@@ -60,7 +63,11 @@ class Findings:
 class MeterLog:
     """One meter's readings as logged: ``t_s`` in seconds of the run clock, ``watts`` NaN for what is
     no number, ``file`` as a person finds it; ``supply`` and ``conversion_eff`` as the log names them
-    (:class:`~joulecast.records.metering.MeterInfo`)."""
+    (:class:`~joulecast.records.metering.MeterInfo`), and likewise its other facts.
+
+    ``joules`` are the counts of a counter; its ``watts`` are then the means since the reading before.
+    ``unit_known`` is true where the log or the user names the unit of the readings.
+    """
 
     node: str
     file: str
@@ -68,6 +75,28 @@ class MeterLog:
     watts: Floats
     supply: Supply | None = None
     conversion_eff: float | None = None
+    meter: str = NODE_METER
+    covers: Covers | None = None
+    source: EnergySource = "imported"
+    joules: Floats | None = None
+    trace: bool = True
+    unit_known: bool = False
+    remark: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What no other meter of a run has: node and name."""
+        return self.node, self.meter
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether it reads a whole node: what is true of a loaded node holds for it."""
+        return self.covers in (None, "node") and self.source != "estimated"
+
+    def only(self, chosen: NDArray[np.bool_]) -> "MeterLog":
+        """The same meter with some of its readings."""
+        joules = None if self.joules is None else self.joules[chosen]
+        return replace(self, t_s=self.t_s[chosen], watts=self.watts[chosen], joules=joules)
 
 
 def usual_spacing(t_s: Floats) -> float | None:
@@ -94,7 +123,7 @@ def mark_shared(meters: Sequence[MeterLog], infos: Sequence[MeterInfo], findings
     """
     groups: dict[bytes, list[int]] = defaultdict(list)
     for i, meter in enumerate(meters):
-        if len(meter.watts) > 1:
+        if len(meter.watts) > 1 and (meter.is_of_node or not meter.trace):
             groups[meter.watts.tobytes()].append(i)
     shared = [group for group in groups.values() if len(group) > 1]
     for group in shared:

@@ -8,10 +8,12 @@ bounds that hold for any node: an accelerator under load and its share of the no
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from joulecast.importers.traps import Findings, Floats, MeterLog, without_odd_ones
+from joulecast.records.covers import Covers
 
 _PER_ACCELERATOR_W = (100.0, 2500.0)
 _ANY_NODE_W, _USUAL_NODE_W = (50.0, 50e3), (400.0, 25e3)
@@ -87,6 +89,24 @@ def bounds_of(accelerators_per_node: int | None, accelerator: str | None) -> Bou
     return Bounds(least_w, most_w, of, (least_w, most_w))
 
 
+_OF_PARTS_W: dict[Covers | None, tuple[float, float]] = {
+    None: (5.0, 50e3),
+    "node": (5.0, 50e3),
+    "module": (5.0, 5e3),
+    "gpu": (1.0, 3e3),
+    "socket": (0.5, 2e3),
+    "cpu": (0.5, 2e3),
+    "memory": (0.05, 1e3),
+}
+"""What is possible where the log or the user names the unit: a unit is never changed there."""
+
+
+def _stated(meter: MeterLog) -> Bounds:
+    """The bounds of a meter whose unit is stated."""
+    of = f"a {meter.covers or 'node'} under load"
+    return Bounds(*_OF_PARTS_W[meter.covers], of, (inf, inf))
+
+
 def load_w(meter: MeterLog, run_s: tuple[float, float] | None) -> float | None:
     """Watts that a meter gives for most of the run, or of all where none lie in it; ``None`` without."""
     watts = meter.watts
@@ -131,12 +151,14 @@ def in_watts(
 ) -> list[MeterLog]:
     """The meters' readings in watts; what cannot be watts, nor be made so, pollutes."""
     found, right = [], []
+    of_node = bounds
     for meter in meters:
         usual_w = load_w(meter, run_s)
-        if usual_w is None or len(meter.watts) < _LEAST_READINGS:
+        if usual_w is None or len(meter.watts) < _LEAST_READINGS or meter.source == "estimated":
             found.append(meter)
             continue
-        if way := _only(meter):
+        bounds = _stated(meter) if meter.unit_known else of_node
+        if meter.joules is None and (way := _only(meter)):
             findings.pollute("counter for watts", f"{meter.file}: its readings only {way}")
         elif bounds.hold(usual_w) or (len(meters) > 1 and _works_at_times(meter, bounds)):
             right.append(meter)
@@ -152,10 +174,11 @@ def in_watts(
                 findings.pollute(
                     "implausible watts",
                     f"{meter.file}: {usual_w:.4g} W for most of the run, {bounds.of} draws "
-                    f"{bounds.least_w:g} to {bounds.most_w:g} W",
+                    f"{bounds.least_w:g} to {bounds.most_w:g} W"
+                    + ("; if its unit is another, say --unit" if meter.unit_known else ""),
                 )
         found.append(meter)
-    _compare(right, findings)
+    _compare([meter for meter in right if meter.is_of_node], findings)
     return found
 
 

@@ -381,3 +381,9 @@ def _in_epochs(epochs: list[Interval], evaluations: list[Interval]) -> tuple[flo
 def _row(interval: Interval, samples: float = math.nan) -> _Row:
     index = math.nan if interval.index is None else float(interval.index)
     return (interval.phase, index, interval.start_s, interval.stop_s, samples)
+
+
+def work_done(unit: str, work: float, lasts_s: float) -> list[Interval]:
+    """What a run of ``lasts_s`` did, where no log says when: an evaluation right before its end counts it."""
+    at_s = lasts_s * (1 - 1e-9)
+    return [Interval("evaluation", work, at_s, at_s, counts_samples=unit == "samples")]

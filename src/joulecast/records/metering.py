@@ -54,7 +54,8 @@ class MeterInfo(BaseModel):
     longer than three periods. A meter that is absent has ``available`` false, a reason, and no source; one
     that was there and failed during the run has ``available`` false, a reason, and its source. ``covers`` is
     ``None`` in records of the time before meters had it, and of others: their meters cover different things.
-    ``renewed_s`` is how often a meter that is slower than the sampler has something new.
+    ``renewed_s`` is how often a meter that is slower than the sampler has something new. Without a ``trace``
+    it gives one figure for the whole run: no part of the run has an energy of its own.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -76,6 +77,7 @@ class MeterInfo(BaseModel):
     covers: Covers | None = None
     remark: str | None = None
     renewed_s: NonNegativeFloat | None = None
+    trace: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,15 @@ class Metering:
         if not covered or None in covered:
             return None
         return "+".join(part for part in PARTS if part in covered)
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether the energy of a part of the run is known, not only that of the whole."""
+        return all(meter.trace for meter in self.meters)
+
+
+NO_TRACE = "one figure for the whole run: what its parts took is not known"
+"""What a meter without a trace says of itself."""
 
 
 def kind_of(meter: str) -> str:

@@ -1,0 +1,179 @@
+"""Commands that make run records of what others measured."""
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from joulecast.cli.errors import Commands
+from joulecast.errors import JoulecastError
+from joulecast.files.shipped import recorded_folder
+from joulecast.importers.log_kinds import KINDS
+
+import_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
+)
+
+_RUN, _LOG = "The run", "The log"
+Text = str | None
+
+
+def _run_option(name: str, text: str) -> typer.models.OptionInfo:
+    return typer.Option(name, help=text, rich_help_panel=_RUN)  # type: ignore[no-any-return]
+
+
+def _log_option(name: str, text: str) -> typer.models.OptionInfo:
+    return typer.Option(name, help=text, rich_help_panel=_LOG)  # type: ignore[no-any-return]
+
+
+def _add(kind: str) -> None:
+    """Give the command line a kind of log."""
+
+    def import_kind(
+        source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],
+        out: Annotated[
+            Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
+        ],
+        runs: Annotated[
+            Path | None,
+            _run_option("--runs", "CSV with a row a run: run, network, platform, start, stop, ..."),
+        ] = None,
+        records: Annotated[
+            Path | None,
+            _run_option(
+                "--records", "Add the meter to the records in this folder, by their times."
+            ),
+        ] = None,
+        name: Annotated[Text, _run_option("--run", "Its name.")] = None,
+        network: Annotated[Text, _run_option("--network", "What was trained.")] = None,
+        platform: Annotated[Text, _run_option("--platform", "Name of the node type.")] = None,
+        nodes: Annotated[int | None, _run_option("--nodes", "How many it ran on.")] = None,
+        hosts: Annotated[
+            Text, _run_option("--hosts", "Their names in the log, as n[01-04]; all by default.")
+        ] = None,
+        batch_size: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
+        start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
+        stop: Annotated[Text, _run_option("--stop", "End of the training.")] = None,
+        epochs: Annotated[float | None, _run_option("--epochs", "Trained in it.")] = None,
+        samples: Annotated[float | None, _run_option("--samples", "Trained in it.")] = None,
+        steps: Annotated[float | None, _run_option("--steps", "Trained in it.")] = None,
+        accelerators: Annotated[int | None, _run_option("--accelerators", "Of a node.")] = None,
+        accelerator: Annotated[Text, _run_option("--accelerator", "Their name.")] = None,
+        timezone: Annotated[
+            Text, _log_option("--timezone", "Of times without one: Europe/Berlin, UTC, +02:00.")
+        ] = None,
+        mapped: Annotated[
+            Text,
+            _log_option(
+                "--map", "Of csv: time=COLUMN,watts=COLUMN,node=COLUMN (or joules=, device=)."
+            ),
+        ] = None,
+        unit: Annotated[
+            Text, _log_option("--unit", "Of the readings: W, mW, kW, J, kJ, Wh, kWh.")
+        ] = None,
+        covers: Annotated[
+            Text, _log_option("--covers", "Of csv: node, module, socket, gpu, cpu or memory.")
+        ] = None,
+        node: Annotated[
+            Text, _log_option("--node", "Name of the node; the file's name by default.")
+        ] = None,
+        columns: Annotated[
+            Text, _log_option("--columns", "Columns of a table without a header: a,b,c.")
+        ] = None,
+        delimiter: Annotated[Text, _log_option("--delimiter", "Between columns.")] = None,
+        decimal: Annotated[str, _log_option("--decimal", "Sign before the decimals.")] = ".",
+        time_unit: Annotated[
+            str,
+            _log_option(
+                "--time-unit", "Of times that are numbers: s, ms, us, ns, relative (to a start)."
+            ),
+        ] = "auto",
+        time_format: Annotated[
+            Text, _log_option("--time-format", "Of times that are texts, as strptime has it.")
+        ] = None,
+        metric: Annotated[
+            Text, _log_option("--metric", "Of prometheus: the metric that is read, of several.")
+        ] = None,
+        node_label: Annotated[
+            Text, _log_option("--node-label", "Of prometheus: the label that names the node.")
+        ] = None,
+    ) -> None:
+        # Loaded here: the other commands need no table reader.
+        from joulecast.importers.csv_map import map_of
+        from joulecast.importers.from_logs import import_log
+        from joulecast.importers.log_times import TIME_UNITS, Clock, zone_named
+        from joulecast.importers.logs import LogOptions
+        from joulecast.importers.onto_records import add_to_records
+        from joulecast.importers.runs_table import RunFacts, expanded, read_runs
+        from joulecast.records.covers import Covers
+
+        if time_unit not in TIME_UNITS:
+            raise JoulecastError(f"--time-unit {time_unit}: give one of {', '.join(TIME_UNITS)}")
+        if covers is not None and covers not in get_args(Covers):
+            raise JoulecastError(f"--covers {covers}: give one of {', '.join(get_args(Covers))}")
+        if len(decimal) != 1 or (
+            delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1
+        ):
+            raise JoulecastError("--decimal and --delimiter are one sign each")
+        clock = Clock(zone_named(timezone) if timezone else None, time_unit, time_format)
+        options = LogOptions(
+            clock=clock,
+            node=node,
+            columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
+            mapped=map_of(mapped) if mapped else {},
+            unit=unit,
+            covers=cast("Covers | None", covers),
+            delimiter=delimiter.replace("\\t", "\t") if delimiter else None,
+            decimal=decimal,
+            metric=metric,
+            node_label=node_label,
+        )
+        if records is not None:
+            typer.echo(add_to_records(kind, source, out, records, options).text())
+            return
+        facts = RunFacts(
+            run=name,
+            network=network,
+            platform=platform,
+            nodes=nodes,
+            hosts=expanded(hosts or ""),
+            batch=batch_size,
+            start=clock.moment(start, "--start") if start else None,
+            stop=clock.moment(stop, "--stop") if stop else None,
+            epochs=epochs,
+            samples=samples,
+            steps=steps,
+            accelerators=accelerators,
+            accelerator=accelerator,
+        )
+        rows = read_runs(runs, clock) if runs else []
+        typer.echo(import_log(kind, source, out, options, facts, rows).text())
+
+    import_app.command(kind, help=KINDS[kind].about)(import_kind)
+
+
+for _kind in KINDS:
+    _add(_kind)
+
+
+@import_app.command("mlperf")
+def import_mlperf(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of submissions, git repository (bare too), or flat tables; or `mlperf-power`, "
+            "which is shipped."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option(help="Read this revision of the repository, not the files.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
+) -> None:
+    """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
+    from joulecast.importers.mlperf import import_mlperf as run_import
+
+    typer.echo(run_import(recorded_folder(source), out, revision, workers).text())

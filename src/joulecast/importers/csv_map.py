@@ -1,0 +1,121 @@
+"""A table of any form, as wattmeters and PDUs write it, read by a map of its columns.
+
+``time=T,watts=P`` is enough; ``joules=E`` in place of ``watts`` is a counter, ``node=N`` names the node of
+each row, ``device=D`` a part of it. Several columns of watts (or joules) without a node are a node each.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.importers.log_series import Gathered
+from joulecast.importers.log_table import LogTable
+from joulecast.importers.log_units import scale_of, unit_in
+from joulecast.importers.logs import Log, LoggedMeter, LogOptions
+from joulecast.importers.traps import Floats
+
+NAMES = ("time", "watts", "joules", "node", "device")
+_WHAT = "table of readings"
+_MOST_W = 100e3
+_WAY_OUT = "name them with --map, as time=COLUMN,watts=COLUMN,node=COLUMN"
+
+
+def map_of(text: str) -> dict[str, tuple[str, ...]]:
+    """The columns of ``--map``, as ``time=T,watts=P1,watts=P2``.
+
+    Raises:
+        JoulecastError: it is not of that form, or lacks the times or the readings.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in text.split(","):
+        name, is_pair, column = pair.partition("=")
+        if name.strip() not in NAMES or not is_pair or not column.strip():
+            raise JoulecastError(
+                f"--map: `{pair[:40]}` is none of {', '.join(f'{n}=COLUMN' for n in NAMES)}"
+            )
+        found[name.strip()] = (*found.get(name.strip(), ()), column.strip())
+    if len(found.get("time", ())) != 1 or bool(found.get("watts")) == bool(found.get("joules")):
+        raise JoulecastError("--map: needs time=COLUMN, and either watts=COLUMN or joules=COLUMN")
+    if any(len(found.get(name, ())) > 1 for name in ("node", "device")):
+        raise JoulecastError("--map: node= and device= are one column each")
+    return found
+
+
+def read(file: Path, options: LogOptions) -> Log:
+    """The readings of a table.
+
+    Raises:
+        JoulecastError: it is no such table; names line and column.
+    """
+    if not options.mapped:
+        raise JoulecastError(f"{file}: which columns are what? {_WAY_OUT}")
+    table = LogTable(file, _WHAT, options.columns, options.delimiter, options.decimal)
+    mapped = options.mapped
+    what = "watts" if "watts" in mapped else "joules"
+    table.require([column for columns in mapped.values() for column in columns], _WAY_OUT)
+    gathered = {column: Gathered(options.clock, str(file)) for column in mapped[what]}
+    names = [*mapped.get("node", ()), *mapped.get("device", ())]
+    factors: dict[str, float] = {}
+    for part in table.parts([*mapped["time"], *mapped[what], *names]):
+        if not len(part):
+            continue
+        t_s: Floats | None = None
+        for column, series in gathered.items():
+            t_s = (
+                series.times(table.with_point(part[mapped["time"][0]]), mapped["time"][0])
+                if t_s is None
+                else t_s
+            )
+            series.same_form_as(next(iter(gathered.values())))
+            values = table.numbers(part[column], column)
+            if column not in factors:
+                unit = options.unit or unit_in(column) or table.cell_units(part[column])
+                factors[column] = _factor(unit, what, f"{file}, column {column}")
+            series.add([part[name] for name in names], t_s, factors[column] * values)
+    log = Log(remarks=["truncated line: its last line was cut short"] if table.cut_short else [])
+    for column, series in gathered.items():
+        for key, times, values in series.meters():
+            named = dict(
+                zip([name for name in ("node", "device") if name in mapped], key, strict=True)
+            )
+            alone = len(gathered) == 1 or "node" in mapped
+            node = named.get("node") or (options.node_of(file) if alone else column)
+            device = named.get("device") or (column if not alone and "node" in mapped else None)
+            log.form = times.form
+            log.meters.append(
+                _meter(
+                    LoggedMeter(node, device, options.covers or "node", str(file), times.t_s),
+                    values,
+                    what,
+                    column,
+                )
+            )
+    if not log.meters:
+        raise JoulecastError(f"{file}: has a header and no reading")
+    return log
+
+
+def _factor(unit: str | None, what: str, where: str) -> float:
+    if unit is None:
+        return 1.0
+    measures, factor = scale_of(unit, where)
+    if measures != what:
+        raise JoulecastError(
+            f"{where}: its unit {unit} is one of {'energy' if measures == 'joules' else 'power'}; map it as "
+            f"{measures}=, or give another --unit"
+        )
+    return factor
+
+
+def _meter(meter: LoggedMeter, values: Floats, what: str, column: str) -> LoggedMeter:
+    if what == "joules":
+        return replace(meter, joules=values)
+    known = values[np.isfinite(values)]
+    if len(known) and float(np.median(known)) > _MOST_W:
+        raise JoulecastError(
+            f"{meter.file}, column {column}: {float(np.median(known)):.4g} W in the middle, "
+            "which no node draws; if it is in another unit, say --unit mW"
+        )
+    return replace(meter, watts=values)

@@ -1,0 +1,254 @@
+"""Answers of Prometheus to a range query, saved as JSON: Kepler, the DCGM exporter, and others.
+
+Whether a metric counts joules or reads watts shows in its name, and so does what it covers; where it does
+not, ``--unit`` and ``--covers`` say it.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.files.reading import read_json_object
+from joulecast.importers.log_units import scale_of
+from joulecast.importers.logs import Log, LoggedMeter, LogOptions
+from joulecast.importers.runs_table import named
+from joulecast.importers.traps import Floats
+from joulecast.records.covers import Covers
+
+_WHAT = "answer of Prometheus to a range query"
+_MAX_BYTES = 500_000_000
+_NODE_LABELS = (
+    *(
+        "Hostname",
+        "hostname",
+        "node",
+        "nodename",
+        "node_name",
+        "kubernetes_node",
+        "exported_instance",
+    ),
+    *("host", "instance"),
+)
+_DEVICE_LABELS = (
+    "UUID",
+    "uuid",
+    "gpu",
+    "device",
+    "gpu_id",
+    "package",
+    "socket",
+    "zone",
+    "path",
+    "name",
+    "sensor",
+)
+_COVERS: tuple[tuple[str, Covers], ...] = (
+    (r"container|pod|process|_vm_", "cpu"),
+    (r"DCGM|gpu|nvidia", "gpu"),
+    (r"dram|memory", "memory"),
+    (r"package|core|cpu|rapl|socket", "cpu"),
+    (r"platform|psys|ipmi|redfish|pdu|outlet|node", "node"),
+)
+_PARTS_OF_PACKAGE = re.compile(r"core|uncore", re.IGNORECASE)
+_SHARES = re.compile(r"container|pod_|process|_vm_", re.IGNORECASE)
+_ESTIMATORS = ("estimator", "trained_power_model", "regressor")
+_MILLIJOULES = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+
+
+def read(file: Path, options: LogOptions) -> Log:
+    """The power or energy of each device.
+
+    Raises:
+        JoulecastError: it is no such answer, or does not say what its numbers are.
+    """
+    series = _series(file)
+    names = sorted({str(one["metric"].get("__name__", "")) for one in series})
+    if options.metric is not None:
+        series = [one for one in series if one["metric"].get("__name__") == options.metric]
+        if not series:
+            raise JoulecastError(
+                f"{file}: has no metric {options.metric}; there are: {named(names)}"
+            )
+    elif len(names) > 1:
+        raise JoulecastError(
+            f"{file}: has {len(names)} metrics ({named(names)}); choose one with --metric"
+        )
+    # With MIG, the exporter says of each slice what the whole GPU draws.
+    slices = [one for one in series if one["metric"].get("GPU_I_ID")]
+    whole = {_slice_of(one): one for one in reversed(slices)}
+    series = [one for one in series if not one["metric"].get("GPU_I_ID")] + list(whole.values())
+    by_meter: dict[tuple[str, str | None, Covers], list[LoggedMeter]] = defaultdict(list)
+    for one in series:
+        meter = _meter(file, one, options, alone=len(series) == 1)
+        if meter is not None:
+            by_meter[meter.node, meter.device, meter.covers].append(meter)
+    if not by_meter:
+        raise JoulecastError(f"{file}: holds no series that covers a device or node")
+    return Log(meters=[_added(alike, file) for alike in by_meter.values()])
+
+
+def _slice_of(one: dict[str, Any]) -> tuple[str, ...]:
+    """The GPU that a slice is of, with the node that it is on."""
+    return tuple(
+        str(one["metric"].get(label, "")) for label in ("Hostname", "instance", "UUID", "gpu")
+    )
+
+
+def _series(file: Path) -> list[dict[str, Any]]:
+    if not file.suffix:
+        raise JoulecastError(f"{file}: is no JSON file; expected: {_WHAT}")
+    content = read_json_object(file, _WHAT, _MAX_BYTES)
+    if content.get("status", "success") != "success":
+        raise JoulecastError(f"{file}: Prometheus refused the query; ask it again")
+    data = content.get("data", content)
+    kind = data.get("resultType") if isinstance(data, dict) else None
+    if kind != "matrix":
+        raise JoulecastError(
+            f"{file}: is no {_WHAT} (its resultType is {str(kind)[:20]}); ask "
+            "/api/v1/query_range, which gives a matrix"
+        )
+    series = data.get("result")
+    if not isinstance(series, list) or not series:
+        raise JoulecastError(f"{file}: Prometheus found no series; look at the query and its times")
+    for number, one in enumerate(series, start=1):
+        if (
+            not isinstance(one, dict)
+            or not isinstance(one.get("metric"), dict)
+            or "values" not in one
+        ):
+            raise JoulecastError(f"{file}: series {number} has no `metric` and `values`")
+    return series
+
+
+def _meter(
+    file: Path, one: dict[str, Any], options: LogOptions, *, alone: bool
+) -> LoggedMeter | None:
+    labels = {str(k): str(v) for k, v in one["metric"].items()}
+    name = labels.get("__name__", "")
+    what, factor = _measures(file, name, options)
+    device = next((labels[label] for label in _DEVICE_LABELS if labels.get(label)), None)
+    parts = " ".join(
+        (name, labels.get("zone", ""), labels.get("package", ""), labels.get("path", ""))
+    )
+    covers = options.covers or next(
+        (c for pattern, c in _COVERS if re.search(pattern, parts)), None
+    )
+    if labels.get("zone") in ("psys", "platform"):
+        covers = options.covers or "node"
+    if _SHARES.search(name):
+        raise JoulecastError(
+            f"{file}: {name} is a share of a machine dealt out to programs, not what a device draws; ask "
+            "for the metric of the node"
+        )
+    if covers is None:
+        raise JoulecastError(
+            f"{file}: what does {name or 'the query'} cover? say --covers node, gpu, cpu or memory"
+        )
+    if _PARTS_OF_PACKAGE.fullmatch(labels.get("zone", "")):
+        return None
+    t_s, values = _values(file, one["values"], name)
+    is_model = labels.get("source") in _ESTIMATORS
+    remark = f"a model ({labels['source']}) of the exporter, no meter" if is_model else None
+    if labels.get("GPU_I_ID"):
+        remark = "MIG is on: it reads the whole GPU, not a slice"
+    meter = LoggedMeter(
+        _node(file, labels, options, alone=alone),
+        device,
+        covers,
+        str(file),
+        t_s,
+        source="estimated" if is_model else "imported",
+        remark=remark,
+    )
+    if what == "watts":
+        return replace(meter, watts=factor * values)
+    return replace(meter, joules=factor * values)
+
+
+def _measures(file: Path, name: str, options: LogOptions) -> tuple[str, float]:
+    if options.unit is not None:
+        return scale_of(options.unit, str(file))
+    plain = name.lower()
+    if name == _MILLIJOULES:
+        return "joules", 1e-3
+    for unit, words in (
+        ("mW", "milliwatt"),
+        ("uW", "microwatt"),
+        ("mJ", "millijoule"),
+        ("uJ", "microjoule"),
+    ):
+        if words in plain:
+            return scale_of(unit, str(file))
+    if "joule" in plain:
+        return "joules", 1.0
+    if "watt" in plain or "power" in plain:
+        return "watts", 1.0
+    raise JoulecastError(
+        f"{file}: does {name or 'the query'} read watts or count joules? say --unit W or --unit J"
+    )
+
+
+def _node(file: Path, labels: dict[str, str], options: LogOptions, *, alone: bool) -> str:
+    if options.node_label is not None:
+        if options.node_label not in labels:
+            raise JoulecastError(
+                f"{file}: a series has no label {options.node_label}; it has: {named(sorted(labels))}"
+            )
+        return _host(labels[options.node_label])
+    label = next((label for label in _NODE_LABELS if labels.get(label)), None)
+    if label is None and not alone and options.node is None:
+        raise JoulecastError(
+            f"{file}: which label names the node? say --node-label; there are: {named(sorted(labels))}"
+        )
+    return options.node_of(file) if label is None or options.node else _host(labels[label])
+
+
+def _host(address: str) -> str:
+    """``n01`` of ``n01:9100``; an address of version 6 stays."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdigit() and ":" not in host else address
+
+
+def _values(file: Path, values: Any, name: str) -> tuple[Floats, Floats]:
+    try:
+        pairs = np.array([(float(t), float(v)) for t, v in values], dtype=float).reshape(-1, 2)
+    except (TypeError, ValueError):
+        raise JoulecastError(
+            f"{file}: a value of {name or 'the query'} is no pair of time and number"
+        ) from None
+    t_s, found = pairs[:, 0], pairs[:, 1]
+    if not np.isfinite(t_s).all():
+        raise JoulecastError(f"{file}: a time of {name or 'the query'} is not finite")
+    return t_s, np.where(np.isfinite(found), found, np.nan)
+
+
+def _sum(parts: list[Floats | None]) -> Floats | None:
+    known = [part for part in parts if part is not None]
+    return np.asarray(np.sum(known, axis=0)) if len(known) == len(parts) else None
+
+
+def _added(alike: list[LoggedMeter], file: Path) -> LoggedMeter:
+    """Series of one device that differ in other labels: added up where they were read at the same moments
+    (its idle and its dynamic part), one after the other where not (the programs that used it)."""
+    first = alike[0]
+    if len(alike) == 1:
+        return first
+    if all(len(m.t_s) == len(first.t_s) and (m.t_s == first.t_s).all() for m in alike):
+        return replace(
+            first, watts=_sum([m.watts for m in alike]), joules=_sum([m.joules for m in alike])
+        )
+    log = Log()
+    try:
+        for meter in sorted(alike, key=lambda m: float(m.t_s[0])):
+            log.add(Log([meter]), file)
+    except JoulecastError:
+        raise JoulecastError(
+            f"{file}: has {len(alike)} series of {first.node}, {first.device or 'the node'}, at some of the "
+            "same times; add them up in the query (sum by)"
+        ) from None
+    return log.meters[0]

@@ -1,0 +1,366 @@
+"""Tables of wattmeters and of nvidia-smi become run records; a fault is a line with a way out."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_fixtures import (
+    BUSY_W,
+    WHAT,
+    ZERO_S,
+    between,
+    expected_j,
+    imported,
+    info,
+    iso,
+    load,
+    refused,
+    row,
+    run,
+)
+
+from joulecast.importers.log_times import Clock, zone_named
+from joulecast.importers.log_units import scale_of
+from joulecast.importers.runs_table import expanded
+
+MAP = ("--map", "time=t,watts=w")
+BERLIN = ("--timezone", "Europe/Berlin")
+SECONDS = np.arange(0, 300)
+
+
+def table(path, rows=None, head="t,w", end="\n"):
+    rows = rows or [
+        f"{ZERO_S + t:.1f},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)
+    ]
+    text = end.join([head, *rows]) + end
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_several_runs_of_one_log_are_cut_out_and_can_be_forecast(tmp_path):
+    rows = [
+        f"{iso(t)}Z;{w / 1000:.5f};{node}"
+        for node in ("n1", "n2")
+        for t, w in zip(
+            range(900), load(range(900), 100, 400) + load(range(900), 520, 800), strict=True
+        )
+    ]
+    log = table(tmp_path / "pdu.csv", rows, "Time;Power [kW];Rack node")
+    runs = tmp_path / "runs.csv"
+    runs.write_text(
+        "run,network,platform,nodes,batch,start,stop,epochs\n"
+        f"a,net,box,2,256,{iso(100)}Z,{iso(400)}Z,10\n"
+        f"b,net,box,2,512,{iso(520)}Z,{iso(800)}Z,10\n"
+    )
+    mapped = ("--map", "time=Time,watts=Power [kW],node=Rack node")
+    done = run("import", "csv", log, tmp_path / "out", *mapped, "--runs", runs)
+    assert done.exit_code == 0, done.output
+    a, b = (row(tmp_path / "out" / name) for name in "ab")
+    # Each trace holds the idle watts of the other.
+    assert a["energy_j"] == pytest.approx(2 * 300 * (BUSY_W + 210), rel=0.01)
+    assert (a["nodes"], a["batch"], b["batch"], a["samples"]) == (2, 256, 512, 10)
+    assert (a["energy_covers"], a["energy_source"], a["polluted"]) == ("node", "imported", "")
+    assert info(tmp_path / "out" / "a").started_utc == f"{iso(100, form='%Y-%m-%dT%H:%M:%S')}+00:00"
+    done = run("forecast", "--records", tmp_path / "out", "--nodes", 4)
+    assert done.exit_code == 0 and "imported" in done.output
+
+
+@pytest.mark.parametrize(
+    "form", ["crlf", "bom", "gz", "semicolon", "comma", "ms", "ns", "relative", "german"]
+)
+def test_the_form_of_a_table_changes_nothing(tmp_path, form):
+    watts = load(SECONDS)
+    rows = [f"{ZERO_S + t:.1f},{w:.1f}" for t, w in zip(SECONDS, watts, strict=True)]
+    more, name, head, end = [], "log.csv", "t,w", "\n"
+    if form == "crlf":
+        end = "\r\n"
+    elif form == "bom":
+        head = "\ufeff" + head
+    elif form in ("semicolon", "comma"):
+        rows, head = [r.replace(",", ";") for r in rows], "t;w"
+        if form == "comma":
+            rows = [
+                f"{int(ZERO_S + t)};{w:.1f}".replace(".", ",")
+                for t, w in zip(SECONDS, watts, strict=True)
+            ]
+            more = ["--decimal", ","]
+    elif form in ("ms", "ns"):
+        rows = [
+            f"{int(ZERO_S + t)}{'0' * (3 if form == 'ms' else 9)},{w:.1f}"
+            for t, w in zip(SECONDS, watts, strict=True)
+        ]
+    elif form == "relative":
+        rows = [f"{t},{w:.1f}" for t, w in zip(SECONDS, watts, strict=True)]
+    elif form == "german":
+        rows = [
+            f"{iso(t, 1, '%d.%m.%Y %H:%M:%S')},{w:.1f}" for t, w in zip(SECONDS, watts, strict=True)
+        ]
+        more = ["--time-format", "%d.%m.%Y %H:%M:%S", "--timezone", "Europe/Berlin"]
+    log = table(tmp_path / name, rows, head, end)
+    if form == "gz":
+        log = tmp_path / "log.csv.gz"
+        log.write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    when = ("--start", "60", "--stop", "240") if form == "relative" else between()
+    imported("csv", log, tmp_path / "out", *MAP, *when, *more)
+    found = row(tmp_path / "out" / "net")
+    assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    assert bool(info(tmp_path / "out" / "net").started_utc) == (form != "relative")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("", (), "is empty"),
+        ("t,w\n", (), "has a header and no reading"),
+        ("a,b\n1,2\n", (), "line 1: has no column t, w; there are: a, b"),
+        ("t,w,w\n1,2,3\n", (), "line 1: has the column w twice"),
+        ("t;w\n1,5;200\n2,5;200\n", (), "say --decimal ,"),
+        ("t;w\n1;200,5\n2;200,5\n", (), "say --decimal ,"),
+        ("t,w\n1,200\n2,200,7\n", (), "line 3: has more cells than the 2 columns"),
+        ("t,w\n1,200\n2,abc\n", (), "line 3, column w: `abc` is no number"),
+        ("t,w\n1,200\nnoon,200\n", (), "column t, line 3: `noon`"),
+        ("t,w\n1,200\n2023-11-14T22:13:20,200\n", (), "the times before it are numbers"),
+        ("t,w\n2023-11-14T22:13:20,2\n2023-11-14T22:13:20Z,2\n", (), "line 3"),
+        ("t,w\n1,412000\n2,412000\n", (), "say --unit mW"),
+        ("t,w\n1,200\n2,200\n", ("--unit", "kJ"), "map it as joules="),
+        ("t,w\n1,200\n2,200\n", ("--unit", "hp"), "there are W, mW"),
+        ("t,w\n1,200\n2,200\n", ("--timezone", "Europe/Berln"), "give a name as Europe/Berlin"),
+        ("t,w\n1,200\n2,200\n", ("--hosts", "n9"), "has no readings of n9; there are: log"),
+        ("t,w\n1,200\n2,200\n", ("--steps", "5"), "--batch-size"),
+        ("t,w\n1,200\n2,200\n", ("--map", "time=t"), "either watts=COLUMN or joules=COLUMN"),
+        ("t,w\n1,200\n2,200\n", ("--start", "2", "--stop", "1"), "stops before it starts"),
+        ("t,w\n1,200\n2,200\n", between(), "seconds since a start"),
+        ("t,w\n1,200\n2,200\n", ("--covers", "rack"), "give one of node"),
+        ("t,w\n2026-03-29T02:30:00,2\n2026-03-29T02:31:00,2\n", BERLIN, "there is no"),
+        ("t,w\n2026-10-25T02:30:00,2\n2026-10-25T02:31:00,2\n", BERLIN, "is there twice"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_with_the_way_out(tmp_path, text, options, says):
+    log = tmp_path / "log.csv"
+    log.write_text(text)
+    line = refused("csv", log, tmp_path / "out", *(MAP if "--map" not in options else ()), *options)
+    assert says in line and ("log.csv" in line or "--" in line), line
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_are_no_text_or_are_cut_short(tmp_path):
+    whole = table(tmp_path / "log.csv").read_bytes()
+    for name, content, says in (
+        ("wide.csv", whole.decode().encode("utf-16"), "save it as UTF-8"),
+        ("latin.csv", whole + b"1,\xb5\n", "not UTF-8"),
+        ("cut.csv.gz", gzip.compress(whole)[:-30], "cannot be unpacked"),
+        ("none.csv.gz", whole, "cannot be unpacked"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert says in refused("csv", tmp_path / name, tmp_path / "out", *MAP)
+    (tmp_path / "killed.csv").write_bytes(whole + f"{ZERO_S + 300}".encode())
+    imported("csv", tmp_path / "killed.csv", tmp_path / "out", *MAP)
+    assert any("truncated line" in remark for remark in info(tmp_path / "out" / "net").remarks)
+    assert "no such table" in refused("csv", tmp_path / "absent.csv", tmp_path / "out", *MAP)
+
+
+def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
+    rows = [f"{ZERO_S + t:.1f},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
+    table(tmp_path / "log.csv", rows[150:] + rows[:150])
+    refused("csv", tmp_path / "log.csv", tmp_path / "out", *MAP)
+    assert "non-monotonic stamps" in row(tmp_path / "out" / "net")["polluted"]
+    folder = tmp_path / "both"
+    folder.mkdir()
+    table(folder / "n1.csv", rows)
+    (folder / "n1.csv.gz").write_bytes(gzip.compress((folder / "n1.csv").read_bytes()))
+    assert "two nodes of one name" in refused("csv", folder, tmp_path / "other", *MAP)
+    # One file that continues another is one meter.
+    (folder / "n1.csv.gz").unlink()
+    for name, part in (("n1.csv", rows[:150]), ("n2.csv", rows[150:])):
+        table(folder / name, part)
+    imported("csv", folder, tmp_path / "joined", *MAP, "--node", "n1", *between())
+    assert row(tmp_path / "joined" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+
+
+def test_a_counter_that_begins_anew_counts_on(tmp_path):
+    counts = np.cumsum(load(SECONDS)) / 3600
+    counts[100:] -= counts[100]
+    rows = [f"{ZERO_S + t},{c:.6f}" for t, c in zip(SECONDS, counts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, "t,energy (Wh)")
+    imported("csv", log, tmp_path / "out", "--map", "time=t,joules=energy (Wh)", *between())
+    # What it counted while it began anew, a reading, is missing.
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    (meter,) = info(tmp_path / "out" / "net").meters
+    assert meter.counter and "began anew 1 times" in meter.remark
+
+
+def test_the_lag_of_a_clock_is_found_reported_and_applied(tmp_path):
+    late = [f"{ZERO_S + t + 25:.1f},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
+    said = imported("csv", table(tmp_path / "log.csv", late), tmp_path / "out", *MAP, *between())
+    lag = next(r for r in info(tmp_path / "out" / "net").remarks if r.startswith("clock lag"))
+    assert lag in said and "applied" in lag and float(lag.split()[2]) == pytest.approx(25, abs=1.5)
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.02)
+    inside = range(55, 246)
+    flat = [f"{ZERO_S + t},{w:.1f}" for t, w in zip(inside, load(inside, 0, 999), strict=True)]
+    said = imported("csv", table(tmp_path / "flat.csv", flat), tmp_path / "flat", *MAP, *between())
+    assert "clock lag: not known (the load is flat); nothing was applied" in said
+
+
+def test_times_without_a_zone_are_placed_or_remarked(tmp_path):
+    rows = [f"{iso(t, 1)},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
+    log = table(tmp_path / "log.csv", rows)
+    assert "give --timezone" in refused("csv", log, tmp_path / "out", *MAP, *between())
+    local = ("--start", iso(60, 1), "--stop", iso(240, 1))
+    imported("csv", log, tmp_path / "local", *MAP, *local)
+    assert "no time zone" in " ".join(info(tmp_path / "local" / "net").remarks)
+    imported("csv", log, tmp_path / "placed", *MAP, *between(), "--timezone", "Europe/Berlin")
+    energies = [row(tmp_path / name / "net")["energy_j"] for name in ("local", "placed")]
+    assert energies[0] == pytest.approx(energies[1], rel=1e-6)
+
+
+def test_an_import_that_fails_leaves_what_was_there(tmp_path):
+    log = table(tmp_path / "log.csv")
+    imported("csv", log, tmp_path / "out", *MAP, *between(), "--run", "one")
+    imported("csv", log, tmp_path / "out", *MAP, *between(70, 200), "--run", "two")
+    before = {f.name: (f / "run.json").read_bytes() for f in (tmp_path / "out").iterdir()}
+    refused("csv", log, tmp_path / "out", "--map", "time=t,watts=absent")
+    assert {f.name: (f / "run.json").read_bytes() for f in (tmp_path / "out").iterdir()} == before
+    assert sorted(before) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("run,network,speed\na,b,1\n", "`speed` is no column of a table of runs; there are: run, network"),
+        ("run,nodes\na,some\n", "line 2, column nodes: `some` is no number"),
+        ("run,nodes\na,1.5\n", "no whole number"),
+        ("run,start\na,noon\n", "line 2, column start"),
+        ("run\na\na\n", "`a` is there twice"),
+        ("run,nodes\n", "has 0 runs"),
+    ],
+)  # fmt: skip
+def test_a_table_of_runs_that_is_wrong(tmp_path, rows, says):
+    (tmp_path / "runs.csv").write_text(rows)
+    line = refused(
+        "csv", table(tmp_path / "log.csv"), tmp_path / "o", *MAP, "--runs", tmp_path / "runs.csv"
+    )
+    assert says in line and "runs.csv" in line
+
+
+NVIDIA = "timestamp, name, index, power.draw [W], utilization.gpu [%]"
+
+
+def nvidia(path, head=NVIDIA, row_of=None, gpus=2, units=True):
+    row_of = row_of or (
+        lambda t, gpu, w: f"{t}, NVIDIA H100, {gpu}, {w:.2f}{' W' if units else ''}, 99 %"
+    )
+    lines = [] if head is None else [head]
+    watts = load(SECONDS)
+    for t, w in zip(SECONDS, watts, strict=True):
+        lines += [
+            row_of(iso(t + gpu / 500, form="%Y/%m/%d %H:%M:%S.%f")[:-3], gpu, w / 2)
+            for gpu in range(gpus)
+        ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_nvidia_smi_in_any_order_with_and_without_units_and_header(tmp_path):
+    log = nvidia(tmp_path / "n1.csv")
+    imported(
+        "nvidia-smi", log, tmp_path / "out", *between(), "--timezone", "UTC", "--accelerators", 2
+    )
+    found = row(tmp_path / "out" / "net")
+    assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    assert (found["energy_covers"], found["nodes"]) == ("gpu", 1)
+    assert [m.meter for m in info(tmp_path / "out" / "net").meters] == [
+        "nvidia-smi:0",
+        "nvidia-smi:1",
+    ]
+    bare = nvidia(tmp_path / "n2.csv", None, lambda t, gpu, w: f"{w:.2f}, GPU-{gpu:08x}, {t}")
+    assert "--columns timestamp,index,power.draw" in refused("nvidia-smi", bare, tmp_path / "no")
+    columns = ("--columns", "power.draw,uuid,timestamp")
+    imported("nvidia-smi", bare, tmp_path / "bare", *columns, *between(), "--timezone", "UTC")
+    assert row(tmp_path / "bare" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+
+
+def test_nvidia_smi_says_what_is_missing_or_has_no_figure(tmp_path):
+    no_id = nvidia(
+        tmp_path / "n1.csv", "timestamp, power.draw [W]", lambda t, gpu, w: f"{t}, {w:.2f} W"
+    )
+    assert "no column that tells them apart" in refused("nvidia-smi", no_id, tmp_path / "no")
+    no_power = nvidia(tmp_path / "n2.csv", "timestamp, index", lambda t, gpu, w: f"{t}, {gpu}")
+    line = refused("nvidia-smi", no_power, tmp_path / "no")
+    assert "power.draw; there are: timestamp, index" in line
+    text = nvidia(tmp_path / "n3.csv").read_text().splitlines()
+    text[101] = text[101].replace(text[101].split(", ")[3], "[N/A]")
+    text.insert(200, "Unable to determine the device handle for GPU 0000:17:00.0: Unknown Error")
+    text.insert(300, NVIDIA)
+    (tmp_path / "n3.csv").write_text("\n".join(text) + "\n")
+    imported("nvidia-smi", tmp_path / "n3.csv", tmp_path / "odd", *between(), "--timezone", "UTC")
+    found = info(tmp_path / "odd" / "net")
+    assert "lines without a reading: 1 in n3.csv" in found.remarks
+    assert row(tmp_path / "odd" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    sliced = nvidia(
+        tmp_path / "n4.csv",
+        "timestamp, uuid, mig.mode.current, power.draw [W]",
+        lambda t, gpu, w: f"{t}, GPU-{gpu}, Enabled, {w:.2f} W",
+    )
+    imported("nvidia-smi", sliced, tmp_path / "mig", *between(), "--timezone", "UTC")
+    assert all("MIG" in m.remark for m in info(tmp_path / "mig" / "net").meters)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(1e8, 4e9, allow_nan=False),
+    st.sampled_from(["s", "ms", "us", "ns"]),
+    st.sampled_from(
+        ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "+05:30", "-03:00"]
+    ),
+)
+def test_a_moment_is_the_same_in_every_form(at_s, unit, zone):
+    at_s = round(at_s, 3)
+    factor = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    texts = [f"{round(at_s * 1000) * factor // 1000}"] if unit != "s" else [f"{at_s}"]
+    clock = Clock(zone_named(zone), unit)
+    found = clock.seconds(pd.Series(texts, index=[1]), "here")
+    assert found.form == "placed" and found.t_s[0] == pytest.approx(at_s, abs=2e-3)
+    written = iso(at_s - ZERO_S)
+    assert Clock().moment(f"{written}+00:00", "here").t_s[0] == pytest.approx(at_s, abs=2e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e-3, 1e6), st.sampled_from(["W", "mW", "uW", "kW", "J", "mJ", "kJ", "Wh", "kWh"]))
+def test_a_unit_there_and_back(value, unit):
+    what, factor = scale_of(unit, "here")
+    assert what == ("watts" if unit.endswith("W") else "joules")
+    in_plain = scale_of("W" if what == "watts" else "J", "here")[1]
+    assert value / factor * factor / in_plain == pytest.approx(value)
+
+
+def test_hosts_as_slurm_lists_them():
+    assert expanded("n[01-03,7],login1 gpu[1-2]-ib") == (
+        "n01",
+        "n02",
+        "n03",
+        "n7",
+        "login1",
+        "gpu1-ib",
+        "gpu2-ib",
+    )
+    assert expanded("") == ()
+
+
+def test_the_commands_are_listed_with_what_they_read():
+    done = run("import", "--help")
+    for kind in (
+        "csv",
+        "nvidia-smi",
+        "perun",
+        "codecarbon",
+        "zeus",
+        "jpwr",
+        "slurm",
+        "prometheus",
+        "mlperf",
+    ):
+        assert kind in done.output
+    assert WHAT[0] in run("import", "csv", "--help").output
