@@ -24,9 +24,10 @@ from joulecast.importers.node_clocks import nodes_of
 from joulecast.importers.runs_table import named
 from joulecast.importers.traps import MeterLog, usual_spacing
 from joulecast.power.integration import EnergyCurve, reading_quality
+from joulecast.records.folders import record_folders
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import JOB_ACCOUNT, MeterInfo, host_of
-from joulecast.records.record import RunRecord, read_record, record_folders, write_record
+from joulecast.records.record import RunRecord, read_record, write_record
 
 _REACH_S = 90.0
 """Clocks of two machines that differ by more are not brought together."""
