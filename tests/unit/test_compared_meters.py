@@ -239,7 +239,7 @@ def test_a_node_holds_the_sum_of_its_parts_and_only_those_that_lie_beside_each_o
         for a in compared({"redfish": Made("node", gain=2.5, noise_w=5.0)} | parts).info.agreements
         if a.relation == "contains"
     )
-    assert holds.agrees and {*holds.beside} == {"rapl:package-0", "rapl:package-1", "rapl:dram-0"}
+    assert holds.agrees and {*holds.others} == {"rapl:package-0", "rapl:package-1", "rapl:dram-0"}
     assert holds.load_percent == pytest.approx(100 * (2.1 / 2.5 - 1), abs=1.0)
     small = compared({"redfish": Made("node", gain=1.5, noise_w=5.0)} | parts).info.agreements
     (holds,) = (a for a in small if a.relation == "contains")

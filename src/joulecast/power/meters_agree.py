@@ -117,7 +117,7 @@ def _agreement(
         node=node,
         relation=relation,
         meters=[*one.meters],
-        beside=[*other.meters],
+        others=[*other.meters],
         covers=str(one.family[1]),
         covers_beside=covers_beside,
     )

@@ -64,7 +64,7 @@ def refuse_work(why: str) -> None:
 
 
 def main() -> None:
-    """Multiply matrices on one core when told to."""
+    """Multiply matrices on one core while the load is on."""
     import numpy as np
 
     os.nice(_NICE)

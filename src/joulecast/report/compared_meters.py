@@ -62,7 +62,7 @@ def _remarks(meter: ComparedMeter) -> list[str]:
 
 
 def _agreement(agreement: MeterAgreement) -> str:
-    one, other = " + ".join(agreement.meters), " + ".join(agreement.beside)
+    one, other = " + ".join(agreement.meters), " + ".join(agreement.others)
     if agreement.relation == "same":
         what = f"{one} and {other} ({agreement.covers})"
     else:

@@ -31,7 +31,7 @@ def _work_on(device: str) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Work on all GPUs when told to, or say why not."""
+    """Work on all GPUs while the load is on, or say why not."""
     try:
         import torch
     except ImportError:
