@@ -84,7 +84,7 @@ def main() -> None:
                     "times_faster_than_bare": times["bare"] / times[name],
                 }
             )
-    show(rows, options.json)
+    show(rows, options)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def main() -> None:
         model = _in_own_process("model", Path(folder))
     row = {"runs": given.runs, "readings": given.runs * given.readings} | model
     row |= {"peer_s": peer["total_s"], "ratio_to_peer": model["total_s"] / peer["total_s"]}
-    show([row], given.json)
+    show([row], given)
 
 
 if __name__ == "__main__":

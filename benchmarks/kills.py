@@ -351,7 +351,7 @@ def main() -> None:
                 "seconds": time.monotonic() - begin,
             }
         )
-    show(rows, options.json)
+    show(rows, options)
     if faults:
         sys.exit(1)
     shutil.rmtree(work)

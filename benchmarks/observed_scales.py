@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from _output import parser, show
+
 import joulecast
 
 PROGRAM = """
@@ -61,8 +63,9 @@ def measure(folder: Path, out: str, ranks: int, width: int, batch: int) -> None:
 
 
 def main() -> None:
-    """Print measured and forecast seconds of each program, and the mean error."""
-    errors = []
+    """Show measured and forecast seconds of each program, and the mean error."""
+    asked = parser(__doc__).parse_args()
+    rows = []
     for width, batch in SETTINGS:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
@@ -76,15 +79,18 @@ def main() -> None:
             (row,) = joulecast.forecast(folder / "seen", gpus=[4], samples=outcome.samples)[
                 "forecasts"
             ]
-            error = 100 * (row["time_s"] / took_s - 1)
-            errors.append(abs(error))
-            inside = row["time_low_s"] <= took_s <= row["time_high_s"]
-            print(
-                f"width {width}, batch {batch}: took {took_s:.3f} s, forecast {row['time_s']:.3f} s "
-                f"({error:+.1f} %), {'inside' if inside else 'outside'} its 90 % interval",
-                flush=True,
+            rows.append(
+                {
+                    "width": width,
+                    "batch": batch,
+                    "measured_s": took_s,
+                    "forecast_s": row["time_s"],
+                    "error_percent": 100 * (row["time_s"] / took_s - 1),
+                    "inside_its_interval": row["time_low_s"] <= took_s <= row["time_high_s"],
+                }
             )
-    print(f"mean error of the time on four ranks: {sum(errors) / len(errors):.1f} %")
+    mean = sum(abs(row["error_percent"]) for row in rows) / len(rows)
+    show([*rows, {"width": "mean of all, without sign", "error_percent": mean}], asked)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The training is examples/own-training on one rank and on two. Where `codecarbon`
 or `perun` are on the PATH, they wrap the same command. Run it on a quiet machine.
 """
 
-import argparse
 import os
 import re
 import shutil
@@ -15,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+
+from _output import parser, show
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/own-training/train.py"
 WRAPPERS = {
@@ -37,11 +38,13 @@ def step_ms(words: list[str], folder: Path) -> float:
 
 
 def main() -> None:
-    """Print the median ratio of each wrapper to the bare command, and its range."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150)
-    asked = parser.parse_args()
+    """Show the median ratio of each wrapper to the bare command, and its range."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--pairs", type=int, default=5)
+    arguments.add_argument("--steps", type=int, default=150)
+    arguments.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    asked = arguments.parse_args()
+    rows = []
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
     known = {
         name: words
@@ -49,7 +52,7 @@ def main() -> None:
         if words[0] == sys.executable or shutil.which(words[0])
     }
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in (1, 2):
+        for ranks in asked.ranks:
             bare = [*launch, str(ranks), str(EXAMPLE), "--steps", str(asked.steps)]
             ratios: dict[str, list[float]] = {name: [] for name in known}
             for _ in range(asked.pairs):
@@ -64,12 +67,18 @@ def main() -> None:
                         continue
                     after = step_ms(bare, Path(folder))
                     ratios[name].append(2 * wrapped / (before + after))
-            for name, found in ratios.items():
-                print(
-                    f"{ranks} ranks, {name}: {100 * (median(found) - 1):+.2f} % "
-                    f"({100 * (min(found) - 1):+.2f} to {100 * (max(found) - 1):+.2f}, {len(found)} pairs)",
-                    flush=True,
-                )
+            rows += [
+                {
+                    "ranks": ranks,
+                    "wrapper": name,
+                    "pairs": len(found),
+                    "overhead_percent": 100 * (median(found) - 1),
+                    "least_percent": 100 * (min(found) - 1),
+                    "most_percent": 100 * (max(found) - 1),
+                }
+                for name, found in ratios.items()
+            ]
+    show(rows, asked)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def main() -> None:
             "benchmarks/page.py: there is no chromium; on Debian: apt-get install chromium"
         )
     with tempfile.TemporaryDirectory() as folder:
-        show(measure(given.results, Path(folder)), given.json)
+        show(measure(given.results, Path(folder)), given)
 
 
 if __name__ == "__main__":

@@ -467,8 +467,8 @@ def main() -> None:
         for row in _network_rows(graph, devices, asked.repeat)
     ]
     large = [_place_in_a_process(name) for name in _LARGE] if asked.large else []
-    if asked.json:
-        show(rows + large, True)
+    if asked.json or asked.keep:
+        show(rows + large, asked)
         return
     _print_table(rows, asked.out)
     _print_summary(rows)

@@ -198,7 +198,7 @@ def main() -> None:
     if given.cases:
         shown = cases[cases["model"] == "MC2"]
         columns = ["series", "ranks", "measured", "predicted", "error_percent", "inside"]
-        show(shown[columns].to_dict("records"), given.json)
+        show(shown[columns].to_dict("records"), given)
         return
     ours = cases.drop_duplicates(["model", "measured"])
     with tempfile.TemporaryDirectory() as scratch:
@@ -212,7 +212,7 @@ def main() -> None:
         if given.priors:
             rows += [*_energy_priors(folders), *_varied(_priors)]
     rows += corrupted() if given.corrupted else []
-    show(rows, given.json)
+    show(rows, given)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def main() -> None:
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         day = _day(options.hours, Path(folder) / "day")
-    show([_sampler(options.seconds) | day], options.json)
+    show([_sampler(options.seconds) | day], options)
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ def main() -> None:
         if before is not None and before["step"] == row["step"]:
             longer = math.log(row["seconds"] / before["seconds"])
             row["growth"] = longer / math.log(row["runs"] / before["runs"])
-    show(rows, given.json)
+    show(rows, given)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def main() -> None:
         for batch in (512, _LARGE_BATCH):
             row = {"what": f"gpt3-175b search, {platform}, batch {batch}", "devices": 512}
             rows.append(row | _in_a_process("search-on", platform, str(batch)))
-    show(rows, asked.json)
+    show(rows, asked)
 
 
 if __name__ == "__main__":

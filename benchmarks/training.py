@@ -149,7 +149,7 @@ def main() -> None:
                 "peak_rss_ratio_to_ddp": memory,
             }
         )
-    show(rows, options.json)
+    show(rows, options)
 
 
 if __name__ == "__main__":

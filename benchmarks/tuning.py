@@ -196,7 +196,7 @@ def main() -> None:
     rows = [_row(name, costs, settings, replays, asked.repeat) for name, costs in todo.items()]
     for row in rows:
         row["ratio_to_numpy"] = row["cpu_s"] / rows[0]["cpu_s"]
-    show(rows, asked.json)
+    show(rows, asked)
     if asked.json:
         return
     zeus = next(row for row in rows if row["policy"] == "zeus")

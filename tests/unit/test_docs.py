@@ -1,7 +1,9 @@
 """The documentation: every example is run, the record's page is complete, the site builds."""
 
 import contextlib
+import importlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -318,3 +320,36 @@ def test_the_site_builds_strictly(tmp_path):
 def test_the_picture_of_the_house_is_that_of_the_code():
     text = house.PAGE.read_text()
     assert house.page(text) == text, "./run python tests/house.py makes it anew"
+
+
+# --- figures ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def how_good():
+    """The module that makes docs/how-good.md."""
+    folder = ROOT / "benchmarks"
+    sys.path.insert(0, str(folder))
+    try:
+        yield importlib.import_module("how_good")
+    finally:
+        sys.path.remove(str(folder))
+
+
+def test_the_page_of_figures_is_that_of_the_kept_figures(how_good):
+    assert how_good.PAGE.read_text() == how_good.page(), "./run python benchmarks/how_good.py"
+
+
+def test_the_readme_names_figures_that_were_kept():
+    kept = json.loads((ROOT / "benchmarks/measured/metered_energy.json").read_text())["rows"]
+    judged = {
+        row["model"]: row["mape_percent"]
+        for row in kept
+        if row["split"] == "leave-one-node-count-out" and row["time"] == "predicted"
+    }
+    mc2 = judged.pop("MC2")
+    text = (ROOT / "README.md").read_text()
+    assert (
+        f"off by **{mc2:.1f} %**" in text
+        and f"rival model is off by {min(judged.values()):.1f} %" in text
+    )
