@@ -21,6 +21,7 @@ from log_fixtures import (
     load,
     refused,
     row,
+    run,
 )
 
 from joulecast.energy.timeseries import resampled_power
@@ -227,6 +228,19 @@ def test_slurm_accounts(tmp_path):
     assert "no column End; there are: JobID, Start; ask sacct" in refused(
         "slurm", tmp_path / "bad.txt", tmp_path / "no"
     )
+
+
+def test_totals_of_several_node_counts_forecast_another(tmp_path):
+    rows = [
+        f"{n}|t|COMPLETED|2026-05-02T1{n}:00:00|2026-05-02T1{n}:{m:02d}:00|{n}|n[1-{n}]|{j}"
+        for n, m, j in ((1, 59, 3_540_000), (2, 31, 3_800_000), (4, 17, 4_200_000))
+    ]
+    (tmp_path / "jobs.txt").write_text("\n".join([SACCT.splitlines()[0][:-11], *rows]) + "\n")
+    imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC", "--epochs", 3)
+    done = run("forecast", "--records", tmp_path / "out", "--nodes", 8, "--json")
+    (forecast,) = json.loads(done.output)["forecasts"]
+    # Joules of a job rise with its nodes.
+    assert 3.5e6 < forecast["energy_j"] < 7e6 and "nan" not in done.output.lower()
 
 
 @pytest.mark.parametrize("modern", [True, False])
