@@ -355,6 +355,10 @@ def test_prometheus_says_what_it_does_not_know(tmp_path):
     nodes = [({"__name__": "pdu_watts", "rack": r}, SECONDS, watts) for r in "ab"]
     line = refused("prometheus", answer(tmp_path / "n.json", *nodes), tmp_path / "no")
     assert "say --node-label; there are: __name__, rack" in line
+    ipmi = {"__name__": "ipmi_power_watts", "instance": "n1:9290"}
+    both = [({**ipmi, "name": name}, SECONDS, watts) for name in ("PSU1", "Total")]
+    line = refused("prometheus", answer(tmp_path / "i.json", *both), tmp_path / "no")
+    assert "2 series of the whole node n1; select one in the query" in line
     (tmp_path / "v.json").write_text(
         '{"status": "success", "data": {"resultType": "vector", "result": []}}'
     )
