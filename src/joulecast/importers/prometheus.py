@@ -100,8 +100,8 @@ def _require_one_total(meters: list[LoggedMeter], file: Path) -> None:
     whole = Counter(meter.node for meter in meters if meter.covers == "node")
     if several := [node for node, count in whole.items() if count > 1]:
         raise JoulecastError(
-            f"{file}: has {whole[several[0]]} series of the whole node {several[0]}; select one in the query, "
-            "or say --covers node if they are to be added up"
+            f"{file}: has {whole[several[0]]} series of the whole node {several[0]}; select one in "
+            "the query, or say --covers node if they are to be added up"
         )
 
 
