@@ -180,6 +180,27 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     assert row(tmp_path / "joined" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
 
+def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path):
+    rows = [
+        f"{ZERO_S + t},{w / 2:.1f},{w / 2:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)
+    ]
+    log = table(tmp_path / "log.csv", rows, "t,left,right")
+    mapped = ("--map", "time=t,watts=left,watts=right")
+    for name, more, nodes in (("two", (), 2), ("one", ("--node", "n1"), 1)):
+        imported("csv", log, tmp_path / name, *mapped, *between(), *more)
+        found = row(tmp_path / name / "net")
+        assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+        assert found["nodes"] == nodes
+
+
+def test_a_coarse_counter_is_remarked(tmp_path):
+    counts = np.floor(np.cumsum(load(SECONDS)) / 36_000) * 0.01
+    rows = [f"{ZERO_S + t},{c:.2f}" for t, c in zip(SECONDS, counts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, "t,E [kWh]")
+    imported("csv", log, tmp_path / "out", "--map", "time=t,joules=E [kWh]", *between())
+    assert any("coarse counter" in remark for remark in info(tmp_path / "out" / "net").remarks)
+
+
 def test_a_counter_that_begins_anew_counts_on(tmp_path):
     counts = np.cumsum(load(SECONDS)) / 3600
     counts[100:] -= counts[100]

@@ -21,6 +21,7 @@ from log_fixtures import (
     load,
     refused,
     row,
+    run,
 )
 
 from joulecast.energy.timeseries import resampled_power
@@ -229,6 +230,19 @@ def test_slurm_accounts(tmp_path):
     )
 
 
+def test_totals_of_several_node_counts_forecast_another(tmp_path):
+    rows = [
+        f"{n}|t|COMPLETED|2026-05-02T1{n}:00:00|2026-05-02T1{n}:{m:02d}:00|{n}|n[1-{n}]|{j}"
+        for n, m, j in ((1, 59, 3_540_000), (2, 31, 3_800_000), (4, 17, 4_200_000))
+    ]
+    (tmp_path / "jobs.txt").write_text("\n".join([SACCT.splitlines()[0][:-11], *rows]) + "\n")
+    imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC", "--epochs", 3)
+    done = run("forecast", "--records", tmp_path / "out", "--nodes", 8, "--json")
+    (forecast,) = json.loads(done.output)["forecasts"]
+    # Joules of a job rise with its nodes.
+    assert 3.5e6 < forecast["energy_j"] < 7e6 and "nan" not in done.output.lower()
+
+
 @pytest.mark.parametrize("modern", [True, False])
 def test_slurm_json(tmp_path, modern):
     def number(value):
@@ -341,6 +355,10 @@ def test_prometheus_says_what_it_does_not_know(tmp_path):
     nodes = [({"__name__": "pdu_watts", "rack": r}, SECONDS, watts) for r in "ab"]
     line = refused("prometheus", answer(tmp_path / "n.json", *nodes), tmp_path / "no")
     assert "say --node-label; there are: __name__, rack" in line
+    ipmi = {"__name__": "ipmi_power_watts", "instance": "n1:9290"}
+    both = [({**ipmi, "name": name}, SECONDS, watts) for name in ("PSU1", "Total")]
+    line = refused("prometheus", answer(tmp_path / "i.json", *both), tmp_path / "no")
+    assert "2 series of the whole node n1; select one in the query" in line
     (tmp_path / "v.json").write_text(
         '{"status": "success", "data": {"resultType": "vector", "result": []}}'
     )

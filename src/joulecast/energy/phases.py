@@ -38,6 +38,9 @@ _RAMP_S = 6.0
 _LEAST_COVERED = 0.5
 """Share of a run between the first and the last reading in it, below which it has no energy."""
 
+_WHOLE = 1 - 1e-6
+"""Share of a run that is all of it: a count of its work stands right before its end."""
+
 _LOADED_S = 2.0
 _IDLE_WINDOW_S = 60.0
 """The job is on the node this long after the clock's zero (its init); idle is read in the last minute
@@ -277,7 +280,7 @@ def _known_of_total(
     joules: dict[str, float], parts: dict[str, list[Span]], run: Span
 ) -> dict[str, float]:
     """Joules of the parts where one figure for the whole run is all there is."""
-    whole_s = length([run])
+    whole_s = _WHOLE * length([run])
     known = {name: length(spans) == 0 or length(spans) >= whole_s for name, spans in parts.items()}
     return {name: each if known[name] else math.nan for name, each in joules.items()}
 

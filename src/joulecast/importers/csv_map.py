@@ -1,7 +1,8 @@
 """A table of any form, as wattmeters and PDUs write it, read by a map of its columns.
 
 ``time=T,watts=P`` is enough; ``joules=E`` in place of ``watts`` is a counter, ``node=N`` names the node of
-each row, ``device=D`` a part of it. Several columns of watts (or joules) without a node are a node each.
+each row, ``device=D`` a part of it. Several columns of watts (or joules) without a node are a node each;
+with one (``node=``, or the user's) they are parts of it, as its supplies.
 """
 
 from dataclasses import replace
@@ -80,18 +81,15 @@ def read(file: Path, options: LogOptions) -> Log:
             named = dict(
                 zip([name for name in ("node", "device") if name in mapped], key, strict=True)
             )
-            alone = len(gathered) == 1 or "node" in mapped
-            node = named.get("node") or (options.node_of(file) if alone else column)
-            device = named.get("device") or (column if not alone and "node" in mapped else None)
+            node, device = named.get("node") or options.node, named.get("device")
+            if len(gathered) > 1:
+                # Of one node its supplies, say; else a node each.
+                node, device = node or column, column if node else device
+            origin = f"{file}, {column}" if len(gathered) > 1 else str(file)
+            covers = options.covers or "node"
             log.form = times.form
-            log.meters.append(
-                _meter(
-                    LoggedMeter(node, device, options.covers or "node", str(file), times.t_s),
-                    values,
-                    what,
-                    column,
-                )
-            )
+            meter = LoggedMeter(node or options.node_of(file), device, covers, origin, times.t_s)
+            log.meters.append(_meter(meter, values, what, column))
     if not log.meters:
         raise JoulecastError(f"{file}: has a header and no reading")
     return log

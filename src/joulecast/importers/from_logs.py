@@ -4,6 +4,7 @@ A run is what the user says (:mod:`joulecast.importers.runs_table`), or what the
 runs, or the whole log. Everything after that is done as for any imported run.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -254,6 +255,12 @@ def foreign_run(
     if missing := [host for host in facts.hosts if host not in hosts]:
         there = named(list(dict.fromkeys(m.node for m in meters)))
         raise JoulecastError(f"{source}: has no readings of {named(missing)}; there are: {there}")
+    seen = Counter((m.node, m.device) for m in meters)
+    if twice := [key for key, count in seen.items() if count > 1]:
+        device = twice[0][1] or "one meter"
+        raise JoulecastError(
+            f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
+        )
     first_s, last_s = _neighbours(window, others)
     own = [near(meter, first_s, last_s) for meter in meters if meter.node in hosts]
     lasts_s = window.stop_s - window.start_s

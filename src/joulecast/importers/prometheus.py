@@ -5,7 +5,7 @@ not, ``--unit`` and ``--covers`` say it.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,10 @@ _DEVICE_LABELS = (
     "sensor",
 )
 _COVERS: tuple[tuple[str, Covers], ...] = (
-    (r"container|pod|process|_vm_", "cpu"),
     (r"DCGM|gpu|nvidia", "gpu"),
     (r"dram|memory", "memory"),
     (r"package|core|cpu|rapl|socket", "cpu"),
-    (r"platform|psys|ipmi|redfish|pdu|outlet|node", "node"),
+    (r"platform|psys|ipmi|redfish|pdu|outlet", "node"),
 )
 _PARTS_OF_PACKAGE = re.compile(r"core|uncore", re.IGNORECASE)
 _SHARES = re.compile(r"container|pod_|process|_vm_", re.IGNORECASE)
@@ -82,14 +81,28 @@ def read(file: Path, options: LogOptions) -> Log:
     slices = [one for one in series if one["metric"].get("GPU_I_ID")]
     whole = {_slice_of(one): one for one in reversed(slices)}
     series = [one for one in series if not one["metric"].get("GPU_I_ID")] + list(whole.values())
-    by_meter: dict[tuple[str, str | None, Covers], list[LoggedMeter]] = defaultdict(list)
+    by_meter: dict[tuple[str, str | None, Covers, str], list[LoggedMeter]] = defaultdict(list)
     for one in series:
         meter = _meter(file, one, options, alone=len(series) == 1)
         if meter is not None:
-            by_meter[meter.node, meter.device, meter.covers].append(meter)
+            source = str(one["metric"].get("source", ""))
+            by_meter[meter.node, meter.device, meter.covers, source].append(meter)
     if not by_meter:
         raise JoulecastError(f"{file}: holds no series that covers a device or node")
-    return Log(meters=[_added(alike, file) for alike in by_meter.values()])
+    meters = [_added(alike, file) for alike in by_meter.values()]
+    if options.covers is None:
+        _require_one_total(meters, file)
+    return Log(meters=meters)
+
+
+def _require_one_total(meters: list[LoggedMeter], file: Path) -> None:
+    """Refuse several meters of a whole node: a total and its supplies, or one figure from two sources."""
+    whole = Counter(meter.node for meter in meters if meter.covers == "node")
+    if several := [node for node, count in whole.items() if count > 1]:
+        raise JoulecastError(
+            f"{file}: has {whole[several[0]]} series of the whole node {several[0]}; select one in "
+            "the query, or say --covers node if they are to be added up"
+        )
 
 
 def _slice_of(one: dict[str, Any]) -> tuple[str, ...]:

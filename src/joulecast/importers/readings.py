@@ -38,6 +38,9 @@ _MOST_FROZEN = 0.02
 _OVER_IDLE, _UNDER_ONE_SIDE, _UNDER_IDLE = 1.1, 0.95, 0.8
 _OUTSIDE_S, _LEAST_OUTSIDE = 10.0, 5
 
+_OFTEN_STILL, _COARSEST = 0.1, 0.05
+"""Share of a counter's steps that are none, and its unit as a share of a run's energy."""
+
 _JITTER_PERIODS = 0.5
 """After a gap meters catch up, and a reading may be stamped up to 0.24 s before the one in front of
 it (2 s apart). What goes back further is a clock that was set."""
@@ -157,9 +160,22 @@ def _checked_counter(
         findings.pollute("clocks do not overlap", _apart(meter.file, t_s, run_s))
     elif meter.trace:
         _check_ends(t_s, run_s, usual_spacing(t_s) or 0.0, meter.file, findings)
+        _check_resolution(t_s, joules, run_s, meter.file, findings)
         if info.coverage < _LEAST_COVERAGE:
             findings.pollute("coverage", _too_little(meter.file, info.coverage))
     return CheckedMeter(t_s, watts, info, joules)
+
+
+def _check_resolution(
+    t_s: Floats, joules: Floats, run_s: tuple[float, float], name: str, findings: Findings
+) -> None:
+    """Note a counter whose unit is large against what the run took: it stands still between its steps."""
+    steps = np.diff(joules)
+    risen = steps[steps > 0]
+    took_j = float(np.diff(np.interp(run_s, t_s, joules))[0])
+    if len(risen) and np.mean(steps == 0) > _OFTEN_STILL and risen.min() > _COARSEST * took_j:
+        text = f"{name}: it counts by {risen.min():.4g} J, and the run took {took_j:.4g} J"
+        findings.remark("coarse counter", text)
 
 
 def _apart(name: str, t_s: Floats, run_s: tuple[float, float]) -> str:

@@ -110,6 +110,11 @@ def _stated(meter: MeterLog) -> Bounds:
 def load_w(meter: MeterLog, run_s: tuple[float, float] | None) -> float | None:
     """Watts that a meter gives for most of the run, or of all where none lie in it; ``None`` without."""
     watts = meter.watts
+    if meter.joules is not None and len(meter.t_s) > 1:
+        # A coarse counter stands still most of the time.
+        ends = np.array(run_s) if run_s is not None else meter.t_s[[0, -1]]
+        counted = np.diff(np.interp(ends, meter.t_s, meter.joules))[0] / np.ptp(ends)
+        return float(counted) if np.isfinite(counted) else None
     if run_s is not None:
         inside = (meter.t_s >= run_s[0]) & (meter.t_s <= run_s[1])
         watts = watts[inside] if inside.any() else watts
