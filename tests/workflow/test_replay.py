@@ -10,7 +10,7 @@ import subprocess
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, copy_workflow, snakemake
+from conftest import ROOT, copy_workflow, judge_less, snakemake
 from mlperf_fixtures import write_run
 from test_dry import TARGETS
 
@@ -41,16 +41,6 @@ def _write_submissions(results):
     write_run(results, "result_3", system="4xACME-Fast9000", nodes=4, result=["nothing"])
 
 
-def _leave_most_metered_runs_out(folder):
-    """Two workloads and three runs of each setting; all are judged in tests/unit/test_error_summary.py."""
-    runs = pd.read_csv(folder / "runs.csv.gz")
-    runs = runs[runs["benchmark"].isin(["llama2_70b_lora", "resnet"])]
-    runs = runs[runs.groupby(["benchmark", "nodes"]).cumcount() < 3]
-    for name in ("runs", "events", "power"):
-        table = pd.read_csv(folder / f"{name}.csv.gz")
-        table[table["run"].isin(runs["run"])].to_csv(folder / f"{name}.csv.gz", index=False)
-
-
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     """A fresh clone with the shipped campaign, with the same one as if a sensor had been there (`lab`), and
@@ -67,12 +57,7 @@ def clone(tmp_path_factory):
     pack(records, folder / "recorded/lab", name="lab", configurations=[])
     (folder / "config/platforms/lab.yaml").write_text("name: lab\nrecorded: recorded/lab\n")
     _write_submissions(folder / "data/acme/results")
-    for steps in ("llm_foundry", "vtrain", "neusight"):
-        # All of them are judged in tests/unit/test_gpus.py.
-        table = folder / f"recorded/training-steps/{steps}.csv"
-        header, *rows = table.read_text().splitlines()
-        table.write_text("\n".join([header, *rows[::12], ""]))
-    _leave_most_metered_runs_out(folder / "recorded/mlperf-power")
+    judge_less(folder)
     config = yaml.safe_load((folder / "config/paper.yaml").read_text())
     config |= {"campaign": "lab", "platform": "lab", "results": "results/lab"}
     config |= {"partition": {"networks": ["alexnet"]}, "tuning": {"seeds": 2, "recurrences": 10}}
