@@ -6,16 +6,22 @@ import shutil
 
 import pandas as pd
 import pytest
-from conftest import MINIMAL, copy_workflow, snakemake
+from conftest import MINIMAL, copy_workflow, judge_less, snakemake
 
 from joulecast.campaign.progress import remove_disturbed
+
+
+def fresh_clone(folder):
+    """What a clone holds, with less that others measured to judge."""
+    copy_workflow(folder)
+    judge_less(folder)
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory):
     """The minimal campaign, run for real: 9 runs, two ranks."""
     folder = tmp_path_factory.mktemp("campaign")
-    copy_workflow(folder)
+    fresh_clone(folder)
     done = snakemake(folder, *MINIMAL)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -102,7 +108,7 @@ def test_nothing_is_done_twice(campaign):
 
 
 def test_a_lost_record_of_the_tuning_comes_from_its_history(campaign, tmp_path):
-    copy_workflow(tmp_path)
+    fresh_clone(tmp_path)
     shutil.copytree(campaign / "results", tmp_path / "results")
     record = tmp_path / "results/minimal/tuning/live.json"
     before = json.loads(record.read_text())["recurrences"]
@@ -114,14 +120,14 @@ def test_a_lost_record_of_the_tuning_comes_from_its_history(campaign, tmp_path):
 
 
 def test_restored_results_need_nothing_in_a_fresh_clone(campaign, tmp_path):
-    copy_workflow(tmp_path)  # newer than the results, which keep their times
+    fresh_clone(tmp_path)  # newer than the results, which keep their times
     shutil.copytree(campaign / "results", tmp_path / "results")
     done = snakemake(tmp_path, "-n", *MINIMAL)
     assert "Nothing to be done" in done.stdout + done.stderr, done.stdout + done.stderr
 
 
 def test_only_what_is_missing_or_changed_is_measured_again(campaign, tmp_path):
-    copy_workflow(tmp_path)
+    fresh_clone(tmp_path)
     shutil.copytree(campaign / "results", tmp_path / "results")
     shutil.copytree(campaign / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
     shutil.rmtree(tmp_path / "results/minimal/records/vit_ti-n2-b8-r1")
@@ -132,7 +138,7 @@ def test_only_what_is_missing_or_changed_is_measured_again(campaign, tmp_path):
 
 
 def test_a_broken_record_is_named_and_measured_again(campaign, tmp_path):
-    copy_workflow(tmp_path)
+    fresh_clone(tmp_path)
     shutil.copytree(campaign / "results", tmp_path / "results")
     shutil.copytree(campaign / ".snakemake/metadata", tmp_path / ".snakemake/metadata")
     results = tmp_path / "results/minimal"

@@ -10,7 +10,7 @@ import subprocess
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, copy_workflow, snakemake
+from conftest import ROOT, copy_workflow, judge_less, snakemake
 from mlperf_fixtures import write_run
 from test_dry import TARGETS
 
@@ -57,11 +57,7 @@ def clone(tmp_path_factory):
     pack(records, folder / "recorded/lab", name="lab", configurations=[])
     (folder / "config/platforms/lab.yaml").write_text("name: lab\nrecorded: recorded/lab\n")
     _write_submissions(folder / "data/acme/results")
-    for steps in ("llm_foundry", "vtrain", "neusight"):
-        # All of them are judged in tests/unit/test_gpus.py.
-        table = folder / f"recorded/training-steps/{steps}.csv"
-        header, *rows = table.read_text().splitlines()
-        table.write_text("\n".join([header, *rows[::12], ""]))
+    judge_less(folder)
     config = yaml.safe_load((folder / "config/paper.yaml").read_text())
     config |= {"campaign": "lab", "platform": "lab", "results": "results/lab"}
     config |= {"partition": {"networks": ["alexnet"]}, "tuning": {"seeds": 2, "recurrences": 10}}
