@@ -10,7 +10,7 @@ from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.metered_power import counted_power
 from joulecast.energy.observations import observe, observe_all
 from joulecast.records.frames import POWER_COLUMNS
-from joulecast.records.metering import MeterInfo
+from joulecast.records.metering import MeterInfo, metered
 from joulecast.records.record import write_record
 from joulecast.report.tables.checks import check_results
 
@@ -267,3 +267,26 @@ def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, coun
     assert [meter.meter for meter in metering.meters] == counted
     said = [gap.reason for gap in metering.gaps]
     assert ("10 times as long a run is needed" in "".join(said)) is (counted == ["nvml:0"])
+
+
+@pytest.mark.parametrize(
+    ("imported", "counted", "source"),
+    [
+        ("node", ["csv:outlet"], "imported"),  # the widest, whichever tool read it
+        ("gpu", ["rapl:package-0", "csv:outlet"], "imported"),
+        ("cpu", ["rapl:package-0"], "measured"),  # of equally wide ones the run's own
+    ],
+)
+def test_a_meter_that_another_tool_read_is_chosen_as_all_are(imported, counted, source):
+    own = MeterInfo(
+        node="n", meter="rapl:package-0", available=True, source="measured", covers="cpu"
+    )
+    other = MeterInfo(
+        node="n", meter="csv:outlet", available=True, source="imported", covers=imported
+    )
+    guess = MeterInfo(
+        node="n", meter="estimated", available=True, source="estimated", covers="node"
+    )
+    found = metered(["n"], [own, other, guess])
+    assert [meter.meter for meter in found.meters] == counted
+    assert found.source == source

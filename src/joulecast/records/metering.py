@@ -35,6 +35,12 @@ _BEST_FIRST: tuple[EnergySource, ...] = (
     *("measured", "recorded", "imported", "simulated"),
     "estimated",
 )
+_METERED: tuple[tuple[EnergySource, ...], ...] = (
+    _BEST_FIRST[:3],
+    _BEST_FIRST[3:4],
+    _BEST_FIRST[4:],
+)
+"""Sources whose meters may be added up. Each of the first three is a meter, whichever tool has read it."""
 MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
 JOB_ACCOUNT = "slurm"
 _NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
@@ -236,7 +242,9 @@ def metered(
     meters: Sequence[MeterInfo],
     unusable: Mapping[tuple[str, str], str] | None = None,
 ) -> Metering:
-    """The meters that a run's energy is the sum of: of the best source, what all nodes have, nothing twice.
+    """The meters that a run's energy is the sum of: of the best sources, what all nodes have, nothing twice.
+
+    Its source is that of all its meters; of several the one that is last in the order above.
 
     Args:
         nodes: that have to be covered, each by a meter of its own or of its host; none to take
@@ -247,10 +255,10 @@ def metered(
     # A meter that failed counts as there: a worse source does not take its place unseen.
     of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]
     there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
-    source = next((s for s in _BEST_FIRST if any(m.source == s for m in there)), None)
-    if source is None:
+    best = next((of for of in _METERED if any(m.source in of for m in there)), None)
+    if best is None:
         return Metering(None, (), (), _absence(of_nodes) or "no meter was asked for")
-    of_source = [meter for meter in there if meter.source == source]
+    of_source = [meter for meter in there if meter.source in best]
     usable: dict[Family, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
         why = (unusable or {}).get((meter.node, meter.meter))
@@ -276,4 +284,7 @@ def metered(
         if covers is None or not PARTS[covers] <= covered
     ]
     found = tuple(dict.fromkeys(gap for of_family in open_gaps for gap in of_family))
-    return Metering(source, used, found, None) if used else Metering(None, (), found, _told(found))
+    if not used:
+        return Metering(None, (), found, _told(found))
+    source = max((meter.source for meter in used if meter.source), key=_BEST_FIRST.index)
+    return Metering(source, used, found, None)
