@@ -197,7 +197,7 @@ def test_a_meter_that_does_not_follow_covers_something_else():
         .figures
     )
     assert hidden.fault is None and "other programs" in hidden.why_not["lag_s"]
-    # Without a load on GPUs nothing can be said of theirs.
+    # Without a load on GPUs their meters are not judged.
     unloaded = compared({"nvml:0": Made("gpu", load_w=IDLE_W, noise_w=1.0)}).info.meters[0].figures
     assert unloaded.fault is None and "no load ran on" in unloaded.why_not["lag_s"]
     assert unloaded.load_w == pytest.approx(IDLE_W, rel=0.02)
@@ -227,7 +227,7 @@ def test_meters_of_the_same_parts_agree_within_five_percent(gain, agrees):
     assert ("hwmon:cpu-0, which covers the same" in (found.why or "")) is not agrees
 
 
-def test_a_node_holds_the_sum_of_its_parts_and_only_those_that_lie_beside_each_other():
+def test_a_node_holds_the_sum_of_its_parts_and_only_those_that_do_not_overlap():
     parts = {
         "rapl:package-0": Made(counter=True),
         "rapl:package-1": Made(counter=True),
@@ -239,7 +239,7 @@ def test_a_node_holds_the_sum_of_its_parts_and_only_those_that_lie_beside_each_o
         for a in compared({"redfish": Made("node", gain=2.5, noise_w=5.0)} | parts).info.agreements
         if a.relation == "contains"
     )
-    assert holds.agrees and {*holds.beside} == {"rapl:package-0", "rapl:package-1", "rapl:dram-0"}
+    assert holds.agrees and {*holds.others} == {"rapl:package-0", "rapl:package-1", "rapl:dram-0"}
     assert holds.load_percent == pytest.approx(100 * (2.1 / 2.5 - 1), abs=1.0)
     small = compared({"redfish": Made("node", gain=1.5, noise_w=5.0)} | parts).info.agreements
     (holds,) = (a for a in small if a.relation == "contains")

@@ -110,16 +110,16 @@ def _agreement(
     relation: Literal["same", "contains"],
     one: _Group,
     other: _Group,
-    covers_beside: str,
+    others_cover: str,
     course: LoadCourse,
 ) -> MeterAgreement:
     base = MeterAgreement(
         node=node,
         relation=relation,
         meters=[*one.meters],
-        beside=[*other.meters],
+        others=[*other.meters],
         covers=str(one.family[1]),
-        covers_beside=covers_beside,
+        others_cover=others_cover,
     )
     if one.levels is None or other.levels is None:
         return base.model_copy(update={"why": one.why_not or other.why_not})
@@ -129,14 +129,14 @@ def _agreement(
         found = _apart(one.levels, other.levels, course, load=load)
         if found is None:
             continue
-        level_w, beside_w, sigma_w = found
-        percents[load] = 100 * (beside_w - level_w) / level_w
+        level_w, others_w, sigma_w = found
+        percents[load] = 100 * (others_w - level_w) / level_w
         surely = abs(percents[load]) - _SIGMAS * 100 * sigma_w / level_w
         # What contains others may draw more than they do.
         if surely > MOST_APART_PERCENT and (relation == "same" or percents[load] > 0):
             apart.append(
                 f"{'under load' if load else 'idle'} {one.name} shows {level_w:.4g} W and {other.name}, "
-                f"{'which covers the same' if relation == 'same' else 'a part of it'}, {beside_w:.4g} W "
+                f"{'which covers the same' if relation == 'same' else 'a part of it'}, {others_w:.4g} W "
                 f"({percents[load]:+.1f} %)"
             )
     if not percents:

@@ -30,7 +30,7 @@ _NICE = 5
 _END_S = 5.0
 
 
-def work_when_told(works: list[Callable[[], None]], devices: list[str]) -> None:
+def work_on_demand(works: list[Callable[[], None]], devices: list[str]) -> None:
     """Do each of ``works`` again and again while standard input says ``on``; ends the process when it closes.
 
     Args:
@@ -64,7 +64,7 @@ def refuse_work(why: str) -> None:
 
 
 def main() -> None:
-    """Multiply matrices on one core when told to."""
+    """Multiply matrices on one core on demand."""
     import numpy as np
 
     os.nice(_NICE)
@@ -74,7 +74,7 @@ def main() -> None:
     def multiply() -> None:
         np.matmul(one, other, out=product)
 
-    work_when_told([multiply], ["cpu"])
+    work_on_demand([multiply], ["cpu"])
 
 
 class SwitchedLoad:

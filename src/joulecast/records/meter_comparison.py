@@ -92,9 +92,9 @@ class MeterAgreement(_Part):
     node: str
     relation: Literal["same", "contains"]
     meters: list[str] = Field(min_length=1)
-    beside: list[str] = Field(min_length=1)
+    others: list[str] = Field(min_length=1)
     covers: str
-    covers_beside: str
+    others_cover: str
     idle_percent: float | None = None
     load_percent: float | None = None
     agrees: bool | None = None
@@ -148,7 +148,7 @@ def _validate(info: MeterComparison, origin: str) -> None:
             )
     known = {(meter.info.node, meter.info.meter) for meter in info.meters}
     for agreement in info.agreements:
-        for name in (*agreement.meters, *agreement.beside):
+        for name in (*agreement.meters, *agreement.others):
             if (agreement.node, name) not in known:
                 raise JoulecastError(f"{origin}: an agreement names {name}, which was not compared")
 
@@ -284,6 +284,6 @@ def _judged(comparison: MeterComparison) -> Iterator[tuple[str, frozenset[str], 
             yield meter.info.node, frozenset({name}), None
     for agreement in comparison.agreements:
         if agreement.agrees is not None:
-            meters = frozenset((*agreement.meters, *agreement.beside))
+            meters = frozenset((*agreement.meters, *agreement.others))
             text = None if agreement.agrees else f"{agreement.node}: {agreement.why}"
             yield agreement.node, meters, text

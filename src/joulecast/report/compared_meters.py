@@ -62,11 +62,11 @@ def _remarks(meter: ComparedMeter) -> list[str]:
 
 
 def _agreement(agreement: MeterAgreement) -> str:
-    one, other = " + ".join(agreement.meters), " + ".join(agreement.beside)
+    one, other = " + ".join(agreement.meters), " + ".join(agreement.others)
     if agreement.relation == "same":
         what = f"{one} and {other} ({agreement.covers})"
     else:
-        what = f"{one} ({agreement.covers}) holds {other} ({agreement.covers_beside})"
+        what = f"{one} ({agreement.covers}) holds {other} ({agreement.others_cover})"
     if agreement.agrees is None:
         return f"not judged: {what}: {agreement.why}"
     if not agreement.agrees:

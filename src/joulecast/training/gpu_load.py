@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from joulecast.power.switched_load import refuse_work, work_when_told
+from joulecast.power.switched_load import refuse_work, work_on_demand
 
 _SIZES = (8192, 4096, 2048, 512)
 _PRODUCTS = 4
@@ -31,7 +31,7 @@ def _work_on(device: str) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Work on all GPUs when told to, or say why not."""
+    """Work on all GPUs on demand, or say why not."""
     try:
         import torch
     except ImportError:
@@ -47,7 +47,7 @@ def main() -> None:
         refuse_work(str(error).splitlines()[0])
         return
     names = [torch.cuda.get_device_name(device).replace(" ", "-") for device in devices]
-    work_when_told(works, names)
+    work_on_demand(works, names)
 
 
 if __name__ == "__main__":
