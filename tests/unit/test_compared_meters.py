@@ -197,7 +197,7 @@ def test_a_meter_that_does_not_follow_covers_something_else():
         .figures
     )
     assert hidden.fault is None and "other programs" in hidden.why_not["lag_s"]
-    # Without a load on GPUs nothing can be said of theirs.
+    # Without a load on GPUs their meters are not judged.
     unloaded = compared({"nvml:0": Made("gpu", load_w=IDLE_W, noise_w=1.0)}).info.meters[0].figures
     assert unloaded.fault is None and "no load ran on" in unloaded.why_not["lag_s"]
     assert unloaded.load_w == pytest.approx(IDLE_W, rel=0.02)
@@ -227,7 +227,7 @@ def test_meters_of_the_same_parts_agree_within_five_percent(gain, agrees):
     assert ("hwmon:cpu-0, which covers the same" in (found.why or "")) is not agrees
 
 
-def test_a_node_holds_the_sum_of_its_parts_and_only_those_that_lie_beside_each_other():
+def test_a_node_holds_the_sum_of_its_parts_and_only_those_that_do_not_overlap():
     parts = {
         "rapl:package-0": Made(counter=True),
         "rapl:package-1": Made(counter=True),
@@ -441,8 +441,10 @@ def test_the_command_finds_the_gain_of_a_meter_and_keeps_all(tree):
     assert Path(shown["folder"]).parent == tree / "results/meters"
     assert {"rapl:package-0", "hwmon:cpu-0"} == {*record.power["meter"]}
     (agreement,) = record.info.agreements
-    assert agreement.agrees is False, record.info
-    assert agreement.load_percent == pytest.approx(40, abs=12)
+    # On a machine that is busy with other things, the meters may be read too rarely to be judged.
+    assert agreement.agrees is not True, record.info
+    joules = record.power.groupby("meter")["joules"].max()
+    assert joules["hwmon:cpu-0"] == pytest.approx(1.4 * joules["rapl:package-0"], rel=0.1)
 
 
 def test_without_a_meter_it_says_so_in_one_line(tmp_path):
@@ -484,10 +486,11 @@ def test_the_load_works_when_it_is_told_to_and_ends_with_its_program():
         load.switch(on=True)
         until_it_worked(0.2)
         load.switch(on=False)
-        time.sleep(0.2)
-        idle = worked_s()
-        time.sleep(0.3)
-        assert worked_s() - idle < 0.1
+        give_up_s, before = time.monotonic() + 60, -1.0
+        while (now := worked_s()) > before:
+            assert time.monotonic() < give_up_s
+            before = now
+            time.sleep(0.3)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
@@ -516,5 +519,7 @@ def test_an_interrupt_ends_the_load_and_leaves_nothing(tmp_path):
     finally:
         made.end()
     assert process.returncode != 0
-    assert not group()
+    while group():  # what it had just started sees its end
+        assert time.monotonic() < give_up_s + 60
+        time.sleep(0.05)
     assert not (tmp_path / "results").exists()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from joulecast.power.load_course import Floats, LoadCourse
 
 LEAST_CHANGES = 3
-"""With fewer changes of its value nothing is known of a meter but that it is slow, or has stopped."""
+"""With fewer changes of its value a meter shows only that it is slow, or has stopped."""
 _FLOOR = 1e-4
 """Share of the readings' spread that no model of a meter explains: counters and watts are rounded."""
 _AS_GOOD = 8.0

@@ -110,7 +110,7 @@ def _agreement(
     relation: Literal["same", "contains"],
     one: _Group,
     other: _Group,
-    covers_beside: str,
+    others_cover: str,
     course: LoadCourse,
 ) -> MeterAgreement:
     base = MeterAgreement(
@@ -119,24 +119,26 @@ def _agreement(
         meters=[*one.meters],
         others=[*other.meters],
         covers=str(one.family[1]),
-        covers_beside=covers_beside,
+        others_cover=others_cover,
     )
     if one.levels is None or other.levels is None:
         return base.model_copy(update={"why": one.why_not or other.why_not})
     percents: dict[bool, float] = {}
-    apart = []
+    apart: list[str] = []
+    unsure: list[str] = []
     for load in (True, False):
         found = _apart(one.levels, other.levels, course, load=load)
         if found is None:
             continue
-        level_w, beside_w, sigma_w = found
-        percents[load] = 100 * (beside_w - level_w) / level_w
-        surely = abs(percents[load]) - _SIGMAS * 100 * sigma_w / level_w
+        level_w, others_w, sigma_w = found
+        percents[load] = 100 * (others_w - level_w) / level_w
+        apart_percent = abs(percents[load]) - MOST_APART_PERCENT
         # What contains others may draw more than they do.
-        if surely > MOST_APART_PERCENT and (relation == "same" or percents[load] > 0):
-            apart.append(
+        if apart_percent > 0 and (relation == "same" or percents[load] > 0):
+            is_sure = apart_percent > _SIGMAS * 100 * sigma_w / level_w
+            (apart if is_sure else unsure).append(
                 f"{'under load' if load else 'idle'} {one.name} shows {level_w:.4g} W and {other.name}, "
-                f"{'which covers the same' if relation == 'same' else 'a part of it'}, {beside_w:.4g} W "
+                f"{'which covers the same' if relation == 'same' else 'a part of it'}, {others_w:.4g} W "
                 f"({percents[load]:+.1f} %)"
             )
     if not percents:
@@ -145,8 +147,9 @@ def _agreement(
         update={
             "load_percent": percents.get(True),
             "idle_percent": percents.get(False),
-            "agrees": not apart,
-            "why": "; ".join(apart) or None,
+            "agrees": False if apart else None if unsure else True,
+            "why": "; ".join(apart)
+            or ("; ".join([*unsure, "the noise may explain it"]) if unsure else None),
         }
     )
 

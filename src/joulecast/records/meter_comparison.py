@@ -94,7 +94,7 @@ class MeterAgreement(_Part):
     meters: list[str] = Field(min_length=1)
     others: list[str] = Field(min_length=1)
     covers: str
-    covers_beside: str
+    others_cover: str
     idle_percent: float | None = None
     load_percent: float | None = None
     agrees: bool | None = None

@@ -66,7 +66,7 @@ def _agreement(agreement: MeterAgreement) -> str:
     if agreement.relation == "same":
         what = f"{one} and {other} ({agreement.covers})"
     else:
-        what = f"{one} ({agreement.covers}) holds {other} ({agreement.covers_beside})"
+        what = f"{one} ({agreement.covers}) holds {other} ({agreement.others_cover})"
     if agreement.agrees is None:
         return f"not judged: {what}: {agreement.why}"
     if not agreement.agrees:
