@@ -103,7 +103,7 @@ def _sampler(seconds: float) -> dict[str, float]:
 def _day(hours: float, path: Path) -> dict[str, float]:
     """A file of a day: its size, and the time to read it and to integrate each GPU."""
     chance = random.Random(1)
-    writer = BlockWriter(path, sync=False)
+    writer = BlockWriter(path)
     meters = [
         {"node": "n", "meter": f"nvml:{gpu}", "source": "measured", "counter": True}
         | {"identity": None, "about": {}}

@@ -91,12 +91,10 @@ class BlockWriter:
     Args:
         path: of the file; what it held is lost.
         per_unit: as of :func:`encoded`.
-        sync: wait until a block is on the disk, so that it outlives the machine; without it, a block outlives
-            the process only, and writing takes no time.
     """
 
-    def __init__(self, path: Path, *, per_unit: int = _USUAL, sync: bool = True) -> None:
-        self._per_unit, self._sync = per_unit, sync
+    def __init__(self, path: Path, *, per_unit: int = _USUAL) -> None:
+        self._per_unit = per_unit
         self.waiting: OSError | None = None
         self._pending = _MAGIC
         self._end = 0
@@ -114,8 +112,8 @@ class BlockWriter:
                 written = os.pwrite(self._file, self._pending, self._end)
                 self._end += written
                 self._pending = self._pending[written:]
-            if self._sync:
-                os.fdatasync(self._file)
+            # Begins to bring it to the disk. Waiting for the end of that may take a busy disk a minute.
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             self.waiting = error
         else:

@@ -57,7 +57,7 @@ class StageClock:
         """
         self.step = 0
         self._file = file
-        self._writer = None if file is None else BlockWriter(file, per_unit=10**9, sync=False)
+        self._writer = None if file is None else BlockWriter(file, per_unit=10**9)
         self.rows: list[tuple[int, str, float, float]] = []
         """Step, stage, start and stop of the intervals that are not in a file."""
         self._kept_s = time.monotonic()
