@@ -515,7 +515,7 @@ def test_an_interrupt_ends_the_load_and_leaves_nothing(tmp_path):
             assert time.monotonic() < give_up_s and process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
     finally:
         made.end()
     assert process.returncode != 0
