@@ -76,7 +76,8 @@ def status(
     """
     if live:
         folder, specs = _asked(results, configuration, platforms)
-        _show_live(folder, specs, steps, given_prices(prices), interval if watch else None, as_json)
+        paid = _prices(configuration) if prices is None else given_prices(prices)
+        _show_live(folder, specs, steps, paid, interval if watch else None, as_json)
         return
     folder, specs = _asked(results, configuration, platforms)
     seen: Seen = {}
@@ -91,6 +92,15 @@ def status(
         shown = json.dumps(progress.as_json(), indent=1) if as_json else progress_text(progress)
         typer.echo(shown)
     raise typer.Exit(0 if progress.finished else 1)
+
+
+def _prices(configuration: Path | None) -> Prices:
+    """Those of the campaign's configuration, if it has any."""
+    if configuration is None:
+        return Prices()
+    from joulecast.campaign.config import read_config
+
+    return Prices(**read_config(configuration).prices.model_dump())
 
 
 def _show_live(
