@@ -16,6 +16,7 @@ from typing import Any
 
 import house
 import pytest
+import reference
 import yaml
 from alike import assert_alike
 from conftest import ROOT
@@ -315,6 +316,13 @@ def test_the_site_builds_strictly(tmp_path):
     assert (tmp_path / "site/tutorial/index.html").is_file()
     pages = "".join(file.read_text() for file in (tmp_path / "site").rglob("*.html"))
     assert not re.search(r'(src|href)="https?://[^"]*\.(js|css|woff2?)', pages)
+
+
+@pytest.mark.parametrize("page", reference.PAGES, ids=lambda page: page.name)
+def test_pages_of_the_reference_are_those_of_the_code(page):
+    assert page.read_text() == reference.PAGES[page](), (
+        "./run python tests/reference.py makes it anew"
+    )
 
 
 def test_the_picture_of_the_house_is_that_of_the_code():
