@@ -37,8 +37,8 @@ def configuration() -> str:
     head = """# Configuration
 
 Every key, with its default and what it means: the file `config/config.yaml`. A campaign's own file has only
-the keys that differ ([run a campaign](how-to/run-a-campaign.md)). `joulecast config check FILE` checks one, and
-`joulecast config schema` prints the JSON schema, which editors complete keys by.
+the keys that differ ([run a campaign](how-to/run-a-campaign.md)). `joulecast config check FILE` checks one,
+and `joulecast config schema` prints the JSON schema, which editors complete keys by.
 """
     return f"{head}\n```yaml\n{documented_defaults().rstrip()}\n```\n"
 
