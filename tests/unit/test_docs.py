@@ -373,12 +373,16 @@ def test_the_readmes_example_is_what_the_commands_say(tmp_path):
     answer = joulecast.forecast(records, nodes=[16], price=0.30, co2=380, pue=1.3)["forecasts"]
     (row,) = [row for row in answer if row["workload"].startswith("llama2")]
     text = (ROOT / "README.md").read_text()
-    shown = re.search(r"\| energy \| ([\d.]+) kWh \| ([\d.]+) to ([\d.]+) \|", text).groups()
-    kwh = [row[f"energy{end}_j"] * 1.3 / 3.6e6 for end in ("", "_low", "_high")]
+    shown = re.search(
+        r"\| energy of the nodes \| ([\d.]+) kWh \| ([\d.]+) to ([\d.]+) \|", text
+    ).groups()
+    kwh = [row[f"energy{end}_j"] / 3.6e6 for end in ("", "_low", "_high")]
     assert [float(value) for value in shown] == pytest.approx(kwh, rel=0.02)
     minutes, seconds = re.search(r"\| time \| (\d+) min (\d+) s \|", text).groups()
     assert 60 * int(minutes) + int(seconds) == pytest.approx(row["time_s"], rel=0.02)
     money = re.search(r"EUR ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", text).groups()
-    assert [float(value) for value in money] == pytest.approx([k * 0.30 for k in kwh], rel=0.02)
+    assert [float(value) for value in money] == pytest.approx(
+        [k * 1.3 * 0.30 for k in kwh], rel=0.02
+    )
     grams = re.search(r"\| ([\d.]+) kg \|", text)[1]
-    assert float(grams) == pytest.approx(kwh[0] * 0.38, rel=0.02)
+    assert float(grams) == pytest.approx(kwh[0] * 1.3 * 0.38, rel=0.02)
