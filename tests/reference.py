@@ -1,4 +1,4 @@
-"""The pages of the reference that come from the code: ``python tests/reference.py`` writes them.
+"""Pages and pictures of the documentation that come from the code: ``python tests/reference.py`` writes them.
 
 ``docs/commands.md`` has every command with its options, ``docs/configuration.md`` every key.
 """
@@ -6,9 +6,13 @@
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import joulecast
 from joulecast.campaign.config import documented_defaults
+from joulecast.files.shipped import recorded_folder
+from joulecast.importers.mlperf import import_mlperf
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -46,6 +50,14 @@ and `joulecast config schema` prints the JSON schema, which editors complete key
 PAGES = {DOCS / "commands.md": commands, DOCS / "configuration.md": configuration}
 
 
+def draw_forecast(picture: Path) -> None:
+    """README's picture: forecasts from the shipped runs of MLPerf Training on one and eight nodes."""
+    with tempfile.TemporaryDirectory() as folder:
+        import_mlperf(recorded_folder(Path("recorded/mlperf-power")), Path(folder))
+        joulecast.forecast(folder, nodes=[2, 4, 8, 16, 32, 64]).plot().save(picture)
+
+
 if __name__ == "__main__":
+    draw_forecast(DOCS / "images/forecast.svg")
     for page, made in PAGES.items():
         page.write_text(made())

@@ -52,11 +52,12 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
     count = "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
     ends = ("", "_low", "_high")
+    one_platform = len({row["platform"] for row in rows}) == 1
     frame = pd.DataFrame(
         [
             [
                 row[count],
-                f"{row['workload']}, {row['platform']}",
+                row["workload"] if one_platform else f"{row['workload']}, {row['platform']}",
                 *(quantity.of(row, end) for end in ends),
                 row[f"measured_{quantity.name}_{quantity.unit}"],
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
