@@ -71,12 +71,12 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
     mc2 = read_published(PUBLISHED / "mc2.yaml")
     antichain = read_published_partitioning(PUBLISHED / "antichain.yaml")
     zeus = read_published_tuning(PUBLISHED / "zeus.yaml")
-    for name, column in (("summary", "published_percent"), ("improvement", "published_points")):
+    for name, column in (("summary", "model"), ("improvement", "rival")):
         (tmp_path / f"energy_{name}.csv").write_text(f"split,judges,{column}\n")
     write_zeus_tables(tmp_path, zeus)
     rows = [
         *mc2_rows(tmp_path, mc2),
-        *antichain_rows([], [], antichain),
+        *antichain_rows([], [], antichain, tmp_path),
         *zeus_rows(tmp_path, zeus),
     ]
     table = paper_table(rows)
@@ -92,11 +92,16 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
     assert _numbers(antichain.partition_s, antichain.pipeline_speedup) <= printed
     assert _numbers(zeus.model_dump(include={"potential", "energy_saving_percent"})) <= printed
     of_reproduction = zeus.reproduction
-    assert _numbers(of_reproduction.simulator, of_reproduction.energy_saving_percent) <= printed
-    assert {2.84, 71.96, 69.12} <= printed, "MC2's errors and gains"
+    assert _numbers(of_reproduction.energy_saving_percent) <= printed
+    assert {2.84, 69.12} <= printed, "MC2's error and gains"
     assert {6.76, 12.25, 3.73, "30", ">60", 3.4, 3.76} <= printed, "Table 1 and speedups"
-    assert {0.572, 15.3, 75.8, 60.1, 0.793, 32, 100} <= printed, "figure 1, savings, reproduction"
-    assert len(table[table["paper"] == "antichain"]) == 20 * 5 + 2 * 2 * 3
+    assert {0.572, 15.3, 75.8, 60.1, 32, 100} <= printed, "figure 1, savings"
+    # What no paper prints stands in another column, with what it is.
+    unprinted = table[table["published"].isna()]
+    assert unprinted["reference_is"].str.len().gt(0).all()
+    assert _numbers(of_reproduction.simulator) | {71.96} <= set(unprinted["reference"])
+    assert table[table["published"].notna()]["reference"].isna().all()
+    assert len(table[table["paper"] == "antichain"]) == 20 * 5 + 2 * 2
     assert len(table[table["paper"] == "Zeus"]) == 6 * 5 + 3 + 4 * 3 * 2 + 2
 
 
@@ -122,8 +127,9 @@ def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
     pd.DataFrame([gain]).to_csv(tmp_path / "energy_improvement.csv")
     rows = mc2_rows(tmp_path, published)
     assert _numbers(published.error_percent, published.percentage_points_over_mc2) == {
-        row.published for row in rows
+        row.published for row in rows if row.published is not None
     }
+    assert table_of(rows, tmp_path)[:1] == ["energy_summary.html"]
     error, over = (row for row in rows if row.ours is not None)
     assert len(rows) == 8 + 7, "a model that was not judged has its row, and the reason"
     others = [row for row in rows if row.ours is None]
@@ -133,6 +139,11 @@ def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
     assert error.verdict == over.verdict == Verdict.NOT_COMPARABLE, "another platform"
     assert replace(error, why_not_comparable="").verdict == Verdict.BETTER
     assert replace(over, why_not_comparable="").verdict == Verdict.WORSE
+
+
+def table_of(rows, folder):
+    """Files that ours were read from, as the table of the papers names them."""
+    return list(paper_table(rows, folder)["ours_from"].dropna())
 
 
 def write_zeus_tables(folder, published):
@@ -216,11 +227,12 @@ def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
     for name, rows in tables.items():
         pd.DataFrame(rows).to_csv(tmp_path / f"simulator_{name}.csv")
     table = paper_table(proteus_rows(tmp_path, published)).set_index("table")
-    speed = "speed of the public code, timed for this project"
-    assert list(table.loc[speed, "verdict"]) == ["better", "not comparable"]
-    others = table.drop(index=speed)
+    assert list(table.loc["speed", "verdict"]) == ["better", "not comparable"]
+    assert table.loc["speed", "published"].isna().all(), "no paper prints these seconds"
+    assert list(table.loc["speed", "reference"]) == [1.0, 1.0]
+    others = table.drop(index="speed")
     assert set(others["verdict"]) == {"not comparable"} and others["why_not_comparable"].all()
-    assert list(table.loc["order", ["published", "ours"]]) == [1.0, 0.9]
+    assert list(table.loc["order", ["published", "ours"]]) == [published.order, 0.9]
     assert len(table.loc[["error"]]) == 1 + 2, "one average, and two simulators that are not ours"
 
 
@@ -248,7 +260,7 @@ def test_the_table_is_written_three_times(written):
     assert latex.count(r"\begin{longtable}") == latex.count(r"\end{longtable}") == 2
     for line in latex.splitlines():
         if line.endswith(r"\\") and not line.startswith("\\"):
-            assert len(re.findall(r"(?<!\\)&", line)) == 8, line
+            assert len(re.findall(r"(?<!\\)&", line)) == 9, line
 
 
 def test_verdicts_are_counted_by_paper():

@@ -45,13 +45,15 @@ def papers(files: PaperFiles) -> pd.DataFrame:
     published = files.published
     return paper_table(
         [
+            *zeus_rows(files.tables, read_published_tuning(published / "zeus.yaml")),
             *mc2_rows(files.metered_tables, read_published(published / "mc2.yaml")),
             *proteus_rows(files.tables, read_published_simulators(published / "proteus.yaml")),
             *antichain_rows(
                 files.profile_experiments,
                 files.own_experiments,
                 read_published_partitioning(published / "antichain.yaml"),
+                files.tables,
             ),
-            *zeus_rows(files.tables, read_published_tuning(published / "zeus.yaml")),
-        ]
+        ],
+        files.tables,
     )

@@ -16,10 +16,9 @@ _SAID = """\
 same. `not comparable`: the setting is another one, or there is no number on one side; the reason stands
 beside it, and no better or worse is claimed. `missing`: what ours is made of is not here; the way to
 the table has the reason. `replayed` is computed from what the papers' authors measured."""
-_SPELLED_OUT = ("why_not_comparable", "tolerance")
-_IN_LATEX = [
-    c for c in COLUMNS if c not in ("paper", "comparable", "why_not_comparable", "tolerance")
-]
+_SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
+_NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
+_IN_LATEX = [c for c in COLUMNS if c not in _NOT_IN_LATEX]
 
 
 def _made_by() -> str:
@@ -61,7 +60,7 @@ def _as_markdown(table: pd.DataFrame) -> str:
     ]
     for paper, of_paper in table.groupby("paper", sort=False):
         notes: dict[str, str] = {}
-        shown = of_paper.drop(columns=["paper", "comparable", *_SPELLED_OUT])
+        shown = of_paper.drop(columns=["paper", "comparable", "ours_from", *_SPELLED_OUT])
         for column in _SPELLED_OUT:
             numbers = [_number(reason, notes) for reason in of_paper[column]]
             shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
@@ -70,7 +69,7 @@ def _as_markdown(table: pd.DataFrame) -> str:
     return "\n".join(text)
 
 
-def _number(reason: str, notes: dict[str, str]) -> str | None:
+def _number(reason: str | None, notes: dict[str, str]) -> str | None:
     """The number of a reason among the notes below its table, where it is given once."""
     if not reason:
         return None
@@ -89,7 +88,7 @@ def _as_latex(table: pd.DataFrame) -> str:
                 index=False,
                 longtable=True,
                 escape=False,
-                column_format="p{2cm}p{3cm}p{3cm}lrrrll",
+                column_format="p{2cm}p{3cm}p{3cm}lrrrrll",
                 caption=f"{paper}: published numbers and ours",
                 label=f"tab:{paper.lower()}",
             )

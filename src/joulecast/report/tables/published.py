@@ -50,6 +50,11 @@ class PublishedErrors(FromPaper):
     error_percent: dict[str, float]
     percentage_points_over_mc2: dict[str, float] = {}
 
+    def implied(self, rival: str) -> tuple[float, str]:
+        """Error of a rival that the paper prints none of, in percent: MC2's and the points; and the sum."""
+        ours, points = self.error_percent["MC2"], self.percentage_points_over_mc2[rival]
+        return round(ours + points, 2), f"computed from the {self.where}: {ours:g} + {points:.2f}"
+
 
 Published = TypeVar("Published", bound=BaseModel)
 
