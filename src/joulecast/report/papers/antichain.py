@@ -7,6 +7,7 @@ import pandas as pd
 
 from joulecast.files.reading import read_json_object
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.partition import PublishedPartitioning, planning_times, quality
 
 _PAPER = "antichain"
@@ -18,6 +19,19 @@ _OURS = (
     ("paper", "antichain DP (PipeDream's arithmetic)", "pipedream_cpu_ms"),
     ("paper", "exact, with a proof (joulecast)", "joulecast_cpu_ms"),
 )
+
+
+def of_antichain(published: PublishedPartitioning) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "PipeDream's profiles of the same networks, and graphs that this project measured",
+        tuple(
+            f"speedup of the pipeline on {devices} devices"
+            for devices in published.pipeline_speedup
+        ),
+    )
 
 
 def antichain_rows(

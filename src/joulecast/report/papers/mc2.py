@@ -9,6 +9,7 @@ import pandas as pd
 
 from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.published import PublishedErrors
 
 _PAPER = "MC2"
@@ -22,6 +23,17 @@ _NOT_JUDGED = (
     "not judged on these runs; the models of traces forecast the rest of a run's own trace, which is not "
     "paired with MC2's settings"
 )
+
+
+def of_mc2(published: PublishedErrors) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "trainings on real clusters that others metered (MLPerf power submissions); every error is of "
+        "what the fit had not seen",
+        ("MC2: MAPE of energy",),
+    )
 
 
 def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.simulator import PublishedSimulators
 
 _PAPER = "Proteus"
@@ -16,6 +17,16 @@ _ABLATED = {
 }
 _RUNTIME_BEHAVIOUR = "there the sharing of links is left out too"
 _TIMED = "the paper's public code, timed for this project on another machine with 2 cores"
+
+
+def of_proteus(published: PublishedSimulators) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "steps that were measured on an emulated network and in real training, and predicted without them",
+        ("mean error of a step's time", "largest error of a step's time", "compile and run"),
+    )
 
 
 def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:

@@ -1,5 +1,6 @@
 """Writing the papers' table as CSV, Markdown, HTML and LaTeX."""
 
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pandas as pd
 
 from joulecast.files.writing import write_csv, written_aside
 from joulecast.records.provenance import source_state
+from joulecast.report.papers.page import page
 from joulecast.report.papers.rows import COLUMNS, verdict_counts
-from joulecast.report.tables.output import markdown, significant, write_text
+from joulecast.report.papers.summary import Paper, Summary, in_all, summaries
+from joulecast.report.tables.output import markdown, significant
 
 _TITLE = "The papers' numbers, and ours"
 _SAID = """\
@@ -30,26 +33,45 @@ def _made_by() -> str:
     return f"Made by joulecast at commit {state['git_commit']}{changed}."
 
 
-def write_papers(stem: Path, table: pd.DataFrame) -> None:
-    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: one section a paper, each reason once but in CSV.
+def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> None:
+    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: a line a paper, then a section a paper.
 
     Args:
         stem: path without its suffix.
         table: of :func:`joulecast.report.papers.rows.paper_table`.
+        papers: those of the table, in its order.
     """
+    lines = summaries(table, papers)
     rounded = table.copy()
     for column in ("ours", "difference"):
         rounded[column] = rounded[column].astype(float).map(significant, na_action="ignore")
     with written_aside(stem.with_suffix(".csv")) as partial:
         write_csv(rounded, partial)
-    write_text(stem, _TITLE, _as_markdown(rounded))
+    with written_aside(stem.with_suffix(".md")) as partial:
+        partial.write_text(_as_markdown(rounded, lines), encoding="utf-8")
+    with written_aside(stem.with_suffix(".html")) as partial:
+        text = page(_TITLE, stem.name, _SAID, _made_by(), rounded, lines)
+        partial.write_text(text, encoding="utf-8")
     with written_aside(stem.with_suffix(".tex")) as partial:
         partial.write_text(_as_latex(rounded), encoding="utf-8")
 
 
-def _as_markdown(table: pd.DataFrame) -> str:
+def _in_short(line: Summary) -> str:
+    parts = [f"Claims: {line.paper.published.claim}", f"Regenerated: {line.regenerated}"]
+    parts.append(f"How near: {' '.join(line.near)}")
+    if line.why_not:
+        parts.append(f"Why not the rest: {'; '.join(line.why_not)}.")
+    return f"* **{line.paper.name}: {line.in_short}.** {' '.join(parts)}"
+
+
+def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
+    cited = {line.paper.name: line.paper.published.citation for line in lines}
     text = [
         f"# {_TITLE}",
+        "",
+        in_all(table),
+        "",
+        *map(_in_short, lines),
         "",
         _SAID,
         "",
@@ -64,8 +86,9 @@ def _as_markdown(table: pd.DataFrame) -> str:
         for column in _SPELLED_OUT:
             numbers = [_number(reason, notes) for reason in of_paper[column]]
             shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
-        text += [f"## {paper}", "", markdown(shown), ""]
+        text += [f"## {paper}", "", f"{cited[str(paper)].text}.", "", markdown(shown), ""]
         text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
+        text += ["```bibtex", cited[str(paper)].bibtex, "```", ""]
     return "\n".join(text)
 
 

@@ -7,12 +7,23 @@ import pandas as pd
 
 from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.report.tables.tuning_published import PublishedTuning
 
 _PAPER = "Zeus"
 _SIMULATED = "the authors' public simulator on the same traces, run for this project"
 _TUNED = ("batch_size_only", "power_limit_only", "both")
+
+
+def of_zeus(published: PublishedTuning) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "the traces that its authors measured: six workloads on four GPUs",
+        ("least energy saved", "most energy saved", "most time saved"),
+    )
 
 
 def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
