@@ -71,6 +71,8 @@ def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
         "",
         in_all(table),
         "",
+        " ".join(f"{line.paper.name}: {line.in_short}." for line in lines),
+        "",
         *map(_in_short, lines),
         "",
         _SAID,
