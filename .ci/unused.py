@@ -98,3 +98,6 @@ co2_high_kg
 # Notebooks call these.
 plot
 _repr_html_
+
+# A field of a citation, read by its name.
+publisher

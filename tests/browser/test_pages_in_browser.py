@@ -4,20 +4,25 @@ import itertools
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import make_record, make_spec
+from conftest import ROOT, make_record, make_spec
 from pages_fixtures import write_campaign
 from playwright.sync_api import sync_playwright
 
 from joulecast.records.record import write_record
 from joulecast.report.figures.look import PALETTES
 from joulecast.report.pages.overview import FIGURES, write_overview
+from joulecast.report.papers.rows import Row, paper_table
+from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.write import write_papers
 from joulecast.report.tables.output import write_table
+from joulecast.report.tables.published import Tolerance, read_published
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from debian import why_not_installed
@@ -235,6 +240,37 @@ def test_a_page_of_one_table_is_readable_and_accessible(browser, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     assert complaints == []
     page.context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
+def test_the_papers_page_is_readable_sortable_and_alone(browser, tmp_path, width, scheme):
+    tolerance = Tolerance(absolute=0.5, because="rounding")
+    rows = [
+        Row(
+            "Zeus", "t", f"s{ours}", "q", "%", 10.0, ours, "replayed", tolerance, ours_from=tmp_path
+        )
+        for ours in (10.3, 9.2, 112.0, 10.1)
+    ]
+    rows += [replace(rows[0], published=">60"), replace(rows[1], why_not_comparable="another " * 9)]
+    papers = [Paper("Zeus", read_published(ROOT / "config/published/mc2.yaml"), "traces", ("q",))]
+    write_papers(tmp_path / "papers", paper_table(rows, tmp_path), papers)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, offline=True, color_scheme=scheme
+    )
+    page, requests = context.new_page(), []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((tmp_path / "papers.html").as_uri())
+    assert len(requests) == 1, "nothing outside of the file is asked for"
+    assert page.locator("details[open]").count() == 0, "what is not comparable is closed"
+    table = page.locator("table").first
+    for order in (["9.2", "10.1", "10.3", "112"], ["112", "10.3", "10.1", "9.2"]):
+        table.get_by_role("button", name="ours").click()
+        assert table.locator("tbody td:nth-child(6)").all_inner_texts() == order
+    page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true })")
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    context.close()
 
 
 def test_the_page_is_small_and_alone(pages):

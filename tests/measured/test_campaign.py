@@ -80,7 +80,6 @@ def test_networks_are_cut_and_a_pipeline_is_run(campaign):
     ratios = quality.filter(like="_ratio").drop(columns="pipedream_ratio")
     assert (ratios >= 1 - 1e-9).all(axis=None) and (quality["bottleneck_us"] > 0).all()
     assert (quality["predicted_speedup_1f1b"] <= quality["speedup_bound"] + 1e-9).all()
-    assert set(quality["published_speedup"]) == {3.4, 3.76}
     pipeline = pd.read_csv(results / "tables/partition_pipeline.csv")
     assert list(pipeline["network"]) == ["resnet18"] and list(pipeline["source"]) == ["measured"]
     assert (pipeline[["step_s", "predicted_s", "uncut_s", "capacity"]] > 0).all(axis=None)

@@ -9,10 +9,12 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecast.errors import JoulecastError
 from joulecast.report.papers.antichain import antichain_rows
 from joulecast.report.papers.mc2 import mc2_rows
 from joulecast.report.papers.proteus import proteus_rows
 from joulecast.report.papers.rows import COLUMNS, Row, Verdict, paper_table, verdict_counts
+from joulecast.report.papers.summary import Paper
 from joulecast.report.papers.write import write_papers
 from joulecast.report.papers.zeus import zeus_rows
 from joulecast.report.tables.partition import read_published_partitioning
@@ -71,12 +73,12 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
     mc2 = read_published(PUBLISHED / "mc2.yaml")
     antichain = read_published_partitioning(PUBLISHED / "antichain.yaml")
     zeus = read_published_tuning(PUBLISHED / "zeus.yaml")
-    for name, column in (("summary", "published_percent"), ("improvement", "published_points")):
+    for name, column in (("summary", "model"), ("improvement", "rival")):
         (tmp_path / f"energy_{name}.csv").write_text(f"split,judges,{column}\n")
     write_zeus_tables(tmp_path, zeus)
     rows = [
         *mc2_rows(tmp_path, mc2),
-        *antichain_rows([], [], antichain),
+        *antichain_rows([], [], antichain, tmp_path),
         *zeus_rows(tmp_path, zeus),
     ]
     table = paper_table(rows)
@@ -92,11 +94,16 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
     assert _numbers(antichain.partition_s, antichain.pipeline_speedup) <= printed
     assert _numbers(zeus.model_dump(include={"potential", "energy_saving_percent"})) <= printed
     of_reproduction = zeus.reproduction
-    assert _numbers(of_reproduction.simulator, of_reproduction.energy_saving_percent) <= printed
-    assert {2.84, 71.96, 69.12} <= printed, "MC2's errors and gains"
+    assert _numbers(of_reproduction.energy_saving_percent) <= printed
+    assert {2.84, 69.12} <= printed, "MC2's error and gains"
     assert {6.76, 12.25, 3.73, "30", ">60", 3.4, 3.76} <= printed, "Table 1 and speedups"
-    assert {0.572, 15.3, 75.8, 60.1, 0.793, 32, 100} <= printed, "figure 1, savings, reproduction"
-    assert len(table[table["paper"] == "antichain"]) == 20 * 5 + 2 * 2 * 3
+    assert {0.572, 15.3, 75.8, 60.1, 32, 100} <= printed, "figure 1, savings"
+    # What no paper prints stands in another column, with what it is.
+    unprinted = table[table["published"].isna()]
+    assert unprinted["reference_is"].str.len().gt(0).all()
+    assert _numbers(of_reproduction.simulator) | {71.96} <= set(unprinted["reference"])
+    assert table[table["published"].notna()]["reference"].isna().all()
+    assert len(table[table["paper"] == "antichain"]) == 20 * 5 + 2 * 2
     assert len(table[table["paper"] == "Zeus"]) == 6 * 5 + 3 + 4 * 3 * 2 + 2
 
 
@@ -122,8 +129,9 @@ def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
     pd.DataFrame([gain]).to_csv(tmp_path / "energy_improvement.csv")
     rows = mc2_rows(tmp_path, published)
     assert _numbers(published.error_percent, published.percentage_points_over_mc2) == {
-        row.published for row in rows
+        row.published for row in rows if row.published is not None
     }
+    assert table_of(rows, tmp_path)[:1] == ["energy_summary.html"]
     error, over = (row for row in rows if row.ours is not None)
     assert len(rows) == 8 + 7, "a model that was not judged has its row, and the reason"
     others = [row for row in rows if row.ours is None]
@@ -133,6 +141,11 @@ def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
     assert error.verdict == over.verdict == Verdict.NOT_COMPARABLE, "another platform"
     assert replace(error, why_not_comparable="").verdict == Verdict.BETTER
     assert replace(over, why_not_comparable="").verdict == Verdict.WORSE
+
+
+def table_of(rows, folder):
+    """Files that ours were read from, as the table of the papers names them."""
+    return list(paper_table(rows, folder)["ours_from"].dropna())
 
 
 def write_zeus_tables(folder, published):
@@ -216,11 +229,12 @@ def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
     for name, rows in tables.items():
         pd.DataFrame(rows).to_csv(tmp_path / f"simulator_{name}.csv")
     table = paper_table(proteus_rows(tmp_path, published)).set_index("table")
-    speed = "speed of the public code, timed for this project"
-    assert list(table.loc[speed, "verdict"]) == ["better", "not comparable"]
-    others = table.drop(index=speed)
+    assert list(table.loc["speed", "verdict"]) == ["better", "not comparable"]
+    assert table.loc["speed", "published"].isna().all(), "no paper prints these seconds"
+    assert list(table.loc["speed", "reference"]) == [1.0, 1.0]
+    others = table.drop(index="speed")
     assert set(others["verdict"]) == {"not comparable"} and others["why_not_comparable"].all()
-    assert list(table.loc["order", ["published", "ours"]]) == [1.0, 0.9]
+    assert list(table.loc["order", ["published", "ours"]]) == [published.order, 0.9]
     assert len(table.loc[["error"]]) == 1 + 2, "one average, and two simulators that are not ours"
 
 
@@ -228,17 +242,38 @@ def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
 def written(tmp_path):
     rows = [
         ROW,
-        replace(ROW, published=">60", unit="min", setting="a_b & 50 %", ours=None, source=None),
+        replace(
+            ROW,
+            published=">60",
+            quantity="m",
+            unit="min",
+            setting="a_b & 50 %",
+            ours=None,
+            source=None,
+        ),
         replace(ROW, paper="Q", ours=0.123456789),
     ]
-    write_papers(tmp_path / "papers", paper_table(rows))
+    rows += [replace(ROW, paper="Q", why_not_comparable="another <machine>")]
+    rows += [
+        replace(
+            ROW,
+            published=None,
+            quantity="r",
+            reference=10.0,
+            reference_is="code",
+            ours_from=tmp_path / "a.html",
+        )
+    ]
+    mc2 = read_published(PUBLISHED / "mc2.yaml")
+    of_rows = [Paper("P", mc2, "what is here", ("q",)), Paper("Q", mc2, "two <things>", ())]
+    write_papers(tmp_path / "papers", paper_table(rows, tmp_path), of_rows)
     return tmp_path
 
 
-def test_the_table_is_written_three_times(written):
+def test_the_table_is_written_four_times(written):
     table = pd.read_csv(written / "papers.csv")
     assert tuple(table.columns) == COLUMNS
-    assert list(table["verdict"]) == ["reproduced", "not comparable", "worse"]
+    assert list(table["verdict"][:3]) == ["reproduced", "not comparable", "worse"]
     assert table["ours"].iloc[2] == 0.1235
     text = (written / "papers.md").read_text()
     assert "## P" in text and "## Q" in text and "| 10.4 " in text and "| — " in text
@@ -248,7 +283,49 @@ def test_the_table_is_written_three_times(written):
     assert latex.count(r"\begin{longtable}") == latex.count(r"\end{longtable}") == 2
     for line in latex.splitlines():
         if line.endswith(r"\\") and not line.startswith("\\"):
-            assert len(re.findall(r"(?<!\\)&", line)) == 8, line
+            assert len(re.findall(r"(?<!\\)&", line)) == 9, line
+
+
+def test_the_page_begins_with_a_line_a_paper_that_is_counted_from_the_rows(written):
+    html = (written / "papers.html").read_text()
+    first, tables = html.split('<h2 id="p">')
+    assert "2 of 3 reproduced" in first and "2.84 % off" in first
+    assert "Of 1 number that it prints: 1 reproduced." in first
+    assert "Of 1 number that it does not print (code): 1 reproduced." in first
+    assert "Q: 10 % printed; 10.4 % here" in first
+    assert "Not reproduced: q (s)" in first and "1 row: another &lt;machine&gt;" in first
+    assert '<a class="verdict reproduced" href="a.html">reproduced</a>' in tables
+    assert "<summary>Not comparable or missing: 1 row, each with its reason</summary>" in tables
+    assert "@article{wei2024mc2," in tables and "doi = {10.7544/issn1000-1239.202330164}" in tables
+    assert not re.search(r'(src|href)="(https?:)?//', html) and "@import" not in html
+    assert "two <things>" not in html, "what is named is escaped"
+
+
+def _luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_words_on_the_page_stand_out_from_their_ground(written):
+    style = (written / "papers.html").read_text().split("</style>")[0]
+    light, dark = (
+        dict(re.findall(r"--([a-z-]+): (#\w{6})", part))
+        for part in style.split("@media (prefers-color-scheme")[:2]
+    )
+    pairs = [(kind, f"{kind}-tint") for kind in ("good", "more", "bad", "none", "gone")]
+    pairs += [("ink", "paper"), ("soft", "paper"), ("link", "paper"), ("ink", "tint")]
+    for colours in (light, dark):
+        for words, ground in pairs:
+            low, high = sorted(_luminance(colours[name]) for name in (words, ground))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (words, ground)
+
+
+def test_what_is_claimed_is_a_number_of_the_file(tmp_path):
+    text = (PUBLISHED / "mc2.yaml").read_text()
+    (tmp_path / "mc2.yaml").write_text(text.replace("{error_percent[MC2]}", "{error_percent[MC3]}"))
+    with pytest.raises(JoulecastError, match=r"claims.*MC3"):
+        read_published(tmp_path / "mc2.yaml")
 
 
 def test_verdicts_are_counted_by_paper():

@@ -36,12 +36,12 @@ def test_every_planner_is_beside_the_optimum(experiment):
     found = json.loads(experiment.read_text())
     assert set(found["on_devices"]) == {"4", "8"}  # 64 stages are more than its nodes
     published = read_published_partitioning(PUBLISHED)
-    table = quality([found | {"network": "resnet18"}], published).set_index("devices")
+    table = quality([found | {"network": "resnet18"}]).set_index("devices")
     # By hand: 9 1 | 1 1 8 | 1 1 1 7 | 6.
     assert table.at[4, "bottleneck_us"] == 10 and table.at[4, "certified"]
     assert table.at[8, "bottleneck_us"] == 9 and table.at[8, "speedup_bound"] == 4.0
     assert table.at[4, "pipedream_ratio"] == pytest.approx(1)
-    assert table.at[4, "uniform_ratio"] >= 1 and table.at[4, "published_speedup"] == 3.4
+    assert table.at[4, "uniform_ratio"] >= 1
     times = planning_times([found | {"network": "resnet18"}], published).set_index("devices")
     assert times.at[8, "published_paper_s"] == 0.21 and times.at[4, "joulecast_cpu_ms"] > 0
     assert times.at[4, "published_handsplit_minutes"] == "35"
@@ -56,7 +56,7 @@ def test_what_is_not_certified_is_not_called_proven(experiment):
     for certified in (True, False):
         if not certified:
             experiment.write_text(json.dumps(found))
-        rows = antichain_rows([experiment], [], published)
+        rows = antichain_rows([experiment], [], published, experiment.parent)
         exact = [r for r in rows if "exact, with a proof" in r.quantity and r.ours is not None]
         assert len(exact) == 2
         told = ["the proof did not come to an end" in row.why_not_comparable for row in exact]

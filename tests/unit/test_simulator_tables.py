@@ -53,10 +53,10 @@ def test_error_table_averages_what_was_not_fitted() -> None:
 
 
 def test_order_and_ablation() -> None:
-    order = order_table(_judged(), PUBLISHED).iloc[0]
+    order = order_table(_judged()).iloc[0]
     assert order["kendall_tau"] == pytest.approx(1.0) and order["top1_regret_percent"] == 0.0
     swapped = _judged().assign(predicted_s=[4.0, 3.0, 2.0, 1.0])
-    worst = order_table(swapped, PUBLISHED).iloc[0]
+    worst = order_table(swapped).iloc[0]
     assert worst["kendall_tau"] == pytest.approx(-1.0)
     assert worst["top1_regret_percent"] == pytest.approx(200.0), "d was fitted, and is not judged"
     assert worst["count"] == 3

@@ -22,8 +22,8 @@ def main(
         profile_experiments=profile_experiments,
         own_experiments=own_experiments,
     )
-    table = papers(files)
-    write_papers(tables_folder / "papers", table)
+    table, of_papers = papers(files)
+    write_papers(tables_folder / "papers", table, of_papers)
     print(verdict_counts(table).to_string())
 
 

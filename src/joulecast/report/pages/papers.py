@@ -10,8 +10,8 @@ from joulecast.report.results_folder import NothingToShow, Results, having
 
 _COLUMNS = ("paper", "setting", "quantity", "published", "ours", "verdict")
 _SHOWN = (
-    *("paper", "table", "setting", "quantity", "unit", "published", "ours", "difference"),
-    *("tolerance", "source", "verdict", "why_not_comparable"),
+    *("paper", "table", "setting", "quantity", "unit", "published", "reference", "reference_is"),
+    *("ours", "difference", "tolerance", "source", "verdict", "why_not_comparable"),
 )
 
 
@@ -45,7 +45,7 @@ def papers_section(results: Results) -> Papers:
     cells = [
         tuple(_told(value) for value in row) for row in table[list(columns)].itertuples(index=False)
     ]
-    numeric = frozenset({"published", "ours", "difference", "tolerance"})
+    numeric = frozenset({"published", "reference", "ours", "difference", "tolerance"})
     return Papers(
         Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds)),
         Table("All published numbers", columns, cells, numeric),

@@ -1,12 +1,13 @@
 """The partitioning paper: seconds to partition (Table 1) and speedups of pipelines."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from joulecast.files.reading import read_json_object
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.partition import PublishedPartitioning, planning_times, quality
 
 _PAPER = "antichain"
@@ -20,10 +21,24 @@ _OURS = (
 )
 
 
+def of_antichain(published: PublishedPartitioning) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "PipeDream's profiles of the same networks, and graphs that this project measured",
+        tuple(
+            f"speedup of the pipeline on {devices} devices"
+            for devices in published.pipeline_speedup
+        ),
+    )
+
+
 def antichain_rows(
     experiments: Sequence[Path],
     own_experiments: Sequence[Path],
     published: PublishedPartitioning,
+    tables: Path,
 ) -> list[Row]:
     """Rows of Table 1 and of the speedups.
 
@@ -32,18 +47,23 @@ def antichain_rows(
             that are taken for the paper's inputs.
         own_experiments: the same on graphs that this project measured, here or when it recorded them.
         published: the paper's numbers.
+        tables: folder of ``partition_quality.html``, which is of the second.
     """
     found, own = (
         [read_json_object(p, "partition experiment") for p in paths]
         for paths in (experiments, own_experiments)
     )
-    rows = _times(planning_times(found, published), published)
-    rows += _speedups(quality(found, published), "PipeDream's profiles", published)
+    made_of = {e["network"]: path for e, path in zip(found, experiments, strict=True)}
+    rows = _times(planning_times(found, published), published, made_of)
+    rows += _speedups(quality(found), "PipeDream's profiles", published)
     sources = " and ".join(sorted({experiment["source"] for experiment in own}))
-    return rows + _speedups(quality(own, published), f"our graphs ({sources})", published)
+    made = tables / "partition_quality.html"
+    return rows + _speedups(quality(own), f"our graphs ({sources})", published, made)
 
 
-def _times(table: pd.DataFrame, published: PublishedPartitioning) -> list[Row]:
+def _times(
+    table: pd.DataFrame, published: PublishedPartitioning, made_of: Mapping[str, Path]
+) -> list[Row]:
     cells = {(cell["network"], cell["devices"]): cell for cell in table.to_dict("records")}
     rows = []
     for network, of_network in published.partition_s.items():
@@ -72,6 +92,7 @@ def _times(table: pd.DataFrame, published: PublishedPartitioning) -> list[Row]:
                         "down",
                         why,
                         "" if cell else f"there is no profile of {network}",
+                        ours_from=None if ours is None else made_of[network],
                     )
                 )
     return rows
@@ -93,32 +114,37 @@ def _by_hand(setting: str, minutes: float | str, published: PublishedPartitionin
     )
 
 
-def _speedups(table: pd.DataFrame, graphs: str, published: PublishedPartitioning) -> list[Row]:
+def _speedups(
+    table: pd.DataFrame, graphs: str, published: PublishedPartitioning, made: Path | None = None
+) -> list[Row]:
+    """One row a device count: the paper prints one figure for it, of no network by name."""
     rows = []
     for devices, printed in published.pipeline_speedup.items():
         of_count = table[table["devices"] == devices] if len(table) else table
-        absent = "" if len(of_count) else f"no network was cut into {devices} stages"
-        head = f"{graphs}, {devices} devices"
-        for what in ("mean", "min", "max"):
-            speedup = getattr(of_count["predicted_speedup_1f1b"], what)() if len(of_count) else None
-            rows.append(
-                Row(
-                    _PAPER,
-                    "speedup",
-                    f"{head}, {len(of_count)} networks, "
-                    f"{of_count['micro_batches'].iloc[0]} micro-batches"
-                    if len(of_count)
-                    else head,
-                    f"speedup of the pipeline, {what} of the networks",
-                    "times",
-                    printed,
-                    speedup,
-                    "simulated" if speedup is not None else None,
-                    published.tolerances["speedup"],
-                    "up",
-                    "measured there, with an unknown number of micro-batches; ours is simulated with free "
-                    "transfers",
-                    absent,
-                )
+        there = len(of_count) > 0
+        setting = f"{graphs}, {devices} devices"
+        if there:
+            speedups = of_count["predicted_speedup_1f1b"]
+            setting += (
+                f", mean of {len(of_count)} networks ({speedups.min():.3g} to {speedups.max():.3g})"
             )
+            setting += f", {of_count['micro_batches'].iloc[0]} micro-batches"
+        rows.append(
+            Row(
+                _PAPER,
+                "speedup",
+                setting,
+                f"speedup of the pipeline on {devices} devices",
+                "times",
+                printed,
+                float(speedups.mean()) if there else None,
+                "simulated" if there else None,
+                published.tolerances["speedup"],
+                "up",
+                "measured there, with an unknown number of micro-batches; ours is simulated with free "
+                "transfers",
+                "" if there else f"no network was cut into {devices} stages",
+                ours_from=made if there else None,
+            )
+        )
     return rows

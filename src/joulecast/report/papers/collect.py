@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.report.papers.antichain import antichain_rows
-from joulecast.report.papers.mc2 import mc2_rows
-from joulecast.report.papers.proteus import proteus_rows
+from joulecast.report.papers.antichain import antichain_rows, of_antichain
+from joulecast.report.papers.mc2 import mc2_rows, of_mc2
+from joulecast.report.papers.proteus import of_proteus, proteus_rows
 from joulecast.report.papers.rows import paper_table
-from joulecast.report.papers.zeus import zeus_rows
+from joulecast.report.papers.summary import Paper
+from joulecast.report.papers.zeus import of_zeus, zeus_rows
 from joulecast.report.tables.partition import read_published_partitioning
 from joulecast.report.tables.published import read_published
 from joulecast.report.tables.simulator import read_published_simulators
@@ -36,22 +37,21 @@ class PaperFiles:
     own_experiments: Sequence[Path]
 
 
-def papers(files: PaperFiles) -> pd.DataFrame:
-    """The table of all four papers.
+def papers(files: PaperFiles) -> tuple[pd.DataFrame, list[Paper]]:
+    """The table of all four papers, and the papers in its order.
 
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.
     """
-    published = files.published
-    return paper_table(
-        [
-            *mc2_rows(files.metered_tables, read_published(published / "mc2.yaml")),
-            *proteus_rows(files.tables, read_published_simulators(published / "proteus.yaml")),
-            *antichain_rows(
-                files.profile_experiments,
-                files.own_experiments,
-                read_published_partitioning(published / "antichain.yaml"),
-            ),
-            *zeus_rows(files.tables, read_published_tuning(published / "zeus.yaml")),
-        ]
-    )
+    zeus = read_published_tuning(files.published / "zeus.yaml")
+    mc2 = read_published(files.published / "mc2.yaml")
+    proteus = read_published_simulators(files.published / "proteus.yaml")
+    antichain = read_published_partitioning(files.published / "antichain.yaml")
+    rows = [
+        *zeus_rows(files.tables, zeus),
+        *mc2_rows(files.metered_tables, mc2),
+        *proteus_rows(files.tables, proteus),
+        *antichain_rows(files.profile_experiments, files.own_experiments, antichain, files.tables),
+    ]
+    order = (of_zeus(zeus), of_mc2(mc2), of_proteus(proteus), of_antichain(antichain))
+    return paper_table(rows, files.tables), list(order)

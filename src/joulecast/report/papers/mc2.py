@@ -1,19 +1,39 @@
 """MC2's error table: errors of the model and its rivals, and what it gains on each."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.published import PublishedErrors
 
 _PAPER = "MC2"
+# The kind of number, its table, and the columns of the model and of ours.
+_TABLES = (
+    ("error", "summary", "model", "mape_percent"),
+    ("gain", "improvement", "rival", "better_by_points"),
+)
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
 _NOT_JUDGED = (
     "not judged on these runs; the models of traces forecast the rest of a run's own trace, which is not "
     "paired with MC2's settings"
 )
+
+
+def of_mc2(published: PublishedErrors) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "trainings on real clusters that others metered (MLPerf power submissions); every error is of "
+        "what the fit had not seen",
+        ("MC2: MAPE of energy",),
+    )
 
 
 def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
@@ -24,26 +44,22 @@ def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
         published: the paper's errors.
     """
     known: dict[str, list[Row]] = {"error": [], "gain": []}
-    summary = _held_out(read_csv(tables / "energy_summary.csv", "table of a campaign", {}))
-    for row in summary[summary["published_percent"].notna()].itertuples():
-        known["error"].append(
-            _row(published, "error", row.model, row.mape_percent, row.source, _question(row))
-        )
-    gains = _held_out(read_csv(tables / "energy_improvement.csv", "table of a campaign", {}))
-    for row in gains[gains["published_points"].notna()].itertuples():
-        known["gain"].append(
-            _row(published, "gain", row.rival, row.better_by_points, row.source, _question(row))
-        )
+    for kind, name, model, column in _TABLES:
+        table = _held_out(read_csv(tables / f"energy_{name}.csv", "table of a campaign", {}))
+        for row in table[table[model].isin(_models(published)[kind])].to_dict("records"):
+            judged = _row(published, kind, row[model], row[column], row["source"], _question(row))
+            known[kind].append(replace(judged, ours_from=tables / f"energy_{name}.html"))
     rows = []
-    for kind, printed in _printed(published).items():
+    for kind, models in _models(published).items():
         there = {row.quantity for row in known[kind]}
-        others = [_row(published, kind, model, None, None, "any") for model in printed]
+        others = [_row(published, kind, model, None, None, "any") for model in models]
         rows += [*known[kind], *(row for row in others if row.quantity not in there)]
     return rows
 
 
-def _printed(published: PublishedErrors) -> dict[str, dict[str, float]]:
-    return {"error": published.error_percent, "gain": published.percentage_points_over_mc2}
+def _models(published: PublishedErrors) -> dict[str, list[str]]:
+    rivals = list(published.percentage_points_over_mc2)
+    return {"error": [*published.error_percent, *rivals], "gain": rivals}
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
@@ -51,9 +67,8 @@ def _held_out(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table["split"] != "in-sample") & (table["judges"] == "models")]
 
 
-def _question(row: object) -> str:
-    split, time = getattr(row, "split", ""), getattr(row, "time", "")
-    return f"{split}, time {time}, {getattr(row, 'settings', 0):.0f} settings"
+def _question(row: Mapping[str, Any]) -> str:
+    return f"{row['split']}, time {row['time']}, {row['settings']:.0f} settings"
 
 
 def _row(
@@ -67,16 +82,20 @@ def _row(
     error = kind == "error"
     unlike = "" if published.comparable else published.not_comparable_because
     own_trace = " (forecast of power)" if model in _MODELS_OF_TRACES else ""
+    printed = published.error_percent if error else published.percentage_points_over_mc2
+    reference, reference_is = (None, "") if model in printed else published.implied(model)
     return Row(
         _PAPER,
         published.where,
         setting,
         f"{model}: MAPE of energy{own_trace}" if error else f"MC2 over {model}",
         "%" if error else "points",
-        _printed(published)[kind][model],
+        printed.get(model),
         ours,
         source,
         published.tolerances[kind],
         "down" if error else "up",
         _NOT_JUDGED if ours is None else unlike,
+        reference=reference,
+        reference_is=reference_is,
     )

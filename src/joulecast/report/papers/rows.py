@@ -1,9 +1,11 @@
 """A published number beside ours, and the verdict on the two."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isnan
+from pathlib import Path
 from typing import Literal
 
 import pandas as pd
@@ -11,8 +13,9 @@ import pandas as pd
 from joulecast.report.tables.published import Tolerance
 
 COLUMNS = (
-    *("paper", "table", "setting", "quantity", "unit", "published", "ours", "difference"),
-    *("source", "comparable", "why_not_comparable", "tolerance", "verdict"),
+    *("paper", "table", "setting", "quantity", "unit", "published", "reference", "reference_is"),
+    *("ours", "difference", "source", "ours_from"),
+    *("comparable", "why_not_comparable", "tolerance", "verdict"),
 )
 
 
@@ -31,13 +34,16 @@ class Row:
     """A published number and ours.
 
     Attributes:
-        published: as printed; text where the paper prints none (``>60``).
+        published: as printed; text where the paper prints no number (``>60``); ``None`` where it prints
+            nothing, and ``reference`` stands for it.
         ours: ``None`` where there is none, with the reason in ``why_not_comparable`` or ``missing``.
         source: of ours: measured, recorded, imported, simulated, replayed or estimated.
         improves: the direction in which ours is better beyond the tolerance; ``neither`` for a fact that
             is either met or missed.
         why_not_comparable: empty where the setting is the same.
         missing: what has to be there for ours, and how to get it; empty if it is there.
+        reference: a number to compare with that no paper prints; ``reference_is`` says what it is.
+        ours_from: the file that ours was read from, a page where there is one.
     """
 
     paper: str
@@ -45,48 +51,73 @@ class Row:
     setting: str
     quantity: str
     unit: str
-    published: float | str
+    published: float | str | None
     ours: float | None
     source: str | None
     tolerance: Tolerance
     improves: Literal["down", "up", "neither"] = "neither"
     why_not_comparable: str = ""
     missing: str = ""
+    reference: float | None = None
+    reference_is: str = ""
+    ours_from: Path | None = None
+
+    @property
+    def theirs(self) -> float | str | None:
+        """What ours is compared with: the published number, or the reference."""
+        return self.reference if self.published is None else self.published
 
     @property
     def difference(self) -> float | None:
-        """Ours less the published number."""
-        if self.ours is None or isnan(self.ours) or isinstance(self.published, str):
+        """Ours less theirs."""
+        if self.ours is None or isnan(self.ours) or not isinstance(self.theirs, int | float):
             return None
-        return self.ours - self.published
+        return self.ours - self.theirs
 
     @property
     def verdict(self) -> Verdict:
         """Judged by the tolerance, if there is anything to judge."""
         if self.missing:
             return Verdict.MISSING
-        if self.why_not_comparable or self.difference is None or isinstance(self.published, str):
+        theirs = self.theirs
+        if (
+            self.why_not_comparable
+            or self.difference is None
+            or not isinstance(theirs, int | float)
+        ):
             return Verdict.NOT_COMPARABLE
         # Printed numbers are rounded, and so is their difference.
-        if abs(self.difference) <= self.tolerance.around(self.published) * (1 + 1e-9):
+        if abs(self.difference) <= self.tolerance.around(theirs) * (1 + 1e-9):
             return Verdict.REPRODUCED
         better = {"down": self.difference < 0, "up": self.difference > 0, "neither": False}
         return Verdict.BETTER if better[self.improves] else Verdict.WORSE
 
 
-def paper_table(rows: Sequence[Row]) -> pd.DataFrame:
-    """The rows with their verdicts, in ``COLUMNS``."""
+def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame:
+    """The rows with their verdicts, in ``COLUMNS``.
+
+    Args:
+        rows: of all papers.
+        folder: of the table that they become; ``ours_from`` is relative to it.
+    """
     described = [
         {
             **{name: getattr(row, name) for name in COLUMNS if hasattr(row, name)},
             "comparable": "no" if row.why_not_comparable else "yes",
             "why_not_comparable": row.missing or row.why_not_comparable,
+            "ours_from": _relative(row.ours_from, folder),
             "tolerance": str(row.tolerance),
             "verdict": row.verdict.value,
         }
         for row in rows
     ]
     return pd.DataFrame(described, columns=list(COLUMNS))
+
+
+def _relative(file: Path | None, folder: Path | None) -> str | None:
+    if file is None:
+        return None
+    return Path(os.path.relpath(file, folder or ".")).as_posix()
 
 
 def verdict_counts(table: pd.DataFrame) -> pd.DataFrame:

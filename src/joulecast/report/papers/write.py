@@ -1,5 +1,6 @@
 """Writing the papers' table as CSV, Markdown, HTML and LaTeX."""
 
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pandas as pd
 
 from joulecast.files.writing import write_csv, written_aside
 from joulecast.records.provenance import source_state
+from joulecast.report.papers.page import page
 from joulecast.report.papers.rows import COLUMNS, verdict_counts
-from joulecast.report.tables.output import markdown, significant, write_text
+from joulecast.report.papers.summary import Paper, Summary, in_all, summaries
+from joulecast.report.tables.output import markdown, significant
 
 _TITLE = "The papers' numbers, and ours"
 _SAID = """\
@@ -16,10 +19,9 @@ _SAID = """\
 same. `not comparable`: the setting is another one, or there is no number on one side; the reason stands
 beside it, and no better or worse is claimed. `missing`: what ours is made of is not here; the way to
 the table has the reason. `replayed` is computed from what the papers' authors measured."""
-_SPELLED_OUT = ("why_not_comparable", "tolerance")
-_IN_LATEX = [
-    c for c in COLUMNS if c not in ("paper", "comparable", "why_not_comparable", "tolerance")
-]
+_SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
+_NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
+_IN_LATEX = [c for c in COLUMNS if c not in _NOT_IN_LATEX]
 
 
 def _made_by() -> str:
@@ -31,26 +33,47 @@ def _made_by() -> str:
     return f"Made by joulecast at commit {state['git_commit']}{changed}."
 
 
-def write_papers(stem: Path, table: pd.DataFrame) -> None:
-    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: one section a paper, each reason once but in CSV.
+def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> None:
+    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: a line a paper, then a section a paper.
 
     Args:
         stem: path without its suffix.
         table: of :func:`joulecast.report.papers.rows.paper_table`.
+        papers: those of the table, in its order.
     """
+    lines = summaries(table, papers)
     rounded = table.copy()
     for column in ("ours", "difference"):
         rounded[column] = rounded[column].astype(float).map(significant, na_action="ignore")
     with written_aside(stem.with_suffix(".csv")) as partial:
         write_csv(rounded, partial)
-    write_text(stem, _TITLE, _as_markdown(rounded))
+    with written_aside(stem.with_suffix(".md")) as partial:
+        partial.write_text(_as_markdown(rounded, lines), encoding="utf-8")
+    with written_aside(stem.with_suffix(".html")) as partial:
+        text = page(_TITLE, stem.name, _SAID, _made_by(), rounded, lines)
+        partial.write_text(text, encoding="utf-8")
     with written_aside(stem.with_suffix(".tex")) as partial:
         partial.write_text(_as_latex(rounded), encoding="utf-8")
 
 
-def _as_markdown(table: pd.DataFrame) -> str:
+def _in_short(line: Summary) -> str:
+    parts = [f"Claims: {line.paper.published.claim}", f"Regenerated: {line.regenerated}"]
+    parts.append(f"How near: {' '.join(line.near)}")
+    if line.why_not:
+        parts.append(f"Why not the rest: {'; '.join(line.why_not)}.")
+    return f"* **{line.paper.name}: {line.in_short}.** {' '.join(parts)}"
+
+
+def _as_markdown(table: pd.DataFrame, lines: Sequence[Summary]) -> str:
+    cited = {line.paper.name: line.paper.published.citation for line in lines}
     text = [
         f"# {_TITLE}",
+        "",
+        in_all(table),
+        "",
+        " ".join(f"{line.paper.name}: {line.in_short}." for line in lines),
+        "",
+        *map(_in_short, lines),
         "",
         _SAID,
         "",
@@ -61,16 +84,17 @@ def _as_markdown(table: pd.DataFrame) -> str:
     ]
     for paper, of_paper in table.groupby("paper", sort=False):
         notes: dict[str, str] = {}
-        shown = of_paper.drop(columns=["paper", "comparable", *_SPELLED_OUT])
+        shown = of_paper.drop(columns=["paper", "comparable", "ours_from", *_SPELLED_OUT])
         for column in _SPELLED_OUT:
             numbers = [_number(reason, notes) for reason in of_paper[column]]
             shown.insert(len(shown.columns) - 1, column.replace("_", " "), numbers)
-        text += [f"## {paper}", "", markdown(shown), ""]
+        text += [f"## {paper}", "", f"{cited[str(paper)].text}.", "", markdown(shown), ""]
         text += [f"{number} {reason}  " for reason, number in notes.items()] + [""]
+        text += ["```bibtex", cited[str(paper)].bibtex, "```", ""]
     return "\n".join(text)
 
 
-def _number(reason: str, notes: dict[str, str]) -> str | None:
+def _number(reason: str | None, notes: dict[str, str]) -> str | None:
     """The number of a reason among the notes below its table, where it is given once."""
     if not reason:
         return None
@@ -89,7 +113,7 @@ def _as_latex(table: pd.DataFrame) -> str:
                 index=False,
                 longtable=True,
                 escape=False,
-                column_format="p{2cm}p{3cm}p{3cm}lrrrll",
+                column_format="p{2cm}p{3cm}p{3cm}lrrrrll",
                 caption=f"{paper}: published numbers and ours",
                 label=f"tab:{paper.lower()}",
             )

@@ -1,16 +1,29 @@
 """Zeus and its reproduction: figure 1, savings, and the reproduction's two experiments."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
+from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.report.tables.tuning_published import PublishedTuning
 
 _PAPER = "Zeus"
+_SIMULATED = "the authors' public simulator on the same traces, run for this project"
 _TUNED = ("batch_size_only", "power_limit_only", "both")
+
+
+def of_zeus(published: PublishedTuning) -> Paper:
+    """The paper, what ours are made of, and the quantities of its line."""
+    return Paper(
+        _PAPER,
+        published,
+        "the traces that its authors measured: six workloads on four GPUs",
+        ("least energy saved", "most energy saved", "most time saved"),
+    )
 
 
 def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
@@ -24,10 +37,15 @@ def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
         read_csv(tables / f"tuning_{name}.csv", "table of a campaign", {})
         for name in ("potential", "savings", "reproduction")
     )
+    rows = {
+        "potential": _potential(potential, published),
+        "savings": _savings(savings, published),
+        "reproduction": _reproduction(reproduction, published),
+    }
     return [
-        *_potential(potential, published),
-        *_savings(savings, published),
-        *_reproduction(reproduction, published),
+        replace(row, ours_from=None if row.ours is None else tables / f"tuning_{name}.html")
+        for name, of_table in rows.items()
+        for row in of_table
     ]
 
 
@@ -126,7 +144,7 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 & (table["policy"] == policy)
                 & (table["recurrences"] == recurrences)
             ].to_dict("records")
-            for what, printed in zip(("energy", "time"), ratios, strict=True):
+            for what, simulated in zip(("energy", "time"), ratios, strict=True):
                 ours = float(cell[f"{what}_ratio"])
                 rows.append(
                     Row(
@@ -135,10 +153,12 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                         f"CIFAR-100 to 0.5, {gpu.upper()}, {policy}, {recurrences} recurrences",
                         what,
                         "of the default",
-                        printed,
+                        None,
                         ours,
                         _replayed(ours),
                         published.tolerances["reproduction"],
+                        reference=simulated,
+                        reference_is=_SIMULATED,
                     )
                 )
     return [*rows, *_student(table, published)]

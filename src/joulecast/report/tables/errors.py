@@ -69,7 +69,7 @@ def time_error(times: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def energy_error(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
+def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
     """Joules by workload, node count, split and model; an error only where the joules were measured.
 
     Errors of the time and of the mean power stand beside it: they can cancel.
@@ -87,7 +87,6 @@ def energy_error(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataF
         time_error_percent=100 * (slower - 1),
         power_difference_percent=100 * (power - 1),
         judges=cells["energy_source"].map(_judges),
-        published_percent=cells["model"].map(published.error_percent),
     ).drop(columns="bounded")
     names = {"energy_source": "source", "network": "workload"}
     return table.rename(columns=names | {"measured": "reference_j", "predicted": "predicted_j"})
@@ -256,7 +255,7 @@ def write_tables(
     tables = {
         "energy_error": (
             "Energy: predicted against the reference",
-            energy_error(fit.energies, published),
+            energy_error(fit.energies),
         ),
         "energy_summary": ("Energy: MC2 and its rivals", energy_summary(fit, published)),
         "energy_improvement": (

@@ -1,11 +1,12 @@
 """Published numbers: data files with paper, place and setting, never constants in code."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from joulecast.files.reading import read_yaml, validated
+from joulecast.report.tables.citations import Citation
 
 
 class Tolerance(BaseModel):
@@ -30,17 +31,37 @@ class Tolerance(BaseModel):
 class FromPaper(BaseModel):
     """What every file of published numbers says: whose they are, and whether our setting is the same.
 
-    ``tolerances``: by kind of number, what still counts as reproduced.
+    ``claims`` is a sentence with the numbers of the same file in braces (``{energy_saving_percent[0]}``);
+    ``tolerances``, by kind of number, what still counts as reproduced.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    paper: str
+    citation: Citation
+    claims: str
     where: str
     setting: str
     comparable: bool
     not_comparable_because: str = ""
     tolerances: dict[str, Tolerance]
+
+    @property
+    def paper(self) -> str:
+        """The paper in one line."""
+        return self.citation.text
+
+    @property
+    def claim(self) -> str:
+        """What the paper claims, in one sentence with the published numbers."""
+        return self.claims.format(**self.model_dump())
+
+    @model_validator(mode="after")
+    def _claims_what_it_prints(self) -> Self:
+        try:
+            _ = self.claim
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise ValueError(f"claims: no such number in this file: {error}") from error
+        return self
 
 
 class PublishedErrors(FromPaper):
@@ -49,6 +70,11 @@ class PublishedErrors(FromPaper):
     metric: str
     error_percent: dict[str, float]
     percentage_points_over_mc2: dict[str, float] = {}
+
+    def implied(self, rival: str) -> tuple[float, str]:
+        """Error of a rival that the paper prints none of, in percent: MC2's and the points; and the sum."""
+        ours, points = self.error_percent["MC2"], self.percentage_points_over_mc2[rival]
+        return round(ours + points, 2), f"computed from the {self.where}: {ours:g} + {points:.2f}"
 
 
 Published = TypeVar("Published", bound=BaseModel)
