@@ -96,12 +96,13 @@ def _meter(meter: LoggedMeter, values: Floats, what: str, column: str) -> Logged
     if what == "joules":
         return replace(meter, joules=values)
     known = values[np.isfinite(values)]
-    if len(known) >= _LEAST_OF_COUNTER and (steps := np.diff(known)).min() >= 0:
-        if np.mean(steps > 0) > _MOST_RISES:
-            raise JoulecastError(
-                f"{meter.file}, column {column}: rises in {100 * np.mean(steps > 0):.0f} % of its readings and "
-                "never falls, as a counter of energy; map it as joules="
-            )
+    steps = np.diff(known)
+    rising = float(np.mean(steps > 0)) if len(known) >= _LEAST_OF_COUNTER else 0.0
+    if rising > _MOST_RISES and steps.min() >= 0:
+        raise JoulecastError(
+            f"{meter.file}, column {column}: rises in {100 * rising:.0f} % of its readings and never falls, "
+            "as a counter of energy; map it as joules="
+        )
     if len(known) and float(np.median(known)) > _MOST_W:
         raise JoulecastError(
             f"{meter.file}, column {column}: {float(np.median(known)):.4g} W in the middle, "

@@ -216,7 +216,10 @@ class LogTable:
         Raises:
             JoulecastError: a text is no number; names its line.
         """
-        if self._decimal != "." and (grouped := texts.str.contains(".", regex=False, na=False)).any():
+        if (
+            self._decimal != "."
+            and (grouped := texts.str.contains(".", regex=False, na=False)).any()
+        ):
             line = texts.index[int(grouped.to_numpy().argmax())]
             raise self.at(
                 column,
@@ -277,7 +280,8 @@ class LogTable:
             raise self.at(
                 column, line, f"`{texts[line][:_SHOWN]}` has no unit, and others are in {units[0]}"
             )
-        return values * own.map({"": factor, **factors}).to_numpy(float)
+        each: Floats = own.map({"": factor, **factors}).to_numpy(float)
+        return values * each
 
 
 def _factor(unit: str, what: str, where: str) -> float:
