@@ -150,7 +150,7 @@ def test_a_total_is_a_check_or_is_refused(tmp_path):
 
 def test_local_times_need_a_zone(tmp_path):
     recorded(tmp_path / "records" / "a")
-    rows = "".join(f"2026-01-01T01:00:{s:02d},{300 + s}\n" for s in range(60))
+    rows = "".join(f"2026-01-01T01:00:{s:02d},{300 + s % 7}\n" for s in range(60))
     (tmp_path / "log.csv").write_text("t,w\n" + rows)
     done = added(tmp_path, "csv", "log.csv", "--node", "host")
     assert done.exit_code == 2 and "give --timezone" in done.output

@@ -385,3 +385,35 @@ def test_the_commands_are_listed_with_what_they_read():
     ):
         assert kind in done.output
     assert WHAT[0] in run("import", "csv", "--help").output
+
+
+def test_each_cell_counts_in_its_own_unit(tmp_path):
+    watts = load(SECONDS) + 600
+    cells = [f"{w:.1f} W" if w < 1000 else f"{w / 1000:.4f} kW" for w in watts]
+    assert len({cell.split()[1] for cell in cells}) == 2
+    rows = [f"{ZERO_S + t:.1f},{cell}" for t, cell in zip(SECONDS, cells, strict=True)]
+    imported("csv", table(tmp_path / "a.csv", rows), tmp_path / "out", *MAP)
+    found = row(tmp_path / "out" / "net")["energy_j"]
+    assert found == pytest.approx(np.trapezoid(watts, SECONDS), rel=1e-3)
+    rows[7] = rows[7].rpartition(" ")[0]
+    assert "has no unit, and others are in" in refused(
+        "csv", table(tmp_path / "b.csv", rows), tmp_path / "no", *MAP
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "more", "said"),
+    [
+        (lambda t: ("46144.4166666667", f"{300 + t % 7}"), (), "days since 1900"),
+        (lambda t: (f"{ZERO_S + t:.0f}", f"{1000 * t}"), (), "map it as joules="),
+        (
+            lambda t: (f"{ZERO_S + t:.0f}", f"1.{200 + t % 7}"),
+            ("--decimal", ","),
+            "between thousands",
+        ),
+    ],
+)
+def test_what_looks_like_something_else_is_refused(tmp_path, cells, more, said):
+    rows = [";".join(cells(t)) for t in range(60)]
+    log = table(tmp_path / "a.csv", rows, "t;w")
+    assert said in refused("csv", log, tmp_path / "no", *MAP, *more)

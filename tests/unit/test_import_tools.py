@@ -243,6 +243,16 @@ def test_totals_of_several_node_counts_forecast_another(tmp_path):
     assert 3.5e6 < forecast["energy_j"] < 7e6 and "nan" not in done.output.lower()
 
 
+def test_each_start_of_a_requeued_job_is_a_run(tmp_path):
+    head = "JobID|JobName|State|Start|End|NNodes|NodeList|ConsumedEnergyRaw"
+    job = "5|t|{}|2026-05-02T1{}:00:00|2026-05-02T1{}:30:00|1|n1|{}"
+    rows = [head, job.format("NODE_FAIL", 0, 0, 90000), job.format("COMPLETED", 2, 2, 700000)]
+    (tmp_path / "jobs.txt").write_text("\n".join(rows) + "\n")
+    said = imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC")
+    assert "5-t: not successful" in said
+    assert row(tmp_path / "out" / "5-t-2")["energy_j"] == pytest.approx(7e5)
+
+
 @pytest.mark.parametrize("modern", [True, False])
 def test_slurm_json(tmp_path, modern):
     def number(value):

@@ -111,7 +111,8 @@ def _show_live(
     interval_s: float | None,
     as_json: bool,
 ) -> None:
-    """Show the runs in progress, once, or every so often until none is left."""
+    """Show the runs in progress, once, or every so often: of a campaign until its end, else until none is
+    left."""
     from joulecast.report.in_progress import CampaignEnergy, Watch
 
     if not folder.is_dir():
@@ -119,13 +120,15 @@ def _show_live(
             f"{folder}: no such folder; give that of the records, or of a campaign's results"
         )
     seen: Seen = {}
-    watch, energy = Watch(folder, steps), CampaignEnergy(folder)
+    watch, energy, end = Watch(folder, steps), CampaignEnergy(folder), _End(specs is not None)
     with suppress(KeyboardInterrupt):
         while True:
             runs = watch.look()
-            whole = None
+            whole, ends = None, not runs
             if (folder / "attempts").is_dir():
-                whole = energy.look(progress_of(folder, specs, seen), runs)
+                progress = progress_of(folder, specs, seen)
+                # Between two runs none is in progress.
+                whole, ends = energy.look(progress, runs), end.reached(progress)
             if as_json:
                 shown: dict[str, Any] = {"runs": [run.as_json(prices) for run in runs]}
                 echo_json(shown | {"campaign": None if whole is None else asdict(whole)})
@@ -135,7 +138,7 @@ def _show_live(
                 lines += [] if whole is None else [whole.line(prices)]
                 typer.echo("\n".join(now + line for line in lines))
             sys.stdout.flush()
-            if interval_s is None or not runs:
+            if interval_s is None or ends:
                 return
             time.sleep(interval_s)
 

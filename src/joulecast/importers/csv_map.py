@@ -13,13 +13,14 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
-from joulecast.importers.log_units import scale_of, unit_in
 from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.traps import Floats
 
 NAMES = ("time", "watts", "joules", "node", "device")
 _WHAT = "table of readings"
 _MOST_W = 100e3
+_LEAST_OF_COUNTER, _MOST_RISES = 20, 0.5
+"""So many readings in order of which more rise and none falls are no power."""
 _WAY_OUT = "name them with --map, as time=COLUMN,watts=COLUMN,node=COLUMN"
 
 
@@ -58,7 +59,6 @@ def read(file: Path, options: LogOptions) -> Log:
     table.require([column for columns in mapped.values() for column in columns], _WAY_OUT)
     gathered = {column: Gathered(options.clock, str(file)) for column in mapped[what]}
     names = [*mapped.get("node", ()), *mapped.get("device", ())]
-    factors: dict[str, float] = {}
     for part in table.parts([*mapped["time"], *mapped[what], *names]):
         if not len(part):
             continue
@@ -70,11 +70,8 @@ def read(file: Path, options: LogOptions) -> Log:
                 else t_s
             )
             series.same_form_as(next(iter(gathered.values())))
-            values = table.numbers(part[column], column)
-            if column not in factors:
-                unit = options.unit or unit_in(column) or table.cell_units(part[column])
-                factors[column] = _factor(unit, what, f"{file}, column {column}")
-            series.add([part[name] for name in names], t_s, factors[column] * values)
+            values = table.readings(part[column], column, what, options.unit)
+            series.add([part[name] for name in names], t_s, values)
     log = Log(remarks=["truncated line: its last line was cut short"] if table.cut_short else [])
     for column, series in gathered.items():
         for key, times, values in series.meters():
@@ -95,22 +92,17 @@ def read(file: Path, options: LogOptions) -> Log:
     return log
 
 
-def _factor(unit: str | None, what: str, where: str) -> float:
-    if unit is None:
-        return 1.0
-    measures, factor = scale_of(unit, where)
-    if measures != what:
-        raise JoulecastError(
-            f"{where}: its unit {unit} is one of {'energy' if measures == 'joules' else 'power'}; map it as "
-            f"{measures}=, or give another --unit"
-        )
-    return factor
-
-
 def _meter(meter: LoggedMeter, values: Floats, what: str, column: str) -> LoggedMeter:
     if what == "joules":
         return replace(meter, joules=values)
     known = values[np.isfinite(values)]
+    steps = np.diff(known)
+    rising = float(np.mean(steps > 0)) if len(known) >= _LEAST_OF_COUNTER else 0.0
+    if rising > _MOST_RISES and steps.min() >= 0:
+        raise JoulecastError(
+            f"{meter.file}, column {column}: rises in {100 * rising:.0f} % of its readings and never falls, "
+            "as a counter of energy; map it as joules="
+        )
     if len(known) and float(np.median(known)) > _MOST_W:
         raise JoulecastError(
             f"{meter.file}, column {column}: {float(np.median(known)):.4g} W in the middle, "

@@ -14,6 +14,7 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import NOT_PACKED, unpacked
 from joulecast.files.reading import opened
+from joulecast.importers.log_units import scale_of, unit_in
 from joulecast.importers.traps import Floats
 
 MAX_LOG_BYTES = 20_000_000_000
@@ -37,6 +38,7 @@ _NOTHING = frozenset(
     }
 )
 _TRAILING_UNIT = re.compile(r"\s*[a-zA-Zµμ]{1,3}$")
+_OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
 
 class LogTable:
@@ -214,6 +216,17 @@ class LogTable:
         Raises:
             JoulecastError: a text is no number; names its line.
         """
+        if (
+            self._decimal != "."
+            and (grouped := texts.str.contains(".", regex=False, na=False)).any()
+        ):
+            line = texts.index[int(grouped.to_numpy().argmax())]
+            raise self.at(
+                column,
+                line,
+                f"`{texts[line][:_SHOWN]}` has a point, and `{self._decimal}` is the decimal sign; write it "
+                "without signs between thousands",
+            )
         plain = self.with_point(texts)
         found = pd.to_numeric(plain, errors="coerce")
         odd = found.isna()
@@ -234,10 +247,53 @@ class LogTable:
         values = found.to_numpy(float)
         return np.where(np.isfinite(values), values, np.nan)
 
-    def cell_units(self, texts: pd.Series) -> str | None:
-        """The unit that the cells themselves end with, as ``312.4 W``; ``None`` without one."""
-        for text in texts.dropna().head(100):
-            match = re.fullmatch(r"-?[\d.,]+(?:[eE][+-]?\d+)?\s*([a-zA-Zµμ]{1,3})", text)
-            if match:
-                return match[1]
-        return None
+    def readings(self, texts: pd.Series, column: str, what: str, unit: str | None) -> Floats:
+        """A column of power or energy in W or J: each cell in its own unit, else in that of the column.
+
+        Args:
+            texts: the cells.
+            column: their column; its name may give a unit.
+            what: ``watts`` or ``joules``.
+            unit: what the user says, for all cells.
+
+        Raises:
+            JoulecastError: a cell is no number, or its unit is not known or one of the other quantity.
+        """
+        values = self.numbers(texts, column)
+        where = f"{self.path}, column {column}"
+        usual = unit or unit_in(column)
+        factor = _factor(usual, what, where) if usual else 1.0
+        own = pd.Series("", index=texts.index)
+        worded = pd.to_numeric(texts, errors="coerce").isna() & np.isfinite(values)
+        own[worded] = texts[worded].str.extract(_OWN_UNIT, expand=False).fillna("")
+        units = [text for text in own.unique() if text]
+        if unit is not None:
+            if len(units) > 1:
+                raise JoulecastError(
+                    f"{where}: its cells are in {' and '.join(units)}; leave out --unit"
+                )
+            return factor * values
+        factors = {text: _factor(text, what, where) for text in units}
+        bare = (own == "").to_numpy() & (values != 0) & np.isfinite(values)
+        if bare.any() and any(own_factor != factor for own_factor in factors.values()):
+            line = texts.index[int(bare.argmax())]
+            raise self.at(
+                column, line, f"`{texts[line][:_SHOWN]}` has no unit, and others are in {units[0]}"
+            )
+        each: Floats = own.map({"": factor, **factors}).to_numpy(float)
+        return values * each
+
+
+def _factor(unit: str, what: str, where: str) -> float:
+    """The factor from a unit to W or J.
+
+    Raises:
+        JoulecastError: it is no such unit, or one of the other quantity.
+    """
+    measures, factor = scale_of(unit, where)
+    if measures != what:
+        raise JoulecastError(
+            f"{where}: its unit {unit} is one of {'energy' if measures == 'joules' else 'power'}; map it as "
+            f"{measures}=, or give another --unit"
+        )
+    return factor

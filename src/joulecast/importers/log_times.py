@@ -28,6 +28,8 @@ _SMALLEST: tuple[tuple[TimeUnit, float], ...] = (
     ("s", 1e8),
 )
 """A number from here on is of that unit since the epoch: 1e8 s is in 1973, and less is since a start."""
+_DAYS, _MOST_DAYS = (36526.0, 73050.0), 30.0
+"""Days since 1900 from 2000 to 2100, and of how many a log may be."""
 _ZONED = r"(?:Z|[+-]\d{2}:?\d{2})$"
 _OFFSET = re.compile(r"([+-])(\d{1,2}):?(\d{2})")
 _BACK_S, _NEAR_S = 1800.0, 600.0
@@ -79,7 +81,7 @@ class Clock:
         if self.form is None:
             numbers = pd.to_numeric(texts, errors="coerce")
             if numbers.notna().all():
-                return self._of_numbers(numbers.to_numpy(float))
+                return self._of_numbers(numbers.to_numpy(float), where)
             if self.unit != "auto" or numbers.notna().any():
                 line = texts.index[int(numbers.isna().to_numpy().argmax())]
                 mixed = (
@@ -95,9 +97,14 @@ class Clock:
                 )
         return self._of_texts(texts, where)
 
-    def _of_numbers(self, numbers: Floats) -> "Times":
+    def _of_numbers(self, numbers: Floats, where: str) -> "Times":
         unit = self.unit
         if unit == "auto":
+            if len(numbers) > 1 and _are_days(numbers):
+                raise JoulecastError(
+                    f"{where}: {numbers[0]:.10g} looks like days since 1900, as spreadsheets count; save the "
+                    "times as texts, or say --time-unit relative if they are seconds since a start"
+                )
             largest = float(np.abs(numbers).max(initial=0.0))
             unit = next((u for u, least in _SMALLEST if largest >= least), "relative")
         if unit == "relative":
@@ -171,6 +178,12 @@ class Clock:
         """One time that a user gives, placed where its zone is known."""
         plain = Clock(self.zone)
         return plain.place(plain.seconds(pd.Series([text.strip()], index=[1]), where), where)
+
+
+def _are_days(numbers: Floats) -> bool:
+    """Whether numbers may be dates of a spreadsheet."""
+    first, last = float(numbers.min()), float(numbers.max())
+    return _DAYS[0] <= first and last < _DAYS[1] and last - first < _MOST_DAYS
 
 
 def _first_pass(local_s: Floats, twice: np.ndarray, where: str, zone: tzinfo) -> np.ndarray:

@@ -12,7 +12,6 @@ import numpy as np
 from joulecast.errors import JoulecastError
 from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
-from joulecast.importers.log_units import scale_of, unit_in
 from joulecast.importers.logs import Log, LoggedMeter, LogOptions
 from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
@@ -57,20 +56,18 @@ def read(file: Path, options: LogOptions) -> Log:
     parts: dict[str, tuple[Covers, Gathered]] = {power: ("gpu", Gathered(options.clock, str(file)))}
     if module is not None:
         parts[module] = ("module", Gathered(options.clock, str(file)))
-    factor, skipped, sliced = 0.0, 0, False
+    skipped, sliced = 0, False
     for whole in table.parts([*asked, *([mig] if mig else []), *([module] if module else [])]):
         part = whole[whole[plain["timestamp"]].str.match(_TIME, na=False)]
         skipped += len(whole) - len(part)
         if not len(part):
             continue
-        if not factor:
-            unit = options.unit or unit_in(power) or table.cell_units(part[power]) or "W"
-            factor = scale_of(unit, f"{file}, column {power}")[1]
         sliced |= mig is not None and bool((part[mig] == "Enabled").any())
         names = [part[device]] if device else []
         for column, (_, gathered) in parts.items():
             t_s = gathered.times(part[plain["timestamp"]], plain["timestamp"])
-            gathered.add(names, t_s, factor * table.numbers(part[column], column))
+            watts = table.readings(part[column], column, "watts", options.unit)
+            gathered.add(names, t_s, watts)
     found = [
         (covers, *meter)
         for covers, gathered in parts.values()

@@ -5,7 +5,7 @@ where it has none, that of its numbered steps, else that of its batch step.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,11 +68,14 @@ def read(file: Path, options: LogOptions) -> Log:
     else:
         rows, times = _of_table(file, options)
         form = times.form
-    by_job: dict[str, list[_Row]] = defaultdict(list)
+    by_job: dict[tuple[str, int], list[_Row]] = defaultdict(list)
+    begins: Counter[str] = Counter()
     for row in rows:
-        by_job[row.job].append(row)
+        # `sacct --duplicates` has a job that was requeued once more, with its steps below it.
+        begins[row.job] += row.step is None
+        by_job[row.job, begins[row.job]].append(row)
     log = Log(form=form)
-    for job, own in by_job.items():
+    for (job, _), own in by_job.items():
         whole = next((row for row in own if row.step is None), own[0])
         if not whole.stop_s > whole.start_s:
             log.remarks.append(f"job without an end: {job} is still running, or never ran")

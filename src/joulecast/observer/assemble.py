@@ -80,9 +80,17 @@ def _exchanges_by_mpi(process: Process) -> bool:
     return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
 
 
-def _window(ranks: Sequence[Rank], asked: Asked, polluted: list[str]) -> tuple[int, int]:
+def _made(ranks: Sequence[Rank], until_s: float) -> int:
+    """Steps that all ranks have ended by a moment on the run's clock; all steps if none of them is."""
+    by_then = [rank.host.sampled.clock(rank.steps.ends) <= until_s for rank in ranks]
+    return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
+
+
+def _window(
+    ranks: Sequence[Rank], asked: Asked, until_s: float, polluted: list[str]
+) -> tuple[int, int]:
     """First and last step that count; a run without the steps that were asked for is polluted."""
-    made = min(len(rank.steps.ends) for rank in ranks)
+    made = _made(ranks, until_s)
     usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
     if asked.steps is None or asked.steps[1] < made:
         return asked.steps or usual
@@ -250,6 +258,7 @@ def observed_record(
     span: tuple[float, float],
     began: datetime,
     faults: Sequence[str] = (),
+    until_s: float = math.inf,
 ) -> RunRecord:
     """The record of an observed run.
 
@@ -261,6 +270,7 @@ def observed_record(
         span: begin and end of the observation on the run's clock, in s.
         began: zero of the run's clock.
         faults: reasons why the run counts as failed.
+        until_s: on the run's clock, after which no step counts.
 
     Raises:
         JoulecastError: no record can describe it; says why.
@@ -272,7 +282,7 @@ def observed_record(
     steps, start_s, stop_s = 0, *span
     polluted = list(faults)
     if ranks:
-        first, last = _window(ranks, asked, polluted)
+        first, last = _window(ranks, asked, until_s, polluted)
         start_s, stop_s = _edges(ranks, first, last)
         stages = _since(start_s, _stages(ranks, first, last))
         steps = last - first + 1

@@ -1,5 +1,6 @@
 """The record of a launch, from the files in its folder: after its end, or after it was killed."""
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ from joulecast.records.provenance import physical_host
 from joulecast.records.record import RunRecord, write_record
 
 _ASKED = TypeAdapter(Asked)
+_LOST_S = 5.0
+"""What a killed sampler may have kept to itself."""
 INCOMPLETE = "incomplete: the measurement was killed; recovered from what its processes had written"
 
 
@@ -93,16 +96,19 @@ def write_job(
     # The first process is on the host whose clock is the run's.
     first = _part(job, "process-0")["host"]
     every = sorted(hosts.values(), key=lambda host: host.sampled.host != first)
+    until_s = math.inf
     if ended_s is None:
         spans = [host.sampled.samples.span_s for host in every[:1]]
         if not spans or spans[0] is None:
             raise JoulecastError(f"{job.path}: its sampler left nothing")
         ended_s = spans[0][1]
+        # A training that outlives its measurement runs on, and nothing knows what it draws.
+        until_s = ended_s - origin_s + _LOST_S
     whole = (0.0, ended_s - origin_s)
 
     def written(folder: Path, repeat: int) -> tuple[Path, RunRecord]:
         record = observed_record(
-            asked, folder.name, repeat, every, processes, whole, began_utc, faults
+            asked, folder.name, repeat, every, processes, whole, began_utc, faults, until_s
         )
         write_record(folder, record)
         return folder, record

@@ -112,6 +112,8 @@ class LiveHost:
         lasted_s = self._span[-1] - self._span[0] if self._span else 0.0
         if choice.source is None:
             return Drawn(None, None, None, choice.why_not, lasted_s, silent_s)
+        if not lasted_s:
+            return Drawn(None, None, None, "it has just begun", lasted_s, silent_s)
         now_w = sum(known) if len(known) == len(watts) else None
         total = sum(summed.joules for summed in sums)
         return Drawn(now_w, total, choice.source, None, lasted_s, silent_s)

@@ -200,23 +200,27 @@ def _in_progress(
 class WholeCampaign:
     """Energy of a campaign: of its ended runs, and of all of them as far as they are foreseen.
 
-    ``whole_j`` is ``None`` where no ended run has an energy; what a run without one draws is taken from the
-    ended runs that are most like it.
+    What a run without an energy draws is taken from the runs that are most like it: those that have ended,
+    and those in progress whose end is foreseen. ``done_j`` is ``None`` where no ended run has an energy;
+    ``whole_j`` also where a training is left and no training is known, for the reason ``why_no_whole``.
     """
 
-    done_j: float
+    done_j: float | None
     whole_j: float | None
+    why_no_whole: str | None = None
 
     def line(self, prices: Prices = NO_PRICES) -> str:
         """It in one line for the terminal."""
-        if self.whole_j is None:
+        if self.done_j is None:
             return "campaign: no ended run has an energy"
+        if self.whole_j is None:
+            return f"campaign: {joules(self.done_j)} in ended runs, unknown for all: {self.why_no_whole}"
         # Of a campaign's time only that of its runs is known, so that hours of nodes have no sum.
         energy_alone = Prices(price=prices.price, pue=prices.pue, currency=prices.currency)
         money = energy_alone.money(None, self.whole_j, None, None)
         paid = "" if money is None else f", {prices.currency} {digits(money)} for energy"
-        kwh = digits(prices.kwh(self.whole_j))
-        return f"campaign: {joules(self.done_j)} in ended runs, about {kwh} kWh for all{paid}"
+        done, whole = joules(self.done_j), joules(self.whole_j)
+        return f"campaign: {done} in ended runs, about {whole} for all{paid}"
 
 
 class CampaignEnergy:
@@ -232,16 +236,22 @@ class CampaignEnergy:
         for run in done:
             if run.run not in self._known:
                 self._known[run.run] = _joules_of(self._records / run.run)
-        known = [value for run in done if (value := self._known[run.run]) is not None]
-        if not known:
-            return WholeCampaign(0.0, None)
-        running = {run.run: run.whole_j for run in live}
-        whole_j = sum(known)
+        ended = [value for run in done if (value := self._known[run.run]) is not None]
+        done_j = sum(ended) if ended else None
+        known = self._known | {run.run: run.whole_j for run in live if run.whole_j is not None}
+        like = [run for run in progress.runs if known.get(run.run) is not None]
+        whole_j = sum(value for run in like if (value := known[run.run]) is not None)
         for run in progress.runs:
-            if self._known.get(run.run) is None:
-                foreseen = running.get(run.run)
-                whole_j += expected(run, done, self._known) or 0.0 if foreseen is None else foreseen
-        return WholeCampaign(sum(known), whole_j)
+            if run in like:
+                continue
+            # A calibration of seconds says nothing of a training.
+            alike = [other for other in like if run.kind != "training" or other.kind == run.kind]
+            foreseen = expected(run, alike, known)
+            if foreseen is None:
+                why = "no training has ended that has an energy"
+                return WholeCampaign(done_j, None, why if ended else None)
+            whole_j += foreseen
+        return WholeCampaign(done_j, whole_j if like else None)
 
 
 def _joules_of(folder: Path) -> float | None:

@@ -22,7 +22,7 @@ from joulecast.files.writing import directory_written_aside
 from joulecast.records.folders import answers
 from joulecast.records.spec import RunSpec
 from joulecast.training.launch import RunLaunch
-from joulecast.training.left_files import SPEC, keep_unfinished
+from joulecast.training.left_files import SPEC, keep_unfinished, remove_left
 from joulecast.training.machine import LONGEST_WAIT_S, Machine, held_machine
 from joulecast.training.processes import ended_by_signals, remove_shared_memory
 from joulecast.training.ranks import opened_log
@@ -147,6 +147,8 @@ def _least_disturbed(
                 raise
             print(f"{error}; the first record is kept", file=log)
             break
+        # Not by the ranks: one that is killed while it ends is a failed run, whose steps are kept.
+        remove_left(folder)
         busy = max(load.busy_cores, info.load_during.get("busy_cores", 0.0))
         best = min(best or (busy, folder), (busy, folder))
         if not info.disturbed or not load.is_quiet:

@@ -24,6 +24,12 @@ def left_of(record: Path, rank: int | str, ending: str) -> Path:
     return record.with_name(f"{record.name}-rank{rank}{ending}")
 
 
+def remove_left(record: Path) -> None:
+    """Remove what the ranks of a run have left whose record is made."""
+    for file in record.parent.glob(left_of(record, "*", ".*").name):
+        file.unlink(missing_ok=True)
+
+
 def _has_steps(file: Path) -> bool:
     if file.suffix != ENDING:
         return file.suffix == ".marks" and file.stat().st_size > 0

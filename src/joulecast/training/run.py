@@ -153,8 +153,6 @@ def measure_this_run(
         "mpi_library": library,
     }
     write_record(out, assemble(spec, measured, ranks, load))
-    for file in out.parent.glob(left_of(out, "*", ".*").name):
-        file.unlink(missing_ok=True)
 
 
 def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:
