@@ -35,6 +35,9 @@ _NOTHING = frozenset(
         "[unknown error]",
         "err!",
         "na",
+        "#n/a",
+        "unavailable",
+        "unknown",
     }
 )
 _TRAILING_UNIT = re.compile(r"\s*[a-zA-Zµμ]{1,3}$")
