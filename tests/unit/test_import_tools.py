@@ -344,6 +344,10 @@ def test_prometheus_slices_of_a_gpu_and_gpus_that_change_hands_count_once(tmp_pa
     assert "which differ in job" in refused(
         "prometheus", answer(tmp_path / "two.json", *twice), tmp_path / "no", *between()
     )
+    limit = [({**base, "__name__": "DCGM_FI_DEV_POWER_MGMT_LIMIT"}, SECONDS, watts)]
+    assert "may draw" in refused(
+        "prometheus", answer(tmp_path / "limit.json", *limit), tmp_path / "no", *between()
+    )
     shared = [({**base, "pod": pod}, SECONDS, watts) for pod in "ab"]
     imported("prometheus", answer(tmp_path / "one.json", *shared), tmp_path / "one", *between())
     assert row(tmp_path / "one" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)

@@ -55,6 +55,8 @@ _COVERS: tuple[tuple[str, Covers], ...] = (
 )
 _PARTS_OF_PACKAGE = re.compile(r"core|uncore", re.IGNORECASE)
 _SHARES = re.compile(r"container|pod_|process|_vm_|_active_|_idle_", re.IGNORECASE)
+_LIMITS = re.compile(r"limit|violation|capacity|rated|threshold|_cap(?:_|$)", re.IGNORECASE)
+"""What a device may draw, or how long it was held back."""
 _MODE = "mode"
 """Label of Kepler's parts of one energy, which are to be added up: what runs, and idling."""
 _ESTIMATORS = ("estimator", "trained_power_model", "regressor")
@@ -157,6 +159,10 @@ def _meter(
     )
     if labels.get("zone") in ("psys", "platform"):
         covers = options.covers or "node"
+    if _LIMITS.search(name):
+        raise JoulecastError(
+            f"{file}: {name} is what a device may draw, not what it draws; ask for its power or energy"
+        )
     if _SHARES.search(name):
         raise JoulecastError(
             f"{file}: {name} is a share of what a device draws (of programs, or without idling); ask for the "
