@@ -154,3 +154,12 @@ def test_local_times_need_a_zone(tmp_path):
     (tmp_path / "log.csv").write_text("t,w\n" + rows)
     done = added(tmp_path, "csv", "log.csv", "--node", "host")
     assert done.exit_code == 2 and "give --timezone" in done.output
+
+
+def test_what_is_known_of_the_runs_is_not_given_again(tmp_path):
+    recorded(tmp_path / "records" / "a")
+    (tmp_path / "log.csv").write_text("t,w\n2026-03-01T01:00:00Z,300\n2026-03-01T01:00:01Z,301\n")
+    done = added(tmp_path, "csv", "log.csv", "--network", "net")
+    assert done.exit_code == 2 and "its runs are known already" in done.output
+    done = added(tmp_path, "csv", "log.csv")
+    assert done.exit_code == 2 and "the log reaches from 2026-03-01 01:00:00" in done.output

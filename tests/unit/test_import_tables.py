@@ -401,6 +401,14 @@ def test_each_cell_counts_in_its_own_unit(tmp_path):
     )
 
 
+def test_a_last_number_that_was_cut_in_two_is_left_out(tmp_path):
+    log = table(tmp_path / "a.csv")
+    log.write_bytes(log.read_bytes()[:-4])
+    imported("csv", log, tmp_path / "out", *MAP)
+    (meter,) = info(tmp_path / "out" / "net").meters
+    assert meter.readings == len(SECONDS) - 1
+
+
 @pytest.mark.parametrize(
     ("cells", "more", "said"),
     [

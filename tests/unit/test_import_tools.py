@@ -340,6 +340,17 @@ def test_prometheus_slices_of_a_gpu_and_gpus_that_change_hands_count_once(tmp_pa
     slices = [({**base, "GPU_I_ID": str(s)}, SECONDS, watts) for s in (1, 2, 3)]
     imported("prometheus", answer(tmp_path / "mig.json", *slices), tmp_path / "mig", *between())
     assert row(tmp_path / "mig" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+    twice = [({**base, "job": job}, SECONDS, watts + k) for k, job in enumerate("ab")]
+    assert "which differ in job" in refused(
+        "prometheus", answer(tmp_path / "two.json", *twice), tmp_path / "no", *between()
+    )
+    limit = [({**base, "__name__": "DCGM_FI_DEV_POWER_MGMT_LIMIT"}, SECONDS, watts)]
+    assert "may draw" in refused(
+        "prometheus", answer(tmp_path / "limit.json", *limit), tmp_path / "no", *between()
+    )
+    shared = [({**base, "pod": pod}, SECONDS, watts) for pod in "ab"]
+    imported("prometheus", answer(tmp_path / "one.json", *shared), tmp_path / "one", *between())
+    assert row(tmp_path / "one" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
     pods = [
         ({**base, "pod": "a"}, SECONDS[:150], watts[:150]),
         ({**base, "pod": "b"}, SECONDS[150:], watts[150:]),
@@ -357,7 +368,7 @@ def test_prometheus_says_what_it_does_not_know(tmp_path):
     shares = answer(
         tmp_path / "c.json", ({"__name__": "kepler_container_joules_total"}, SECONDS, watts)
     )
-    assert "share of a machine" in refused("prometheus", shares, tmp_path / "no")
+    assert "share of what a device draws" in refused("prometheus", shares, tmp_path / "no")
     two = [({"__name__": f"node_{n}_watts", "rack": "1"}, SECONDS, watts) for n in "ab"]
     assert "choose one with --metric" in refused(
         "prometheus", answer(tmp_path / "t.json", *two), tmp_path / "no"

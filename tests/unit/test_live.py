@@ -6,10 +6,12 @@ import os
 import pytest
 from typer.testing import CliRunner
 
+from joulecast.campaign.progress import Progress, RunState
 from joulecast.cli.main import app
 from joulecast.files.blocks import BlockWriter
 from joulecast.observer.inside import marks
 from joulecast.power.live import LiveHost
+from joulecast.report.in_progress import CampaignEnergy, InProgress
 
 ABOUT = {"covers": "gpu", "remark": None, "renewed_s": None}
 METERS = [
@@ -121,3 +123,16 @@ def test_a_sampler_that_is_silent_is_not_in_progress(launch):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     answer = CliRunner().invoke(app, ["status", str(tmp_path / "none"), "--live"])
     assert answer.exit_code == 2 and "no such folder" in answer.stderr
+
+
+def test_calibrations_foresee_no_training(tmp_path):
+    energy = CampaignEnergy(tmp_path)
+    energy._known = {"idle": 20.0, "a": None}
+    runs = [RunState("idle", "done", "idle"), RunState("a", "running", "training")]
+    runs += [RunState(name, "waiting", "training") for name in "bc"]
+    progress = Progress(str(tmp_path), runs, 4, None, "")
+    before = energy.look(progress, [])
+    assert before.done_j == 20 and before.whole_j is None
+    assert "unknown for all: no training has ended" in before.line()
+    live = InProgress("a", 1, 50.0, 100.0, "measured", None, 2.0, 4, 40, 18.0, 1000.0)
+    assert energy.look(progress, [live]).whole_j == pytest.approx(20 + 3 * 1000)

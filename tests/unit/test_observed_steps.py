@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
+from joulecast.observer.assemble import _made
 from joulecast.observer.host_clocks import ClockServer, offset_from
 from joulecast.observer.inside import marks
 from joulecast.observer.inside.device_clock import DeviceClock
@@ -439,3 +440,15 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     kept.close()
     (process,) = read_processes(tmp_path)
     assert list(process.marks["amount"]) == expected
+
+
+@pytest.mark.parametrize(("until_s", "made"), [(3.5, 3), (99.0, 4), (0.5, 4)])
+def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
+    def rank(ends):
+        sampled = SimpleNamespace(clock=lambda host_s: host_s - 10)
+        return SimpleNamespace(
+            steps=SimpleNamespace(ends=ends), host=SimpleNamespace(sampled=sampled)
+        )
+
+    ranks = [rank(np.arange(11.0, 16.0)), rank(np.arange(11.2, 15.2))]
+    assert _made(ranks, until_s) == made

@@ -128,9 +128,6 @@ def _add(kind: str) -> None:
             metric=metric,
             node_label=node_label,
         )
-        if records is not None:
-            typer.echo(add_to_records(kind, source, out, records, options).text())
-            return
         facts = RunFacts(
             run=name,
             network=network,
@@ -146,6 +143,14 @@ def _add(kind: str) -> None:
             accelerators=accelerators,
             accelerator=accelerator,
         )
+        if records is not None:
+            if runs is not None or facts != RunFacts():
+                raise JoulecastError(
+                    "--records: its runs are known already; leave out --runs, and the options of a run "
+                    "(--network, --start, ...)"
+                )
+            typer.echo(add_to_records(kind, source, out, records, options).text())
+            return
         rows = read_runs(runs, clock) if runs else []
         typer.echo(import_log(kind, source, out, options, facts, rows).text())
 

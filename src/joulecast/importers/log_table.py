@@ -19,6 +19,7 @@ from joulecast.importers.traps import Floats
 
 MAX_LOG_BYTES = 20_000_000_000
 _ROWS = 250_000
+_NEAR = 100
 _DELIMITERS = (",", ";", "\t", "|")
 _SHOWN = 40
 _HEAD_BYTES = 64_000
@@ -35,6 +36,9 @@ _NOTHING = frozenset(
         "[unknown error]",
         "err!",
         "na",
+        "#n/a",
+        "unavailable",
+        "unknown",
     }
 )
 _TRAILING_UNIT = re.compile(r"\s*[a-zA-Zµμ]{1,3}$")
@@ -200,8 +204,17 @@ class LogTable:
             return file.read(1) in (b"\n", b"\r")
 
     def _without_last(self, part: pd.DataFrame) -> pd.DataFrame:
-        """Without a last line that lacks its end and some of its cells: the writer was killed."""
-        if len(part) and (part.iloc[-1].isna() | (part.iloc[-1] == "")).any():
+        """Without a last line that lacks its end and some of its cells: the writer was killed.
+
+        Also where its last cell is shorter than all of those before it, as ``3`` after ``312.40 W``.
+        """
+        if not len(part):
+            return part
+        shorter = False
+        if self.columns[-1] in part.columns and len(part) > 1:
+            lengths = part[self.columns[-1]].str.len()
+            shorter = bool(lengths.iloc[-1] < lengths.iloc[-_NEAR:-1].min())
+        if shorter or (part.iloc[-1].isna() | (part.iloc[-1] == "")).any():
             self.cut_short = True
             return part.iloc[:-1]
         return part

@@ -94,8 +94,23 @@ def _placed(log: Log, record: RunRecord) -> list[LoggedMeter]:
         if len(t_s) and t_s.min() < outcome.stop_s and t_s.max() > outcome.start_s:
             found.append(own)
     if not found:
-        raise _LeftOut("nothing was read while it ran")
+        raise _LeftOut(_apart([*log.meters, *runs], began_s + outcome.start_s))
     return _on_nodes(found, record)
+
+
+def _apart(meters: Sequence[LoggedMeter], began_s: float) -> str:
+    known = [m.t_s[np.isfinite(m.t_s)] for m in meters]
+    times = [t_s for t_s in known if len(t_s)]
+    if not times:
+        return "the log has no reading"
+    first, last, began = (
+        datetime.fromtimestamp(s, UTC).isoformat(" ", "seconds")
+        for s in (min(t.min() for t in times), max(t.max() for t in times), began_s)
+    )
+    return (
+        f"nothing was read while it ran: it began at {began}, the log reaches from {first} to {last}; is it "
+        "another --timezone?"
+    )
 
 
 def _on_nodes(meters: Sequence[LoggedMeter], record: RunRecord) -> list[LoggedMeter]:
@@ -106,6 +121,8 @@ def _on_nodes(meters: Sequence[LoggedMeter], record: RunRecord) -> list[LoggedMe
     by_name = {name: known.get(name) or known.get(name.split(".")[0]) for name in there}
     if not any(by_name.values()) and len(there) == len(hosts) == 1:
         by_name = {there[0]: hosts[0]}
+        guess = f"read on {there[0]}, which is taken to be {hosts[0]}"
+        meters = [replace(m, remark="; ".join(filter(None, (m.remark, guess)))) for m in meters]
     found = [replace(m, node=node) for m in meters if (node := by_name[m.node]) is not None]
     if not found:
         raise _LeftOut(f"its nodes are {named(hosts)}, the log's {named(there)}; say --node")

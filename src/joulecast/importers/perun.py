@@ -158,7 +158,9 @@ def _sensor(file: Path, host: str, sensor: str, covers: Covers, raw: Any) -> Log
 
 
 def _unwrapped(joules: Floats, largest: float) -> Floats:
-    """Counts of a counter that begins anew after its largest value."""
+    """Counts of a counter that begins anew after its largest value; as they are where that is not known."""
+    if not largest:
+        return joules
     falls = np.diff(joules, prepend=joules[:1]) < 0
     found: Floats = joules - joules[0] + np.cumsum(falls) * largest
     return np.maximum.accumulate(found)

@@ -54,8 +54,14 @@ _COVERS: tuple[tuple[str, Covers], ...] = (
     (r"platform|psys|ipmi|redfish|pdu|outlet", "node"),
 )
 _PARTS_OF_PACKAGE = re.compile(r"core|uncore", re.IGNORECASE)
-_SHARES = re.compile(r"container|pod_|process|_vm_", re.IGNORECASE)
+_SHARES = re.compile(r"container|pod_|process|_vm_|_active_|_idle_", re.IGNORECASE)
+_LIMITS = re.compile(r"limit|violation|capacity|rated|threshold|_cap(?:_|$)", re.IGNORECASE)
+"""What a device may draw, or how long it was held back."""
+_MODE = "mode"
+"""Label of Kepler's parts of one energy, which are to be added up: what runs, and idling."""
 _ESTIMATORS = ("estimator", "trained_power_model", "regressor")
+_Series = tuple[dict[str, str], LoggedMeter]
+"""Labels, and the meter."""
 _MILLIJOULES = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 
 
@@ -81,12 +87,12 @@ def read(file: Path, options: LogOptions) -> Log:
     slices = [one for one in series if one["metric"].get("GPU_I_ID")]
     whole = {_slice_of(one): one for one in reversed(slices)}
     series = [one for one in series if not one["metric"].get("GPU_I_ID")] + list(whole.values())
-    by_meter: dict[tuple[str, str | None, Covers, str], list[LoggedMeter]] = defaultdict(list)
+    by_meter: dict[tuple[str, str | None, Covers, str], list[_Series]] = defaultdict(list)
     for one in series:
         meter = _meter(file, one, options, alone=len(series) == 1)
         if meter is not None:
             source = str(one["metric"].get("source", ""))
-            by_meter[meter.node, meter.device, meter.covers, source].append(meter)
+            by_meter[meter.node, meter.device, meter.covers, source].append((one["metric"], meter))
     if not by_meter:
         raise JoulecastError(f"{file}: holds no series that covers a device or node")
     meters = [_added(alike, file) for alike in by_meter.values()]
@@ -153,10 +159,14 @@ def _meter(
     )
     if labels.get("zone") in ("psys", "platform"):
         covers = options.covers or "node"
+    if _LIMITS.search(name):
+        raise JoulecastError(
+            f"{file}: {name} is what a device may draw, not what it draws; ask for its power or energy"
+        )
     if _SHARES.search(name):
         raise JoulecastError(
-            f"{file}: {name} is a share of a machine dealt out to programs, not what a device draws; ask "
-            "for the metric of the node"
+            f"{file}: {name} is a share of what a device draws (of programs, or without idling); ask for the "
+            "metric of the node"
         )
     if covers is None:
         raise JoulecastError(
@@ -245,23 +255,50 @@ def _sum(parts: list[Floats | None]) -> Floats | None:
     return np.asarray(np.sum(known, axis=0)) if len(known) == len(parts) else None
 
 
-def _added(alike: list[LoggedMeter], file: Path) -> LoggedMeter:
-    """Series of one device that differ in other labels: added up where they were read at the same moments
-    (its idle and its dynamic part), one after the other where not (the programs that used it)."""
-    first = alike[0]
+def _differing(alike: list[_Series]) -> list[str]:
+    """Labels in which series differ."""
+    names = dict.fromkeys(name for labels, _ in alike for name in labels)
+    return [name for name in names if len({str(labels.get(name)) for labels, _ in alike}) > 1]
+
+
+def _added(alike: list[_Series], file: Path) -> LoggedMeter:
+    """Series of one device that differ in other labels: added up where they are its idle and its dynamic
+    part, once where they are the same, one after the other where their times are apart (the programs that
+    used it).
+
+    Raises:
+        JoulecastError: they are none of these.
+    """
+    meters = [meter for _, meter in alike]
+    first, differ = meters[0], _differing(alike)
     if len(alike) == 1:
-        return first
-    if all(len(m.t_s) == len(first.t_s) and (m.t_s == first.t_s).all() for m in alike):
-        return replace(
-            first, watts=_sum([m.watts for m in alike]), joules=_sum([m.joules for m in alike])
-        )
+        mode = alike[0][0].get(_MODE)
+        part = f"mode {mode} alone, as the query asked" if mode else None
+        return replace(first, remark="; ".join(filter(None, (first.remark, part))) or None)
+    if all(np.array_equal(m.t_s, first.t_s) for m in meters):
+        if differ == [_MODE]:
+            return replace(
+                first,
+                watts=_sum([m.watts for m in meters]),
+                joules=_sum([m.joules for m in meters]),
+            )
+        if all(_same_values(m, first) for m in meters):
+            return first
     log = Log()
     try:
-        for meter in sorted(alike, key=lambda m: float(m.t_s[0])):
+        for meter in sorted(meters, key=lambda m: float(m.t_s[0])):
             log.add(Log([meter]), file)
     except JoulecastError:
         raise JoulecastError(
             f"{file}: has {len(alike)} series of {first.node}, {first.device or 'the node'}, at some of the "
-            "same times; add them up in the query (sum by)"
+            f"same times, which differ in {named(differ)}; select one in the query, or add them up (sum by)"
         ) from None
     return log.meters[0]
+
+
+def _same_values(one: LoggedMeter, other: LoggedMeter) -> bool:
+    pairs = ((one.watts, other.watts), (one.joules, other.joules))
+    return all(
+        a is b or (a is not None and b is not None and np.array_equal(a, b, equal_nan=True))
+        for a, b in pairs
+    )

@@ -71,11 +71,14 @@ def _agreement(agreement: MeterAgreement) -> str:
         return f"not judged: {what}: {agreement.why}"
     if not agreement.agrees:
         return f"DISAGREE by more than {MOST_APART_PERCENT:g} %: {what}: {agreement.why}"
+    found = (agreement.load_percent, agreement.idle_percent)
     if agreement.relation == "same":
-        shares = [percent(p, signed=True) for p in (agreement.load_percent, agreement.idle_percent)]
+        shares = [percent(p, signed=True) for p in found]
+        far = any(p is not None and abs(p) > MOST_APART_PERCENT for p in found)
     else:
-        shares = [_share(p) for p in (agreement.load_percent, agreement.idle_percent)]
-    return f"agree: {what}: under load {shares[0]}, idle {shares[1]}"
+        shares, far = [_share(p) for p in found], False
+    why = ", which their noise explains" if far else ""
+    return f"agree: {what}: under load {shares[0]}, idle {shares[1]}{why}"
 
 
 def _share(above_percent: float | None) -> str:
