@@ -185,7 +185,7 @@ def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 _replayed(ours),
                 published.tolerances["savings"],
                 "up",
-                "it does not say which GPUs and recurrences its range is of",
+                "the reproduction reports a range of savings, and not of which GPUs and recurrences",
             )
         )
     return rows
