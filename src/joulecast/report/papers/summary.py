@@ -69,8 +69,9 @@ def in_all(table: pd.DataFrame) -> str:
     printed = int(alike["published"].notna().sum())
     gone = f", {of[Verdict.MISSING]} missing" if of[Verdict.MISSING] else ""
     return (
-        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. {len(alike)} have the same "
-        f"setting, {printed} with a printed number and {len(alike) - printed} with one that no paper prints: {of[Verdict.REPRODUCED]} are reproduced, {of[Verdict.BETTER]} better, "
+        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. {len(alike)} have "
+        f"the same setting, {printed} with a printed number and {len(alike) - printed} with one that no "
+        f"paper prints: {of[Verdict.REPRODUCED]} are reproduced, {of[Verdict.BETTER]} better, "
         f"{of[Verdict.WORSE]} worse. {of[Verdict.NOT_COMPARABLE]} are not comparable{gone}: "
         "no better or worse is claimed of these."
     )
