@@ -32,7 +32,7 @@ def page(
 
     Args:
         title: of the page.
-        stem: name of the files beside it, without suffix.
+        stem: name of its other formats in the same folder, without suffix.
         how_to_read: what verdicts mean, in Markdown.
         made_by: a sentence on the code that made it.
         table: of :func:`joulecast.report.papers.rows.paper_table`.
