@@ -132,8 +132,8 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "partition_quality",
             "Pipeline stages, simulated with 16 micro-batches",
-            "A ratio is the slowest stage of another method's cut to that of ours. The paper has a mean "
-            "speedup of 3.4 on 4 GPUs and 3.76 on 8.",
+            "A ratio is the slowest stage of another method's cut to that of ours. The paper prints "
+            "a speedup of 3.4 on 4 GPUs and 3.76 on 8, of no network by name.",
             {
                 "network": "network",
                 "devices": "devices",

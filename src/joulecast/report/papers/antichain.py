@@ -12,7 +12,7 @@ from joulecast.report.tables.partition import PublishedPartitioning, planning_ti
 
 _PAPER = "antichain"
 _TABLE = "Table 1"
-# The paper's column, what of ours stands beside it, and where its milliseconds are.
+# The paper's column, what of ours stands next to it, and where its milliseconds are.
 _OURS = (
     ("cudasize", "greedy by memory (cudasize)", "cudasize_cpu_ms"),
     ("hashrate", "greedy by work (hashrate)", "hashrate_cpu_ms"),

@@ -32,7 +32,7 @@ def page(
 
     Args:
         title: of the page.
-        stem: name of the files beside it, without suffix.
+        stem: name of its other formats in the same folder, without suffix.
         how_to_read: what verdicts mean, in Markdown.
         made_by: a sentence on the code that made it.
         table: of :func:`joulecast.report.papers.rows.paper_table`.
@@ -45,25 +45,15 @@ def page(
         trim_blocks=True,
     )
     template = environment.get_template("papers.html.j2")
-    markup = environment.from_string("{{ text | safe }}").render(
-        text=MarkdownIt("commonmark", {"html": False}).render(how_to_read)
-    )
     return template.render(
         title=title,
         stem=stem,
         in_all=in_all(table),
-        how_to_read=_Markup(markup),
+        how_to_read=MarkdownIt("commonmark", {"html": False}).render(how_to_read),
         made_by=made_by,
         numeric=_NUMERIC,
         lines=[_line(line, table[table["paper"] == line.paper.name]) for line in lines],
     )
-
-
-class _Markup(str):
-    """Text that is HTML already, as jinja2 asks."""
-
-    def __html__(self) -> str:
-        return str(self)
 
 
 def _line(line: Summary, rows: pd.DataFrame) -> dict[str, Any]:

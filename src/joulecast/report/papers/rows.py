@@ -1,4 +1,4 @@
-"""A published number beside ours, and the verdict on the two."""
+"""A published number next to ours, and the verdict on the two."""
 
 import os
 from collections.abc import Sequence

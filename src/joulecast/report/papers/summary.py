@@ -9,7 +9,7 @@ from joulecast.quantities import counted, digits
 from joulecast.report.papers.rows import Verdict
 from joulecast.report.tables.published import FromPaper
 
-_SHOWN = 3
+_SHOWN = 2
 """Reasons, and rows that are not reproduced, that a line names; the table has all."""
 
 
@@ -65,11 +65,13 @@ def in_all(table: pd.DataFrame) -> str:
     """One sentence on the numbers of all papers."""
     counts = table["verdict"].value_counts()
     of = {verdict: int(counts.get(verdict.value, 0)) for verdict in Verdict}
-    alike = sum(of[v] for v in (Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE))
+    alike = table[table["verdict"].isin([Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE])]
+    printed = int(alike["published"].notna().sum())
     gone = f", {of[Verdict.MISSING]} missing" if of[Verdict.MISSING] else ""
     return (
-        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. {alike} have the same "
-        f"setting: {of[Verdict.REPRODUCED]} are reproduced, {of[Verdict.BETTER]} better, "
+        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. {len(alike)} have "
+        f"the same setting, {printed} with a printed number and {len(alike) - printed} with one that no "
+        f"paper prints: {of[Verdict.REPRODUCED]} are reproduced, {of[Verdict.BETTER]} better, "
         f"{of[Verdict.WORSE]} worse. {of[Verdict.NOT_COMPARABLE]} are not comparable{gone}: "
         "no better or worse is claimed of these."
     )

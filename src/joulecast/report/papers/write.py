@@ -15,10 +15,11 @@ from joulecast.report.tables.output import markdown, significant
 
 _TITLE = "The papers' numbers, and ours"
 _SAID = """\
-`reproduced`: the difference is within the tolerance. `better`, `worse`: it is not, and the setting is the
-same. `not comparable`: the setting is another one, or there is no number on one side; the reason stands
-beside it, and no better or worse is claimed. `missing`: what ours is made of is not here; the way to
-the table has the reason. `replayed` is computed from what the papers' authors measured."""
+`reproduced`: the setting is the same, and the difference is within the tolerance. `better`, `worse`: the
+setting is the same, and the difference is larger. `not comparable`: the setting is another one, or there
+is no number on one side; the row has the reason, and no better or worse is claimed. `missing`: what ours
+is made of is not here; the row has the reason. `replayed`: computed from what the papers' authors
+measured. `reference`: a number to compare with that no paper prints, as of the authors' public code."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
 _IN_LATEX = [c for c in COLUMNS if c not in _NOT_IN_LATEX]

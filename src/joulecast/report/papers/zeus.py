@@ -165,7 +165,7 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
 
 
 def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
-    """What the reproduction itself reports, beside Zeus from the GPU that saves least to the one that saves
+    """What the reproduction itself reports, next to Zeus from the GPU that saves least to the one that saves
     most."""
     of_zeus = table[(table["policy"] == "zeus") & (table["recurrences"] == "last five")]
     saved = of_zeus["energy_saving_percent"]
@@ -185,7 +185,7 @@ def _student(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 _replayed(ours),
                 published.tolerances["savings"],
                 "up",
-                "it does not say which GPUs and recurrences its range is of",
+                "the reproduction reports a range of savings, and not of which GPUs and recurrences",
             )
         )
     return rows

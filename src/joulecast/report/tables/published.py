@@ -59,7 +59,7 @@ class FromPaper(BaseModel):
     def _claims_what_it_prints(self) -> Self:
         try:
             _ = self.claim
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"claims: no such number in this file: {error}") from error
         return self
 
