@@ -19,6 +19,7 @@ from joulecast.power.meters import (
     ReadFailed,
     Reading,
 )
+from joulecast.power.programs import output_of
 from joulecast.power.sampler import SamplerOrder
 from joulecast.records.meter_settings import MeterSettings
 
@@ -233,3 +234,18 @@ def test_slurm_without_energy_is_passed_over(sstat, monkeypatch, text):
         with pytest.raises(MeterUnavailable) as missing:
             slurm_energy.open_meters(MeteredNodes("host"))
         assert missing.value.elsewhere
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "login failed: token hunter2",
+        "PASSWORD=hunter2 is wrong",
+        "Authorization: Bearer hunter2",
+        "api-key: hunter2",
+    ],
+)
+def test_what_a_failing_program_prints_loses_its_secrets(printed):
+    with pytest.raises(ReadFailed) as failed:
+        output_of(["sh", "-c", f"echo '{printed}' >&2; exit 3"], 30)
+    assert "hunter2" not in str(failed.value) and "code 3" in str(failed.value)

@@ -1,6 +1,7 @@
 """Programs that print a reading: run with a bound on their time and their output."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,10 @@ from joulecast.power.meters import MeterUnavailable, ReadFailed
 
 _MOST_BYTES = 100_000
 _SHOWN = 120
+_SECRET = re.compile(
+    r"(?i)\b((?:[\w-]*(?:token|password|passwd|secret|api[-_ ]?key)"
+    r"|authorization:?(?: bearer| basic)?|bearer)\b)[\s:=]*\S+"
+)
 _UNPRINTED = str.maketrans({chr(code): " " for code in (*range(32), 127)})
 
 
@@ -32,7 +37,10 @@ def require_program(program: str, meter: str, remedy: str, *, elsewhere: bool) -
 def shown(text: str) -> str:
     """The first line of what a program printed, for an error."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[0].translate(_UNPRINTED)[:_SHOWN] if lines else "nothing"
+    if not lines:
+        return "nothing"
+    # What a site's program prints when it fails may name what it logged in with.
+    return _SECRET.sub(r"\1 ***", lines[0].translate(_UNPRINTED))[:_SHOWN]
 
 
 def output_of(

@@ -257,7 +257,12 @@ def metered(
     there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
     best = next((of for of in _METERED if any(m.source in of for m in there)), None)
     if best is None:
-        return Metering(None, (), (), _absence(of_nodes) or "no meter was asked for")
+        return Metering(
+            None,
+            (),
+            (),
+            _absence(of_nodes) or ("no meter was asked for" if nodes else "it has no readings"),
+        )
     of_source = [meter for meter in there if meter.source in best]
     usable: dict[Family, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
