@@ -499,7 +499,13 @@ def test_an_interrupt_ends_the_load_and_leaves_nothing(tmp_path):
     words = [sys.executable, "-c", "from joulecast.cli.main import app; app()"]
     words += ["meters", "--compare", "600", "--config", configuration(tmp_path, meters=["rapl"])]
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell that starts the tests in the background has them ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert "comparing rapl:package-0" in process.stderr.readline()
@@ -518,6 +524,8 @@ def test_an_interrupt_ends_the_load_and_leaves_nothing(tmp_path):
         process.communicate(timeout=180)
     finally:
         made.end()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode != 0
     while group():  # what it had just started sees its end
         assert time.monotonic() < give_up_s + 60
