@@ -19,7 +19,6 @@ from joulecast.records import recorded_frames
 from joulecast.records.record import write_record
 from joulecast.records.recorded import pack, unpack_all
 from joulecast.report.tables.errors import energy_error, time_error
-from joulecast.report.tables.published import PublishedErrors
 
 LIBRARY = str(Path(joulecast.__file__).parent)
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}
@@ -88,14 +87,13 @@ def test_time_models_look_a_setting_up_once_however_often_it_was_repeated(observ
 
 
 def test_tables_cost_a_call_a_table_and_not_a_call_a_run(observations):
-    published = PublishedErrors.model_construct(error_percent={})
     counted = []
     for times in (2, 20):
         rows = repeated(observations.assign(split="in-sample", time="given", model="MC2"), times)
         judged = rows.assign(measured=rows["energy_j"], predicted=rows["energy_j"] * 1.1)
         judged = judged.assign(measured_s=rows["total_s"], predicted_s=rows["total_s"])
         of_times = calls(time_error, judged)
-        counted.append((of_times, calls(energy_error, judged, published)))
+        counted.append((of_times, calls(energy_error, judged)))
     assert counted[0] == counted[1]
 
 

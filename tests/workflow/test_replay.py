@@ -175,7 +175,7 @@ def test_imported_runs_stand_beside_the_campaign(clone, made):
         imported["split"]
     )
     ours = imported[imported["model"] == "MC2"]
-    assert ours["mape_percent"].notna().all()
+    assert ours["error_percent"].notna().all()
     said = (tables / "energy_summary.md").read_text()
     assert "1 run is left out (resnet-4xacme-fast9000-result_3" in said
     assert "In all rows: " in said and "| recorded" in said

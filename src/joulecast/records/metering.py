@@ -264,6 +264,10 @@ def metered(
             _absence(of_nodes) or ("no meter was asked for" if nodes else "it has no readings"),
         )
     of_source = [meter for meter in there if meter.source in best]
+    if any(meter.covers is None for meter in of_source):
+        # A meter of unknown coverage may count what another tool has counted, too.
+        first = min((meter.source for meter in of_source if meter.source), key=_BEST_FIRST.index)
+        of_source = [meter for meter in of_source if meter.source == first]
     usable: dict[Family, dict[str, str | None]] = defaultdict(dict)
     for meter in of_source:
         why = (unusable or {}).get((meter.node, meter.meter))
