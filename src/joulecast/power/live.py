@@ -9,8 +9,9 @@ import numpy as np
 
 from joulecast.files.blocks import BlockReader
 from joulecast.power.meters import READING
-from joulecast.power.samples import Floats
-from joulecast.records.metering import EnergySource, MeterInfo, metered
+from joulecast.power.sampled_hosts import meter_info
+from joulecast.power.samples import Floats, Samples
+from joulecast.records.metering import EnergySource, metered
 
 _NOW_S = 10.0
 """Watts "now" are the mean over the last seconds."""
@@ -98,7 +99,7 @@ class LiveHost:
                 self._span = [*self._span[:1], float(looks[0]), float(looks[-1])]
         if not self._facts:
             return None
-        infos = self._infos()
+        infos = [meter_info(meter) for meter in Samples(self._facts).meters]
         choice = metered(self._facts["nodes"], infos)
         chosen = {(meter.node, meter.meter) for meter in choice.meters}
         sums = [
@@ -117,18 +118,3 @@ class LiveHost:
         now_w = sum(known) if len(known) == len(watts) else None
         total = sum(summed.joules for summed in sums)
         return Drawn(now_w, total, choice.source, None, lasted_s, silent_s)
-
-    def _infos(self) -> list[MeterInfo]:
-        facts = self._facts
-        return [
-            MeterInfo(
-                node=meter["node"],
-                meter=meter["meter"],
-                available=fault is None,
-                source=meter["source"],
-                counter=meter["counter"],
-                reason=fault,
-                **meter["about"],
-            )
-            for meter, fault in zip(facts["meters"], facts["faults"], strict=True)
-        ]

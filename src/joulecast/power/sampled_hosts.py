@@ -1,7 +1,8 @@
 """Readings of the samplers of a run's hosts, on the run's clock; meters, and load by other programs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,27 @@ def _nodes_by_device(hosts: Sequence[SampledHost]) -> dict[str | None, list[str]
     return nodes
 
 
+def meter_info(meter: Mapping[str, Any], died: str | None = None, **read: Any) -> MeterInfo:
+    """One of :attr:`~joulecast.power.samples.Samples.meters` as a record names it.
+
+    Args:
+        meter: its row.
+        died: reason why the sampler did not end in order.
+        read: how well it was read.
+    """
+    fault = meter["fault"] or died
+    return MeterInfo(
+        node=meter["node"],
+        meter=meter["meter"],
+        available=fault is None,
+        source=meter["source"],
+        counter=meter["counter"],
+        reason=fault,
+        **meter["about"],
+        **read,
+    )
+
+
 def meter_infos(
     hosts: Sequence[SampledHost], power: pd.DataFrame, outcome: Outcome, period_s: float
 ) -> list[MeterInfo]:
@@ -54,7 +76,6 @@ def meter_infos(
                 MeterInfo(node=host.node, meter=absent["meter"], available=False, reason=reason)
             )
         for meter in samples.meters:
-            fault = meter["fault"] or samples.died
             of_meter = power[(power["node"] == meter["node"]) & (power["meter"] == meter["meter"])]
             coverage, gap = reading_quality(
                 of_meter["t_s"].to_numpy(float),
@@ -63,13 +84,9 @@ def meter_infos(
                 max(period_s, meter["about"]["renewed_s"] or 0.0),
             )
             infos.append(
-                MeterInfo(
-                    node=meter["node"],
-                    meter=meter["meter"],
-                    available=fault is None,
-                    source=meter["source"],
-                    counter=meter["counter"],
-                    reason=fault,
+                meter_info(
+                    meter,
+                    samples.died,
                     readings=len(of_meter),
                     failed_reads=meter["failed"],
                     missed_deadlines=samples.missed_deadlines,
@@ -80,7 +97,6 @@ def meter_infos(
                         for node in dict.fromkeys(read_by[meter["identity"]])
                         if node != meter["node"]
                     ],
-                    **meter["about"],
                 )
             )
     return infos
