@@ -84,8 +84,8 @@ def test_measured_energy_is_judged(fit):
 
 def test_the_paper_stands_beside(fit):
     table = energy_summary(fit, read_published(PUBLISHED))
-    beside = table.drop_duplicates("model").set_index("model")["published_percent"]
-    assert beside["MC2"] == 2.84 and beside.drop("MC2").isna().all(), "it prints no other error"
+    printed = table.drop_duplicates("model").set_index("model")["published_percent"]
+    assert printed["MC2"] == 2.84 and printed.drop("MC2").isna().all(), "it prints no other error"
     assert set(table["same_setting_as_published"]) == {"no"}
 
 
