@@ -1,6 +1,6 @@
 """Pages and pictures of the documentation that come from the code: ``python tests/reference.py`` writes them.
 
-``docs/commands.md`` has every command with its options, ``docs/configuration.md`` every key.
+``docs/reference/commands.md`` has every command with its options, ``docs/reference/configuration.md`` every key.
 """
 
 import re

@@ -180,7 +180,7 @@ def test_files_that_pages_show_pass_the_linter(page):
 
 @pytest.mark.parametrize("command", ["forecast", "advise"])
 def test_the_tutorial_prints_what_the_commands_do(folder, command):
-    tutorial = DOCS / "tutorial.md"
+    tutorial = DOCS / "tutorials/default-campaign.md"
     (shown,) = [b.text for b in blocks(tutorial) if b.title == command]
     (asked,) = [c for c in commands(tutorial) if c[0] == command]
     said = CliRunner().invoke(
@@ -225,7 +225,7 @@ def test_every_command_of_the_pages_has_these_options():
 
 def documented(heading: str) -> set[str]:
     """Names in the first column of the tables below a heading of records.md."""
-    text = (DOCS / "records.md").read_text()
+    text = (DOCS / "reference/records.md").read_text()
     section = re.split(r"^## ", text, flags=re.M)
     (found,) = [part for part in section if part.splitlines()[0].strip("` ") == heading]
     cells = re.findall(r"^\| (.+?) \|", found, re.M)
@@ -260,7 +260,7 @@ def test_every_field_of_a_record_is_documented(heading, model):
 
 
 def test_stages_and_phases_are_documented():
-    text = (DOCS / "records.md").read_text()
+    text = (DOCS / "reference/records.md").read_text()
     for name in (*STAGES, *PHASES):
         assert f"`{name}`" in text
 
@@ -269,7 +269,7 @@ def test_stages_and_phases_are_documented():
 
 
 def test_every_station_of_one_run_is_there_and_is_used_by_an_earlier_one():
-    page = (DOCS / "one-run.md").read_text()
+    page = (DOCS / "explanation/one-run.md").read_text()
     named = re.findall(r"`([\w/]+\.(?:py|smk))`", page)
     files = [ROOT / n if n.startswith("workflow/") else ROOT / "src/joulecast" / n for n in named]
     assert len(re.findall(r"^\d+\. `", page, re.M)) >= 20
@@ -314,7 +314,7 @@ def test_the_site_builds_strictly(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site/tutorial/index.html").is_file()
+    assert (tmp_path / "site/tutorials/default-campaign/index.html").is_file()
     pages = "".join(file.read_text() for file in (tmp_path / "site").rglob("*.html"))
     assert not re.search(r'(src|href)="https?://[^"]*\.(js|css|woff2?)', pages)
 
