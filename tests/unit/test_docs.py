@@ -1,4 +1,4 @@
-"""The documentation: every example is run, the record's page is complete, the site builds."""
+"""The documentation: every example is run, the reference is that of the code, the site builds."""
 
 import contextlib
 import importlib
@@ -26,11 +26,6 @@ import joulecast
 from joulecast.cli.main import app
 from joulecast.importers.log_kinds import KINDS, Kind
 from joulecast.power.meter_registry import METERS
-from joulecast.records.frames import FRAMES, PHASES, STAGES
-from joulecast.records.meter_comparison import MeterAgreement, MeterComparison, MeterFigures
-from joulecast.records.metering import MeterInfo
-from joulecast.records.record import Checks, Outcome, RunInfo
-from joulecast.records.spec import Foreign, Observed, RunSpec, Training, Workload
 from joulecast.tuning.policy_registry import POLICIES
 from joulecast.workloads.networks import NETWORKS, NetworkInfo
 
@@ -218,51 +213,6 @@ def test_every_command_of_the_pages_has_these_options():
             assert said.exit_code == 0, f"{page.name}: {' '.join(arguments)}"
             for option in asked:
                 assert option.split("=")[0] in said.output, f"{page.name}: {' '.join(arguments)}"
-
-
-# --- the run record -----------------------------------------------------------------------------------------
-
-
-def documented(heading: str) -> set[str]:
-    """Names in the first column of the tables below a heading of records.md."""
-    text = (DOCS / "reference/records.md").read_text()
-    section = re.split(r"^## ", text, flags=re.M)
-    (found,) = [part for part in section if part.splitlines()[0].strip("` ") == heading]
-    cells = re.findall(r"^\| (.+?) \|", found, re.M)
-    return {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
-
-
-@pytest.mark.parametrize("frame", sorted(FRAMES))
-def test_every_column_of_a_record_is_documented(frame):
-    assert documented(f"{frame}.parquet") == set(FRAMES[frame])
-
-
-@pytest.mark.parametrize(
-    ("heading", "model"),
-    [
-        ("run.json", RunInfo),
-        ("run.json: outcome", Outcome),
-        ("run.json: checks", Checks),
-        ("run.json: meters", MeterInfo),
-        ("run.json: spec", RunSpec),
-        ("run.json: spec.workload", Workload),
-        ("run.json: spec.training", Training),
-        ("run.json: spec.observed", Observed),
-        ("run.json: spec.foreign", Foreign),
-        ("comparison.json", MeterComparison),
-        ("comparison.json: figures", MeterFigures),
-        ("comparison.json: agreements", MeterAgreement),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_every_field_of_a_record_is_documented(heading, model):
-    assert documented(heading) == set(model.model_fields)
-
-
-def test_stages_and_phases_are_documented():
-    text = (DOCS / "reference/records.md").read_text()
-    for name in (*STAGES, *PHASES):
-        assert f"`{name}`" in text
 
 
 # --- the site -----------------------------------------------------------------------------------------------

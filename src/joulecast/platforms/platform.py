@@ -239,7 +239,7 @@ class Platform(BaseModel):
         if self.cluster is None:
             raise JoulecastError(
                 f"platform {self.name}: the simulator needs the key `cluster` in its file "
-                "(config/platforms/): devices_per_node, device and links (see docs/explanation/simulator.md)"
+                "(config/platforms/): devices_per_node, device and links (see docs/reference/simulator.md)"
             )
         return self.cluster
 
@@ -274,7 +274,7 @@ def _unknown(platform: str, own: Path) -> JoulecastError:
     return JoulecastError(
         f"platform `{platform}` is not known{hint} ({own / platform}.yaml: no such platform file) "
         f"(known: {', '.join(files)}); name one of them, or a FILE.yaml, where `platform` says it; the "
-        f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/explanation/simulator.md)"
+        f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/reference/simulator.md)"
     )
 
 
