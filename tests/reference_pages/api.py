@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -9,16 +10,15 @@ from reference_pages.words import markdown, table
 
 import joulecast
 from joulecast.api.forecast_result import Forecast
-from joulecast.api.given import Records
 from joulecast.api.observing import Observing
 from joulecast.energy.fitting import CampaignFit
 from joulecast.records.record import RunRecord
 
-assert Records
-FUNCTIONS = tuple(
-    name
-    for name in ("measure", "observe", "read_records", "fit", "evaluate", "forecast", "advise")
-) + ("simulate", "search", "partition", "tune")
+FUNCTIONS = (
+    *("measure", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
+    *("simulate", "search", "partition", "tune"),
+)
+"""In the order of the page: what has runs first."""
 CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)
 _SECTIONS = ("Args", "Attributes", "Returns", "Raises")
 _EXAMPLES = "../how-to/use-from-python.md"
@@ -49,7 +49,7 @@ def sections(docstring: str) -> dict[str, str]:
             found[name] = ""
         else:
             found[name] += f"{line}\n"
-    return {name: inspect.cleandoc(text) for name, text in found.items()}
+    return {name: textwrap.dedent(text).strip() for name, text in found.items()}
 
 
 def entries(text: str) -> list[tuple[str, str]]:
@@ -59,22 +59,26 @@ def entries(text: str) -> list[tuple[str, str]]:
     return [(name, meaning) for name, _, meaning in pairs]
 
 
+def _parameter(parameter: inspect.Parameter) -> str:
+    text = f"{parameter.name}: {parameter.annotation}"
+    if parameter.default is inspect.Parameter.empty:
+        return text
+    default = parameter.default
+    return f"{text} = {default.__name__ if callable(default) else repr(default)}"
+
+
 def signature(name: str, function: Callable[..., Any]) -> str:
     """The signature, a line a parameter where it is long."""
     found = inspect.signature(function)
-    text = re.sub(r"'(?=[A-Za-z_\[\]., |\"]+'?)", "", f"{name}{found}").replace("'", "")
-    if len(text) <= 100:
-        return text
-    parts, seen_keyword_only = [], False
+    parts = []
     for parameter in found.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not seen_keyword_only:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-            seen_keyword_only = True
-        parts.append(str(parameter))
-    returned = found.return_annotation
-    body = "".join(f"    {part},\n" for part in parts)
-    returns = "" if returned is inspect.Signature.empty else f" -> {returned}"
-    return f"{name}(\n{body}){returns}".replace("'", "")
+        parts.append(_parameter(parameter))
+    line = f"{name}({', '.join(parts)}) -> {found.return_annotation}"
+    if len(line) <= 100:
+        return line
+    return f"{name}(\n{''.join(f'    {part},' + chr(10) for part in parts)}) -> {found.return_annotation}"
 
 
 def _documented(docstring: str) -> str:

@@ -1,12 +1,11 @@
 """The page of the commands: every command with its arguments and options, from the commands themselves."""
 
-from collections.abc import Iterator
-from typing import Any
+import html
+import re
+import subprocess
+import sys
 
-import typer
 from reference_pages.words import table
-
-from joulecast.cli.main import app
 
 _HEAD = """# Commands
 
@@ -14,86 +13,66 @@ Each command prints this with `--help`, too. Most have `--json`, and do the same
 checkout, write `./run joulecast` in place of `joulecast`.
 
 """
+_GROUPS = "**Commands**:"
+_ENTRY = re.compile(r"^\* `(?P<names>.+?)`: (?P<help>.*?)(?:  \[(?P<notes>[^\[\]]*)\])?$")
+_EVERYWHERE = ("--help", "--version")
 
 
-def every_command() -> Iterator[tuple[str, Any]]:
-    """``(name, command)`` of each command that does something, groups taken apart."""
-    root: Any = typer.main.get_command(app)
-    for name, command in root.commands.items():
-        if hasattr(command, "commands"):
-            for inner, of_group in command.commands.items():
-                yield f"joulecast {name} {inner}", of_group
-        else:
-            yield f"joulecast {name}", command
+def _printed() -> str:
+    """All commands, as typer prints them in Markdown."""
+    words = ["-m", "typer", "joulecast.cli.main", "utils", "docs", "--name", "joulecast"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    return html.unescape(done.stdout)
 
 
-def _paragraphs(command: Any) -> list[str]:
-    text = (command.help or "").split("\f")[0]
-    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+def _row(entry: re.Match[str]) -> list[str]:
+    names, _, value = entry["names"].partition(" <")
+    default, bounds = "", []
+    for note in (entry["notes"] or "").split("; "):
+        if note.startswith("default: "):
+            default = f"`{note.removeprefix('default: ')}`"
+        elif note == "required":
+            default = "required"
+        elif note:
+            bounds.append(note.replace("x>=", "≥ ").replace("x<=", "≤ ").replace("x>", "> "))
+    kind = value.rstrip(">").removesuffix(" range")
+    kind = re.sub(r"^list\[(\w+)\]$", r"\1, repeatable", kind)
+    words = {"str": "text", "int": "whole number", "float": "number", "path": "path"}
+    kind = re.sub(r"^\w+", lambda found: words.get(found[0], found[0]), kind)
+    shown = " ".join([kind, *bounds]).strip()
+    return [f"`{names}`", shown, default, entry["help"]]
 
 
-def _value(parameter: Any) -> str:
-    """What a parameter takes, in words."""
-    if getattr(parameter, "is_flag", False):
-        return ""
-    metavar = parameter.metavar
-    kind = parameter.type
-    if metavar:
-        return f"`{metavar}`"
-    if getattr(kind, "choices", None):
-        return ", ".join(f"`{choice}`" for choice in kind.choices)
-    words = {"text": "text", "str": "text", "int": "whole number", "integer": "whole number"}
-    words |= {"float": "number", "path": "path", "integer range": "whole number"}
-    words |= {"float range": "number", "boolean": ""}
-    name = words.get(kind.name, kind.name)
-    low = getattr(kind, "min", None)
-    if low is not None:
-        name += f" {'>' if getattr(kind, 'min_open', False) else '≥'} {low:g}"
-    return f"{name}, repeatable" if parameter.multiple or parameter.nargs == -1 else name
-
-
-def _default(parameter: Any) -> str:
-    if parameter.required:
-        return "required"
-    default = parameter.default
-    if getattr(parameter, "is_flag", False) or default is None or default == () or callable(default):
-        return ""
-    if isinstance(default, list | tuple):
-        return f"`{','.join(map(str, default))}`" if default else ""
-    return f"`{getattr(default, 'value', default)}`" if str(default) else ""
-
-
-def _row(parameter: Any) -> list[str]:
-    names = [name for name in (*parameter.opts, *parameter.secondary_opts)]
-    if parameter.param_type_name == "argument":
-        names = [parameter.metavar or parameter.name.upper()]
-    shown = ", ".join(f"`{name}`" for name in names)
-    return [shown, _value(parameter), _default(parameter), getattr(parameter, "help", "") or ""]
-
-
-def _command(name: str, command: Any) -> str:
-    parameters = [p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)]
-    arguments = [p for p in parameters if p.param_type_name == "argument"]
-    options = [p for p in parameters if p.param_type_name != "argument"]
-    words = [name, *(["[OPTIONS]"] if options else [])]
-    words += [(p.metavar or p.name.upper()).removeprefix("[").removesuffix("]") for p in arguments]
-    text = f"## {name}\n\n" + "\n\n".join(_paragraphs(command)) + "\n\n"
-    text += f"```text\n{' '.join(words)}\n```\n\n"
-    if arguments:
-        text += table(["argument", "value", "default", "meaning"], [_row(p) for p in arguments])
-        text += "\n"
-    if options:
-        text += table(["option", "value", "default", "meaning"], [_row(p) for p in options]) + "\n"
-    return text
+def _tables(part: str) -> str:
+    """A command's text, with its arguments and options in tables."""
+    text, rows, head = "", [], "option"
+    for line in part.splitlines():
+        entry = _ENTRY.match(line)
+        if entry and entry["names"].split(" ")[0] not in _EVERYWHERE:
+            rows.append(_row(entry))
+            continue
+        if rows and line and not entry:
+            text += table([head, "value", "default", "meaning"], rows) + "\n"
+            rows = []
+        if line in ("**Arguments**:", "**Options**:"):
+            head = line.strip("*:").lower().rstrip("s")
+        elif line.startswith("```console"):
+            text += "```text\n"
+        elif line != "**Usage**:" and not entry:
+            text += f"{line.removeprefix('$ ')}\n"
+    if rows:
+        text += table([head, "value", "default", "meaning"], rows) + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def page() -> str:
     """The page: a line a command, then each command."""
-    found = list(every_command())
-    lines = [
-        [f"[`{name}`](#{name.replace(' ', '-')})", (_paragraphs(command) or [""])[0]]
-        for name, command in found
-    ]
-    parts = [_HEAD, table(["command", "does"], lines), "\n"]
-    parts += [_command(name, command) for name, command in found]
-    return "".join(parts).rstrip() + "\n"
+    parts = re.split(r"^#{2,3} `([^`]+)`\n", _printed(), flags=re.M)[1:]
+    lines, made = [], []
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        if _GROUPS in part:
+            continue  # a group of commands does nothing itself
+        first = " ".join(part.strip().split("\n\n")[0].split())
+        lines.append([f"[`{name}`](#{name.replace(' ', '-')})", first])
+        made.append(f"## {name}\n\n{_tables(part).strip()}\n\n")
+    return f"{_HEAD}{table(['command', 'does'], lines)}\n{''.join(made)}".rstrip() + "\n"

@@ -49,6 +49,6 @@ def page() -> str:
     text = _HEAD
     for name, about, rows in _sections(Config(), "", Config.model_json_schema()):
         if rows:
-            text += f"## {name or 'Campaign'}\n\n" + (f"{about}\n\n" if about else "")
+            text += f"## {name or 'Top level'}\n\n" + (f"{about}\n\n" if about else "")
             text += table(["key", "type", "default", "meaning"], rows) + "\n"
     return text.rstrip() + "\n"

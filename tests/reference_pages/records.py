@@ -7,7 +7,7 @@ from reference_pages.words import described, kind_of, markdown, table, unit_of
 
 from joulecast.files.columns import Column
 from joulecast.records import meter_comparison, record, spec
-from joulecast.records.frames import FRAME_MEANINGS, FRAMES, PHASES, STAGE_MEANINGS
+from joulecast.records.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.metering import MeterInfo
 
@@ -119,8 +119,6 @@ def page() -> str:
         if frame == "stages":
             stages = [[f"`{name}`", meaning] for name, meaning in STAGE_MEANINGS.items()]
             parts.append(table(["stage", "what a rank does"], stages) + "\n")
-        if frame == "phases":
-            parts.append(f"The phases are {', '.join(f'`{phase}`' for phase in PHASES)}.\n\n")
     parts += ["## Facts\n\n", *(_model(model, heading) for model, heading in MODELS.items())]
     parts += [_COMPARED_HEAD, *(_model(model, heading) for model, heading in COMPARED.items())]
     return "".join(parts).rstrip() + "\n"

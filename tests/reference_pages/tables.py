@@ -1,6 +1,7 @@
 """The page of the tables and figures of a campaign, from the captions of Snakemake's report."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from reference_pages.words import table
@@ -13,6 +14,8 @@ target was made: `all` makes most of them ([targets](../how-to/run-a-campaign.md
 metered runs of others are in `results/NAME/metered/tables/`.
 
 """
+_SHARED = 3
+"""Captions of a subject that have a sentence, for it to stand above them."""
 _SUBJECTS = {
     "Overview": ("overview", "papers", "checks"),
     "Energy and time": ("energy_", "time_error", "scaling", "stage_", "power_trace", "predicted_against"),
@@ -39,11 +42,22 @@ def _subject(name: str) -> str:
     return max(fitting)[1]
 
 
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=\.) (?=[A-Z])", text)
+
+
 def page() -> str:
-    """The page: a line a table or figure."""
+    """The page: a line a table or figure. What several captions of a subject share stands once, above them."""
     files = [f for f in sorted(CAPTIONS.glob("*.rst")) if f.stem != "workflow"]
     text = _HEAD
     for subject in _SUBJECTS:
-        rows = [[f"`{f.stem}`", _caption(f)] for f in files if _subject(f.stem) == subject]
-        text += f"## {subject}\n\n{table(['table or figure', 'content'], rows)}\n"
+        captions = {f.stem: _sentences(_caption(f)) for f in files if _subject(f.stem) == subject}
+        counted = Counter(sentence for found in captions.values() for sentence in found)
+        shared = [sentence for sentence, times in counted.items() if times >= _SHARED]
+        rows = [
+            [f"`{name}`", " ".join(s for s in found if s not in shared)]
+            for name, found in captions.items()
+        ]
+        above = "".join(f"* {sentence}\n" for sentence in shared) + ("\n" if shared else "")
+        text += f"## {subject}\n\n{above}{table(['table or figure', 'content'], rows)}\n"
     return text.rstrip() + "\n"

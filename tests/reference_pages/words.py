@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ def unit_of(name: str) -> str:
 
 def described(model: type) -> dict[str, str]:
     """The description of each field of a model: the string below it, or that of its schema."""
-    (body,) = ast.parse(inspect.cleandoc(inspect.getsource(model))).body
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
     for field, below in zip(body.body, [*body.body[1:], None], strict=True):
@@ -92,11 +93,11 @@ def kind_of(schema: dict[str, Any], links: dict[str, str]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> str:
-    """The bounds that a person should know: those of 10^9 and more only keep nonsense out."""
+    """The bounds that a person should know: those of 10^5 and more only keep nonsense out."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     found = [
         f"{sign} {schema[key]:g}"
         for key, sign in signs.items()
-        if key in schema and abs(schema[key]) < 1e9
+        if key in schema and abs(schema[key]) < 1e5
     ]
     return f", {', '.join(found)}" if found else ""

@@ -1,0 +1,16 @@
+"""Hooks of MkDocs: each page gets its first sentences as its description, for search engines and previews."""
+
+import re
+from typing import Any
+
+_MOST = 300
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
+    """Take the first paragraph below the title as the page's description, without links and code marks."""
+    below = re.sub(r"^# .*$", "", markdown, count=1, flags=re.M)
+    for paragraph in re.split(r"\n\s*\n", below):
+        if paragraph.strip() and not re.match(r"\s*(#|\||```|!|<|- |\* |\d+\. )", paragraph):
+            text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+            page.meta.setdefault("description", re.sub(r"[`*]", "", text)[:_MOST])
+            return
