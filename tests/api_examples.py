@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/use-from-python.md: run in a folder, what they print compared with what the page says."""
+"""The examples of docs/how-to/use-from-python.md: run in a folder, and compared with what the page prints."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Pages and pictures of the documentation that come from the code: ``python tests/reference.py`` writes them."""
+"""Pages and pictures of the documentation that come from the code: ``python tests/reference.py``."""
 
 import re
 import tempfile

@@ -6,13 +6,12 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from reference_pages.words import markdown, table
-
 import joulecast
 from joulecast.api.forecast_result import Forecast
 from joulecast.api.observing import Observing
 from joulecast.energy.fitting import CampaignFit
 from joulecast.records.record import RunRecord
+from reference_pages.words import markdown, table
 
 FUNCTIONS = (
     *("measure", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
@@ -24,18 +23,23 @@ _SECTIONS = ("Args", "Attributes", "Returns", "Raises")
 _EXAMPLES = "../how-to/use-from-python.md"
 _HEAD = f"""# Python API
 
-`import joulecast` has {{count}} functions. They do what the commands do, in any folder. A function loads what it needs when it is called:
-simulating needs no torch. [Use joulecast from Python]({_EXAMPLES}) has an example of each.
+`import joulecast` has {{count}} functions. They do what the commands do, in any folder. A function
+loads what it needs when it is called: simulating needs no torch. [Use joulecast from
+Python]({_EXAMPLES}) has an example of each.
 
-* **Plain data** are dictionaries, lists, numbers and `None`. They are what the command of that name prints with `--json`. What is not
-  known is `None`, with a reason.
+* **Plain data** are dictionaries, lists, numbers and `None`. They are what the command of that name
+  prints with `--json`. What is not known is `None`, with a reason.
 * **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
-* **Records** are a folder of run records, however deep they lie in it; a recorded campaign, its folder or the name of a shipped one
-  (`two-core-vm`); the name of a training that `joulecast measure` ran; or a list of these.
-* **Platforms** are a name, or the path of a `FILE.yaml`. **Networks** are [names](simulator.md#networks).
-* **Your own files go first.** A name is looked up below the working directory (`config/platforms/NAME.yaml`,
-  `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among the files that joulecast ships.
-* **Errors** that you can mend are a [`JoulecastError`](#joulecasterror): one message with what is wrong, where, and the way out.
+* **Records** are a folder of run records, however deep they lie in it; a recorded campaign, its folder
+  or the name of a shipped one (`two-core-vm`); the name of a training that `joulecast measure` ran; or
+  a list of these.
+* **Platforms** are a name, or the path of a `FILE.yaml`. **Networks** are
+  [names](simulator.md#networks).
+* **Your own files go first.** A name is looked up below the working directory
+  (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
+  the files that joulecast ships.
+* **Errors** that you can mend are a [`JoulecastError`](#joulecasterror): one message with what is
+  wrong, where, and the way out.
 
 """
 
@@ -132,7 +136,11 @@ def page() -> str:
         [f"[`{name}`](#{name})", markdown((getattr(joulecast, name).__doc__).split("\n")[0])]
         for name in FUNCTIONS
     ]
-    parts = [_HEAD.replace("{count}", str(len(FUNCTIONS))), table(["function", "does"], first), "\n"]
+    parts = [
+        _HEAD.replace("{count}", str(len(FUNCTIONS))),
+        table(["function", "does"], first),
+        "\n",
+    ]
     parts += [_function(name) for name in FUNCTIONS]
     parts += [_class(model) for model in CLASSES]
     return "".join(parts).rstrip() + "\n"

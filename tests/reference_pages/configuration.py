@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from pydantic import BaseModel
-from reference_pages.words import kind_of, table
 
 from joulecast.campaign.config import Config
+from reference_pages.words import kind_of, table
 
 _HEAD = """# Configuration
 
@@ -27,7 +27,9 @@ def _shown(value: Any) -> str:
     return f"`{text}`" if text else ""
 
 
-def _sections(model: BaseModel, path: str, schema: dict[str, Any]) -> list[tuple[str, str, list[list[str]]]]:
+def _sections(
+    model: BaseModel, path: str, schema: dict[str, Any]
+) -> list[tuple[str, str, list[list[str]]]]:
     """Heading, description and rows of a section and of those in it."""
     rows, below = [], []
     for name, field in type(model).model_fields.items():

@@ -3,13 +3,13 @@
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from reference_pages.words import described, kind_of, markdown, table, unit_of
 
 from joulecast.files.columns import Column
 from joulecast.records import meter_comparison, record, spec
 from joulecast.records.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.metering import MeterInfo
+from reference_pages.words import described, kind_of, markdown, table, unit_of
 
 MODELS: dict[type, str] = {
     record.RunInfo: "run.json",
@@ -34,8 +34,9 @@ COMPARED: dict[type, str] = {
 }
 _HEAD = f"""# The run record
 
-A run leaves one folder, whatever made it: a measurement, an importer, or a recorded campaign. All other parts of joulecast
-read only such folders. A folder that is there is complete: it is written aside, brought to the disk (`fsync`), and renamed.
+A run leaves one folder, whatever made it: a measurement, an importer, or a recorded campaign. All other
+parts of joulecast read only such folders. A folder that is there is complete: it is written aside,
+brought to the disk (`fsync`), and renamed.
 
 * Times are seconds of one run clock, the same for all ranks.
 * A value that was not measured is missing (`null`, NaN). It is never 0.
@@ -47,14 +48,16 @@ read only such folders. A folder that is there is complete: it is written aside,
 """
 _COMPARED_HEAD = f"""## The comparison of meters
 
-`joulecast meters --compare` ([how to](../how-to/meters.md#do-the-meters-agree)) leaves a folder `HOST-NUMBER` in `results/meters`
-(with `--config`, in `meters` of its `results`; with `--out`, there). It holds `comparison.json`, and the readings in `power.parquet`
-and `activity.parquet`, with the columns above. Times are seconds since the comparison began. The format is {meter_comparison.FORMAT}
+`joulecast meters --compare` ([how to](../how-to/meters.md#do-the-meters-agree)) leaves a folder
+`HOST-NUMBER` in `results/meters` (with `--config`, in `meters` of its `results`; with `--out`, there).
+It holds `comparison.json`, and the readings in `power.parquet` and `activity.parquet`, with the columns
+above. Times are seconds since the comparison began. The format is {meter_comparison.FORMAT}
 (`joulecast.records.meter_comparison`, whose `read_compared(folder)` reads and checks it).
 
-A comparison belongs to all run records below the folder that holds its `meters`: it is looked for in a folder `meters` of the three
-folders above a record. It counts for a run whose energy is of one of its meters, with the same node and name. Of several that
-could judge the same meters, the newest counts. Recorded campaigns do not keep comparisons.
+A comparison belongs to all run records below the folder that holds its `meters`: it is looked for in a
+folder `meters` of the three folders above a record. It counts for a run whose energy is of one of its
+meters, with the same node and name. Of several that could judge the same meters, the newest counts.
+Recorded campaigns do not keep comparisons.
 
 """
 

@@ -9,16 +9,24 @@ from reference_pages.words import table
 CAPTIONS = Path(__file__).resolve().parents[2] / "workflow/report"
 _HEAD = """# Tables and figures
 
-What a campaign leaves in `results/NAME/tables/` (as CSV, Markdown and HTML) and `results/NAME/figures/`. A table is there if its
-target was made: `all` makes most of them ([targets](../how-to/run-a-campaign.md#what-a-campaign-does)). Tables of the models on the
-metered runs of others are in `results/NAME/metered/tables/`.
+What a campaign leaves in `results/NAME/tables/` (as CSV, Markdown and HTML) and
+`results/NAME/figures/`. A table is there if its target was made: `all` makes most of them
+([targets](../how-to/run-a-campaign.md#what-a-campaign-does)). Tables of the models on the metered runs
+of others are in `results/NAME/metered/tables/`.
 
 """
 _SHARED = 3
 """Captions of a subject that have a sentence, for it to stand above them."""
 _SUBJECTS = {
     "Overview": ("overview", "papers", "checks"),
-    "Energy and time": ("energy_", "time_error", "scaling", "stage_", "power_trace", "predicted_against"),
+    "Energy and time": (
+        "energy_",
+        "time_error",
+        "scaling",
+        "stage_",
+        "power_trace",
+        "predicted_against",
+    ),
     "Simulator": ("simulator_", "scaling_forecast", "step_by_node_count"),
     "Partitioner": ("partition",),
     "Tuning": ("tuning_",),
@@ -47,7 +55,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def page() -> str:
-    """The page: a line a table or figure. What several captions of a subject share stands once, above them."""
+    """The page: a line a table or figure. What several captions of a subject share stands above them."""
     files = [f for f in sorted(CAPTIONS.glob("*.rst")) if f.stem != "workflow"]
     text = _HEAD
     for subject in _SUBJECTS:

@@ -88,7 +88,12 @@ def kind_of(schema: dict[str, Any], links: dict[str, str]) -> str:
     if kind == "object":
         values = schema.get("additionalProperties")
         return f"map to {kind_of(values, links)}" if isinstance(values, dict) and values else "map"
-    words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "yes or no"}
+    words = {
+        "string": "text",
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "yes or no",
+    }
     return words.get(str(kind), "any") + _bounds(schema)
 
 

@@ -16,8 +16,8 @@ STAGES = tuple(STAGE_MEANINGS)
 PHASES = ("init", "run", "epoch", "block", "evaluation")
 
 FRAME_MEANINGS = {
-    "stages": "Which rank did what when. One row an interval; imported runs have none. Intervals of a rank may "
-    "overlap: communication that is hidden behind computing counts as computing.",
+    "stages": "Which rank did what when. One row an interval; imported runs have none. Intervals of a "
+    "rank may overlap: communication that is hidden behind computing counts as computing.",
     "power": "The readings of the meters. One row a reading.",
     "activity": "What the kernel counted meanwhile. One row a node and sample.",
     "phases": "What the run's own log has of it. One row an interval.",
