@@ -49,7 +49,8 @@ def _tables(part: str) -> str:
     for line in part.splitlines():
         entry = _ENTRY.match(line)
         if entry and entry["names"].split(" ")[0] not in _EVERYWHERE:
-            rows.append(_row(entry))
+            row = _row(entry)
+            rows.append([row[0].upper() if head == "argument" else row[0], *row[1:]])
             continue
         if rows and line and not entry:
             text += table([head, "value", "default", "meaning"], rows) + "\n"
@@ -59,7 +60,9 @@ def _tables(part: str) -> str:
         elif line.startswith("```console"):
             text += "```text\n"
         elif line != "**Usage**:" and not entry:
-            text += f"{line.removeprefix('$ ')}\n"
+            # Arguments stand in braces; people write them in capitals.
+            usage = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), line.removeprefix("$ "))
+            text += f"{usage if line.startswith('$ ') else line}\n"
     if rows:
         text += table([head, "value", "default", "meaning"], rows) + "\n"
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -68,11 +71,17 @@ def _tables(part: str) -> str:
 def page() -> str:
     """The page: a line a command, then each command."""
     parts = re.split(r"^#{2,3} `([^`]+)`\n", _printed(), flags=re.M)[1:]
-    lines, made = [], []
+    lines, made, seen = [], [], {}
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         if _GROUPS in part:
             continue  # a group of commands does nothing itself
         first = " ".join(part.strip().split("\n\n")[0].split())
         lines.append([f"[`{name}`](#{name.replace(' ', '-')})", first])
-        made.append(f"## {name}\n\n{_tables(part).strip()}\n\n")
+        about, rule, options = _tables(part).strip().partition("| option |")
+        if rule and options in seen:
+            other = seen[options]
+            options = f"The options are those of [`{other}`](#{other.replace(' ', '-')})."
+        elif rule:
+            seen[options], options = name, rule + options
+        made.append(f"## {name}\n\n{about}{options}\n\n")
     return f"{_HEAD}{table(['command', 'does'], lines)}\n{''.join(made)}".rstrip() + "\n"
