@@ -35,7 +35,7 @@ Python]({_EXAMPLES}) has an example of each.
   a list of these.
 * **Platforms** are a name, or the path of a `FILE.yaml`. **Networks** are
   [names](simulator.md#networks).
-* **Your own files go first.** A name is looked up below the working directory
+* **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
 * **Errors** that you can mend are a [`JoulecastError`](#joulecasterror): one message with what is
