@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from reference_pages import api, commands, configuration, records, tables
+from reference_pages import api, commands, configuration, platforms, records, tables
 
 import joulecast
 from joulecast.files.shipped import recorded_folder
@@ -36,6 +36,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     DOCS / "reference/commands.md": commands.page,
     DOCS / "reference/configuration.md": configuration.page,
     DOCS / "reference/records.md": records.page,
+    DOCS / "reference/platforms.md": platforms.page,
     DOCS / "reference/api.md": api.page,
     DOCS / "reference/tables.md": tables.page,
     DOCS / "how-to/cite.md": cite,

@@ -1,15 +1,11 @@
 """The page of the run record: every file, every column and field, with type, unit and meaning."""
 
-from typing import Any
-
-from pydantic import BaseModel, TypeAdapter
-
 from joulecast.files.columns import Column
 from joulecast.records import meter_comparison, record, spec
 from joulecast.records.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.metering import MeterInfo
-from reference_pages.words import described, kind_of, markdown, table, unit_of
+from reference_pages.words import anchor, fields, markdown, table, unit_of
 
 MODELS: dict[type, str] = {
     record.RunInfo: "run.json",
@@ -62,39 +58,12 @@ Recorded campaigns do not keep comparisons.
 """
 
 
-def anchor(heading: str) -> str:
-    """The anchor that MkDocs gives a heading."""
-    return "".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_")
-
-
 def _links() -> dict[str, str]:
     found = {
         model.__name__: f"[map](#{anchor(heading)})"
         for model, heading in (MODELS | COMPARED).items()
     }
-    return found | {"Platform": "[map](simulator.md#a-platform-file)"}
-
-
-def _schema(model: type) -> dict[str, Any]:
-    if issubclass(model, BaseModel):
-        return model.model_json_schema()
-    return TypeAdapter(model).json_schema()
-
-
-def fields(model: type) -> list[list[str]]:
-    """A row a field: name, type, unit, meaning.
-
-    Raises:
-        AssertionError: a field has no description.
-    """
-    texts, links, rows = described(model), _links(), []
-    for name, schema in _schema(model)["properties"].items():
-        assert texts.get(name), f"{model.__name__}.{name} has no description below it"
-        kind = kind_of(schema, links)
-        if any(part.get("type") == "null" for part in schema.get("anyOf", ())):
-            kind += "; may be missing"
-        rows.append([f"`{name}`", kind, unit_of(name), texts[name]])
-    return rows
+    return found | {"Platform": "[map](platforms.md)"}
 
 
 def _column(name: str, column: Column) -> list[str]:
@@ -109,7 +78,7 @@ def _column(name: str, column: Column) -> list[str]:
 def _model(model: type, heading: str) -> str:
     about = markdown(" ".join((model.__doc__ or "").split()))
     head = ["field", "type", "unit", "meaning"]
-    return f"### {heading}\n\n{about}\n\n{table(head, fields(model))}\n"
+    return f"### {heading}\n\n{about}\n\n{table(head, fields(model, _links()))}\n"
 
 
 def page() -> str:

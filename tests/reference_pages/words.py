@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter
+
 _UNITS = {
     "s": "s",
     "w": "W",
@@ -18,6 +20,8 @@ _UNITS = {
     "watts": "W",
     "joules": "J",
     "seconds": "s",
+    "flops": "FLOP/s",
+    "nm": "nm",
     "us": "us",
 }
 
@@ -49,6 +53,14 @@ def unit_of(name: str) -> str:
 
 def described(model: type) -> dict[str, str]:
     """The description of each field of a model: the string below it, or that of its schema."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if base.__module__.startswith("joulecast."):
+            found |= _described(base)
+    return found
+
+
+def _described(model: type) -> dict[str, str]:
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
@@ -95,6 +107,29 @@ def kind_of(schema: dict[str, Any], links: dict[str, str]) -> str:
         "boolean": "yes or no",
     }
     return words.get(str(kind), "any") + _bounds(schema)
+
+
+def fields(model: type, links: dict[str, str]) -> list[list[str]]:
+    """A row a field of a model: name, type, unit, meaning.
+
+    Raises:
+        AssertionError: a field has no description.
+    """
+    texts, rows = described(model), []
+    made = issubclass(model, BaseModel)
+    schema = model.model_json_schema() if made else TypeAdapter(model).json_schema()
+    for name, of_field in schema["properties"].items():
+        assert texts.get(name), f"{model.__name__}.{name} has no description below it"
+        kind = kind_of(of_field, links)
+        if any(part.get("type") == "null" for part in of_field.get("anyOf", ())):
+            kind += "; may be missing"
+        rows.append([f"`{name}`", kind, unit_of(name), texts[name]])
+    return rows
+
+
+def anchor(heading: str) -> str:
+    """The anchor that MkDocs gives a heading."""
+    return "".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_")
 
 
 def _bounds(schema: dict[str, Any]) -> str:
