@@ -21,7 +21,8 @@ _PAGE = Template(
 <link rel="icon" href="data:,">
 <title>$title</title>
 <style>
-:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --tint: #f2f2f2; --line: #ccc; --link: #0b5cad; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --tint: #f2f2f2; }
+:root { --line: #ccc; --link: #0b5cad; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ec; --paper: #14171b; --tint: #23282e; --line: #444b54; --link: #8bbcf0; }
 }
@@ -34,7 +35,8 @@ th, td { border-bottom: 1px solid var(--line); padding: .2em .6em; text-align: l
 td { font-variant-numeric: tabular-nums; }
 th { background: var(--tint); }
 code { background: var(--tint); padding: 0 .2em; }
-@media print { :root { --ink: #000; --paper: #fff; --tint: #f2f2f2; } .table { overflow: visible; } table { font-size: 7pt; } th, td { overflow-wrap: anywhere; } }
+@media print { :root { --ink: #000; --paper: #fff; --tint: #f2f2f2; } }
+@media print { .table { overflow: visible; } table { font-size: 7pt; } th, td { overflow-wrap: anywhere; } }
 </style>
 </head>
 <body>
