@@ -1,7 +1,7 @@
 """docs/how-good.md, made of kept figures: those of benchmarks (`--keep`) and of a campaign's tables.
 
-    ./run python benchmarks/how_good.py --collect results [--collect results/paper]   # from its tables
-    ./run python benchmarks/how_good.py                                               # writes the page
+    ./run python benchmarks/how_good.py --collect results   # from the tables of a campaign and of the papers
+    ./run python benchmarks/how_good.py                     # writes the page
 
 No figure is written by hand: each stands in benchmarks/measured, with the command, machine, commit and day.
 """
@@ -21,9 +21,9 @@ from joulecast.quantities import digits, is_number
 PAGE = Path(__file__).parents[1] / "docs/how-good.md"
 HEAD = """# How good
 
-What was measured, with the command that measures it again. `benchmarks/how_good.py` makes this page from
-`benchmarks/measured/`. The tables of a campaign are its own (`results/`), cut to the rows that sum up. Times
-depend on the machine, which stands below each table.
+Below each table stands the command that makes its figures again, with the machine, the day and the commit.
+`benchmarks/how_good.py` makes this page from `benchmarks/measured/`; no figure is written by hand. Tables of
+a campaign (`results/`) are cut to the rows that sum up.
 """
 
 
@@ -32,7 +32,8 @@ class Kept:
     """A table of the page: its figures in ``benchmarks/measured/NAME.json``, and what it shows.
 
     ``columns`` are shown under the names given; all of them if empty. ``of`` is a campaign's table, below its
-    results, and ``where`` the values that its rows have.
+    results. ``where`` has the values of the rows to show. ``spread`` names a column whose values become
+    columns, and the column that they show.
     """
 
     name: str
@@ -41,34 +42,63 @@ class Kept:
     columns: Mapping[str, str]
     of: str | None = None
     where: Mapping[str, Sequence[Any]] | None = None
+    spread: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Brief:
+    """A line of the page's first table: one figure of a kept table, and what it is compared with.
+
+    ``row`` has the values of the figure's row. ``peer`` names other columns of it; ``rivals`` is the column
+    and the values in which the rows of rivals differ: the least of their figures counts.
+    """
+
+    question: str
+    judged_on: str
+    name: str
+    row: Mapping[str, Any]
+    column: str
+    unit: str = "%"
+    peer: Sequence[str] = ()
+    rivals: tuple[str, Sequence[str]] | None = None
+    peer_is: str = ""
 
 
 ENERGY = {
     "split": "held out",
     "time": "time of the judged run",
-    "model": "model",
-    "mape_percent": "mean error (%)",
-    "max_percent": "worst (%)",
-    "covered_percent": "inside its 90 % interval (%)",
     "settings": "settings",
 }
+MODELS = ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan"]
+TIME_MODELS = ["perfect-scaling", "power-law", "Amdahl", "Ernest", "Gaussian-process"]
 HELD_OUT = ["leave-one-node-count-out", "leave-one-workload-out", "extrapolation"]
 SECTIONS: dict[str, list[Kept]] = {
     "Energy and time": [
         Kept(
             "metered_energy",
             "Energy on real clusters",
-            "Public runs of MLPerf Training with a power meter a node (1 and 8 nodes of eight H100). MC2's "
-            "paper has 2.84 % on its own cluster, which cannot be had.",
+            "Public runs of MLPerf Training with a power meter a node (1 and 8 nodes of eight H100). Mean "
+            "errors in percent. MC2's paper has 2.84 % on its own cluster, which cannot be had.",
             ENERGY,
             "metered/tables/energy_summary.csv",
-            {"split": HELD_OUT, "model": ["MC2", "LP1", "LP2", "LP3", "LP4", "Fan"]},
+            {"split": HELD_OUT, "model": MODELS},
+            ("model", "mape_percent"),
         ),
         Kept(
             "real_clusters",
-            "Time to quality at the next larger scale of a submitter",
-            "MLPerf Training v3.1 to v4.1, batch known; the last column is a power law's error.",
-            {},
+            "Time on real clusters",
+            "The first two lines: the runs above. The others: time to quality at the next larger scale of a "
+            "submitter, MLPerf Training v3.1 to v4.1, batch known. Mean errors in percent.",
+            {"question": "question", "cases": "cases"},
+            where={
+                "question": [
+                    "time, leave-one-node-count-out, time predicted",
+                    "time, leave-one-workload-out, time predicted",
+                    "time to quality at the next scale",
+                    "the same, cases that are in several rounds once",
+                ]
+            },
+            spread=("model", "mean_percent"),
         ),
         Kept(
             "campaign_time",
@@ -146,15 +176,29 @@ SECTIONS: dict[str, list[Kept]] = {
             },
             "tables/partition_quality.csv",
         ),
-        Kept("partition", "Time and quality of planners on PipeDream's profiles", "", {}),
+        Kept(
+            "partition",
+            "Quality of planners on PipeDream's profiles",
+            "The slowest stage, relative to the proven optimum. Empty: not installed, or too large for it.",
+            {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
+            spread=("partitioner", "ratio_to_optimum"),
+        ),
+        Kept(
+            "partition",
+            "Time of planners on PipeDream's profiles",
+            "CPU time in ms.",
+            {"network": "network", "devices": "devices", "nodes": "nodes of the graph"},
+            spread=("partitioner", "cpu_ms"),
+        ),
     ],
     "Tuning": [
         Kept(
             "tuning_comparison",
             "Cost on the Zeus traces, relative to always taking the default",
-            "",
-            {},
-            "tables/tuning_comparison.csv",
+            "Means over 24 settings: six workloads on four GPUs, replayed. Below 1 a policy saves.",
+            {"policy": "policy"},
+            "paper/tables/tuning_comparison.csv",
+            spread=("recurrences", "mean_cost_ratio"),
         ),
         Kept("tuning", "Time of replaying policies", "", {}),
     ],
@@ -174,6 +218,115 @@ SECTIONS: dict[str, list[Kept]] = {
 }
 
 
+BRIEFS = [
+    Brief(
+        "Energy of a run, its time forecast too: mean error",
+        "metered runs of MLPerf Training, node count held out",
+        "metered_energy",
+        {"split": "leave-one-node-count-out", "time": "predicted", "model": "MC2"},
+        "mape_percent",
+        rivals=("model", MODELS[1:]),
+        peer_is="best rival",
+    ),
+    Brief(
+        "Energy of a run of a larger scale, its time forecast too: mean error",
+        "the same runs, the larger scale held out",
+        "metered_energy",
+        {"split": "extrapolation", "time": "predicted", "model": "MC2"},
+        "mape_percent",
+        rivals=("model", MODELS[1:]),
+        peer_is="best rival",
+    ),
+    Brief(
+        "Time of a run: mean error",
+        "the same runs, node count held out",
+        "real_clusters",
+        {"question": "time, leave-one-node-count-out, time predicted", "model": "MC2"},
+        "mean_percent",
+        rivals=("model", TIME_MODELS),
+        peer_is="best rival",
+    ),
+    Brief(
+        "Time to quality at a submitter's next larger scale: mean error",
+        "MLPerf Training v3.1 to v4.1, the next scale held out",
+        "real_clusters",
+        {"question": "time to quality at the next scale", "model": "MC2"},
+        "mean_percent",
+        rivals=("model", TIME_MODELS),
+        peer_is="best rival",
+    ),
+    Brief(
+        "Time on four ranks from one and two: mean error",
+        "this machine; computing is a sleep",
+        "observed_scales",
+        {"width": "mean of all, without sign"},
+        "error_percent",
+    ),
+    Brief(
+        "Simulated step from the GPU's name alone: mean error",
+        "single GPUs of many kinds (NeuSight's data)",
+        "simulator_real_gpus",
+        {"data": "neusight", "gpu": "all"},
+        "error_percent",
+        peer=["peer_error_percent"],
+        peer_is="NeuSight itself",
+    ),
+    Brief(
+        "The same, Megatron",
+        "up to 512 A100 (vTrain's data)",
+        "simulator_real_gpus",
+        {"data": "vtrain"},
+        "error_percent",
+        peer=["peer_error_percent"],
+        peer_is="vTrain itself",
+    ),
+    Brief(
+        "The same, FSDP",
+        "A100 and H100 (llm-foundry's data)",
+        "simulator_real_gpus",
+        {"data": "llm_foundry", "gpu": "all"},
+        "error_percent",
+    ),
+    Brief(
+        "Simulated step on an emulated network: mean error",
+        "104 configurations of two to eight ranks; the paper has 3.0 %",
+        "simulator_error",
+        {"configuration": "(mean of 104: all)"},
+        "predicted_error_percent",
+        peer=["sum_error_percent"],
+        peer_is="adding all up",
+    ),
+    Brief(
+        "Cost of a training that is repeated 50 times, relative to its default setting",
+        "24 settings of the Zeus traces, replayed; policy `curve`, held out",
+        "tuning_comparison",
+        {"policy": "curve, held out", "recurrences": 50},
+        "mean_cost_ratio",
+        unit="",
+        rivals=("policy", ["zeus"]),
+        peer_is="the paper's policy",
+    ),
+    Brief(
+        "What `joulecast measure` adds to a step",
+        "this machine, one rank, median of pairs with the bare command",
+        "observer",
+        {"ranks": 1, "wrapper": "joulecast measure"},
+        "overhead_percent",
+        peer=["least_percent", "most_percent"],
+        peer_is="single pairs",
+    ),
+    Brief(
+        "CPU that sampling takes",
+        "this machine, eight counters at 10 Hz",
+        "sampling",
+        {},
+        "percent_of_a_core",
+        unit="% of a core",
+    ),
+]
+"""The page's first table."""
+
+
 def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
     """The rows of a campaign's table that the page shows; ``None`` where the campaign has no such table."""
     assert kept.of is not None
@@ -186,7 +339,7 @@ def collected(results: Path, kept: Kept) -> list[dict[str, Any]] | None:
             table[column].isin([v for v in values if v is not None])
             | (None in values and table[column].isna())
         ]
-    columns = list(kept.columns) or list(table.columns)
+    columns = list(dict.fromkeys([*kept.columns, *(kept.spread or ())])) or list(table.columns)
     return [
         {key: None if pd.isna(value) else value for key, value in row.items()}
         for row in table[columns].to_dict("records")
@@ -206,7 +359,8 @@ def collect(results: Path) -> list[Path]:
     for kept in (kept for section in SECTIONS.values() for kept in section if kept.of is not None):
         rows = collected(results, kept)
         if rows:
-            command = f"./run snakemake --cores all  # results/{kept.of}"
+            flag = " --configfile config/paper.yaml" if kept.of.startswith("paper/") else ""
+            command = f"./run snakemake --cores all{flag}  # results/{kept.of}"
             made.append(keep(kept.name, command, rows, **commit_of(results)))
     return made
 
@@ -220,10 +374,28 @@ def cell(value: Any) -> str:
     return digits(value) if is_number(value) else str(value)
 
 
+def shown(kept: Kept, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a table that the page shows, with the columns that ``spread`` makes."""
+    found = [
+        dict(row)
+        for row in rows
+        if all(row.get(k) in v for k, v in (kept.where or {}).items() if k in row)
+    ]
+    if kept.spread is None:
+        return found
+    by, value = kept.spread
+    spread: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in found:
+        index = {name: row.get(name) for name in kept.columns}
+        spread.setdefault(tuple(index.values()), index)[str(row[by])] = row.get(value)
+    return list(spread.values())
+
+
 def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     """A table of the page."""
-    rows = content["rows"]
-    names = list(kept.columns) or list(dict.fromkeys(key for row in rows for key in row))
+    rows = shown(kept, content["rows"])
+    names = list(kept.columns) if kept.columns and not kept.spread else []
+    names = names or list(dict.fromkeys(key for row in rows for key in row))
     heads = [kept.columns.get(name, name.replace("_", " ")) for name in names]
     lines = [f"### {kept.title}", ""]
     lines += [kept.text, ""] if kept.text else []
@@ -240,15 +412,63 @@ def section(kept: Kept, content: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def figures(name: str) -> dict[str, Any] | None:
+    """The kept figures of that name."""
+    file = MEASURED / f"{name}.json"
+    return json.loads(file.read_text()) if file.is_file() else None
+
+
+def brief(line: Brief) -> list[str] | None:
+    """The cells of a line of the first table; ``None`` where its figures were not kept."""
+    content = figures(line.name)
+    if content is None:
+        return None
+    rows = [row for row in content["rows"] if all(row.get(k) == v for k, v in line.row.items())]
+    [row] = rows
+    peer = ""
+    if line.peer:
+        ends = " to ".join(digits(row[name]) for name in line.peer)
+        peer = f"{line.peer_is}: {_with_unit(ends, line.unit)}"
+    elif line.rivals:
+        by, names = line.rivals
+        rivals = [
+            (abs(other[line.column]), other[by])
+            for other in content["rows"]
+            if other.get(by) in names
+            and all(other.get(k) == v for k, v in line.row.items() if k != by)
+            and other[line.column] is not None
+        ]
+        least, which = min(rivals)
+        peer = f"{line.peer_is} ({which}): {_with_unit(digits(least), line.unit)}"
+    return [
+        line.question,
+        f"**{_with_unit(digits(row[line.column]), line.unit)}**",
+        peer,
+        line.judged_on,
+    ]
+
+
+def _with_unit(amount: str, unit: str) -> str:
+    return f"{amount} {unit}" if unit else amount
+
+
+def in_short() -> list[str]:
+    """The page's first table."""
+    found = [cells for cells in map(brief, BRIEFS) if cells is not None]
+    head = ["| question | joulecast | compared with | judged on |", "|---|---|---|---|"]
+    return ["## In short", "", *head, *(f"| {' | '.join(cells)} |" for cells in found), ""]
+
+
 def page() -> str:
     """The text of docs/how-good.md."""
-    lines = [HEAD]
+    lines = [HEAD, *in_short()]
     for title, tables in SECTIONS.items():
-        shown = [kept for kept in tables if (MEASURED / f"{kept.name}.json").is_file()]
-        if shown:
+        there = [(kept, figures(kept.name)) for kept in tables]
+        if any(content for _, content in there):
             lines += [f"## {title}", ""]
-        for kept in shown:
-            lines += section(kept, json.loads((MEASURED / f"{kept.name}.json").read_text()))
+        for kept, content in there:
+            if content is not None:
+                lines += section(kept, content)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -256,8 +476,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--collect", type=Path, action="append", default=[], metavar="RESULTS")
-    for results in arguments.parse_args().collect:
+    arguments.add_argument("--collect", type=Path, metavar="RESULTS")
+    results = arguments.parse_args().collect
+    if results is not None:
         made = collect(results)
         print("\n".join(map(str, made)) or f"{results}: has none of the tables")
     PAGE.write_text(page())

@@ -17,16 +17,25 @@ _PAGE = Template(
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="description" content="$title: a table of joulecast.">
+<link rel="icon" href="data:,">
 <title>$title</title>
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --tint: #f2f2f2; }
+:root { --line: #ccc; --link: #0b5cad; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ec; --paper: #14171b; --tint: #23282e; --line: #444b54; --link: #8bbcf0; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
+a { color: var(--link); }
 main { margin: 1.5rem auto; max-width: 75rem; padding: 0 1rem; }
 .table { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; margin: 1em 0; }
-th, td { border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left; vertical-align: top; }
+th, td { border-bottom: 1px solid var(--line); padding: .2em .6em; text-align: left; vertical-align: top; }
 td { font-variant-numeric: tabular-nums; }
-th { background: #f2f2f2; }
-code { background: #f2f2f2; padding: 0 .2em; }
+th { background: var(--tint); }
+code { background: var(--tint); padding: 0 .2em; }
+@media print { :root { --ink: #000; --paper: #fff; --tint: #f2f2f2; } }
 @media print { .table { overflow: visible; } table { font-size: 7pt; } th, td { overflow-wrap: anywhere; } }
 </style>
 </head>
