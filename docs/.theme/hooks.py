@@ -1,9 +1,14 @@
-"""Hooks of MkDocs: a description for each page, and a name for the search."""
+"""Hooks of MkDocs: a description for each page, a name for the search, no styles that are unused."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 _MOST = 300
+_KEPT_AS_IS = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.S)
+_URL_VARIABLE = re.compile(r"""(--[\w-]+):url\((?:'[^']*'|"[^"]*"|[^)]*)\);?""")
+_STRING_OR_BRACE = re.compile(r"""'[^']*'|"[^"]*"|[{}]""")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
@@ -17,11 +22,87 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
-    """Name the search of pages that are no page of ours, as the one of a wrong address."""
+    """Mend the theme's own pages, as the one of a wrong address, in the same way."""
     return on_post_page(output_content)
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the search of the theme for screen readers."""
+    """Name the search of the theme for screen readers; leave out the indents of its templates."""
     unnamed = '<div class="md-search" data-md-component="search" role="dialog">'
-    return output.replace(unnamed, unnamed.replace(">", ' aria-label="Search">'))
+    named = output.replace(unnamed, unnamed.replace(">", ' aria-label="Search">'))
+    parts = _KEPT_AS_IS.split(named)
+    # A split by two groups has the text between, the whole match, and its tag, in turn.
+    return "".join(
+        re.sub(r"\s*\n\s*", "\n", part) if number % 3 == 0 else part
+        for number, part in enumerate(parts)
+        if number % 3 != 2
+    )
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Leave out styles of the theme that no page and no script of this site names."""
+    site = Path(config["site_dir"])
+    texts = [file.read_text() for kind in ("html", "js") for file in site.rglob(f"*.{kind}")]
+    words = {word for text in texts for word in re.findall(r"[\w-]+", text)}
+    for file in (site / "assets/stylesheets").glob("*.css"):
+        css = _used(file.read_text(), words)
+        file.write_text(_without_unused_pictures(css))
+
+
+def _without_unused_pictures(css: str) -> str:
+    variables = set(re.findall(r"var\((--[\w-]+)", css))
+    return _URL_VARIABLE.sub(lambda match: match[0] if match[1] in variables else "", css)
+
+
+def _used(css: str, words: set[str]) -> str:
+    """The rules of minified CSS whose classes are among words; none of them is for right to left."""
+    kept = []
+    for head, body in _rules(css):
+        if head.startswith("@media") or head.startswith("@supports"):
+            inner = _used(body, words)
+            kept += [f"{head}{{{inner}}}"] if inner else []
+        elif head.startswith("@") or not body:
+            kept.append(f"{head}{{{body}}}" if body else head)
+        else:
+            selectors = [each for each in _selectors(head) if _is_used(each, words)]
+            kept += [f"{','.join(selectors)}{{{body}}}"] if selectors else []
+    return "".join(kept)
+
+
+def _is_used(selector: str, words: set[str]) -> bool:
+    # What stands in these brackets need not be there.
+    asked = re.sub(r":(not|is|where)\([^)]*\)", "", selector)
+    names = re.findall(r"\.(-?[A-Za-z_][\w-]*)", asked)
+    return "[dir=rtl]" not in asked and all(name in words for name in names)
+
+
+def _selectors(head: str) -> list[str]:
+    """The selectors of a rule, divided at the commas that stand in no brackets."""
+    found, depth, begin = [], 0, 0
+    for place, sign in enumerate(head):
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and depth == 0:
+            found.append(head[begin:place])
+            begin = place + 1
+    return [*found, head[begin:]]
+
+
+def _rules(css: str) -> Iterator[tuple[str, str]]:
+    """Head and body of each rule; a statement without a body has an empty one."""
+    begin = opened = depth = 0
+    for match in _STRING_OR_BRACE.finditer(css):
+        if match[0] == "{":
+            if depth == 0:
+                opened = match.start()
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                head = css[begin:opened]
+                while head.startswith("@") and ";" in head and not head.startswith("@media"):
+                    statement, _, head = head.partition(";")
+                    yield f"{statement};", ""
+                yield head, css[opened + 1 : match.start()]
+                begin = match.end()
+    if css[begin:].strip():
+        yield css[begin:], ""
