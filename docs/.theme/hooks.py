@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: a description for each page, a name for the search, no styles that are unused."""
+"""Hooks of MkDocs: a description for each page, a name for the search, no wait for styles."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST = 300
+_STYLESHEET = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _KEPT_AS_IS = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.S)
 _URL_VARIABLE = re.compile(r"""(--[\w-]+):url\((?:'[^']*'|"[^"]*"|[^)]*)\);?""")
 _STRING_OR_BRACE = re.compile(r"""'[^']*'|"[^"]*"|[{}]""")
@@ -40,13 +41,20 @@ def on_post_page(output: str, **_: Any) -> str:
 
 
 def on_post_build(config: Any, **_: Any) -> None:
-    """Leave out styles of the theme that no page and no script of this site names."""
+    """Put the styles into each page, so that it is drawn without waiting for other files.
+
+    Styles of the theme are left out that no page and no script of this site names.
+    """
     site = Path(config["site_dir"])
-    texts = [file.read_text() for kind in ("html", "js") for file in site.rglob(f"*.{kind}")]
+    pages = {file: file.read_text() for file in site.rglob("*.html")}
+    texts = [*pages.values(), *(file.read_text() for file in site.rglob("*.js"))]
     words = {word for text in texts for word in re.findall(r"[\w-]+", text)}
-    for file in (site / "assets/stylesheets").glob("*.css"):
-        css = _used(file.read_text(), words)
-        file.write_text(_without_unused_pictures(css))
+    styles = [*(site / "assets/stylesheets").glob("*.css"), *site.glob("assets/*.css")]
+    used = {file.name: _without_unused_pictures(_used(file.read_text(), words)) for file in styles}
+    for file, text in pages.items():
+        file.write_text(
+            _STYLESHEET.sub(lambda match: f"<style>{used[Path(match[1]).name]}</style>", text)
+        )
 
 
 def _without_unused_pictures(css: str) -> str:

@@ -57,12 +57,12 @@ def _tables(part: str) -> str:
             rows = []
         if line in ("**Arguments**:", "**Options**:"):
             head = line.strip("*:").lower().rstrip("s")
-        elif line.startswith("```console"):
-            text += "```text\n"
-        elif line != "**Usage**:" and not entry:
+        elif line.startswith("$ "):
             # Arguments stand in braces; people write them in capitals.
-            usage = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), line.removeprefix("$ "))
-            text += f"{usage if line.startswith('$ ') else line}\n"
+            usage = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), line[2:])
+            text += f"`{usage}`\n"
+        elif line != "**Usage**:" and not line.startswith("```") and not entry:
+            text += f"{line}\n"
     if rows:
         text += table([head, "value", "default", "meaning"], rows) + "\n"
     return re.sub(r"\n{3,}", "\n\n", text)
