@@ -28,9 +28,13 @@ def on_post_template(output_content: str, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the search of the theme for screen readers; leave out the indents of its templates."""
+    """Mend the theme for screen readers and the keyboard; leave out the indents of its templates.
+
+    The search gets a name. Blocks of code take the focus, as they scroll where the screen is narrow.
+    """
     unnamed = '<div class="md-search" data-md-component="search" role="dialog">'
     named = output.replace(unnamed, unnamed.replace(">", ' aria-label="Search">'))
+    named = re.sub(r"(<pre\b[^>]*>(?:<span></span>)?<code)>", r'\1 tabindex="0">', named)
     parts = _KEPT_AS_IS.split(named)
     # A split by two groups has the text between, the whole match, and its tag, in turn.
     return "".join(
