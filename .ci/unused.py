@@ -7,6 +7,10 @@ kept_task_graph
 ending
 run_table
 
+# tests/reference.py makes pages of these.
+FRAME_MEANINGS
+meaning
+
 # Documented in docs/ for users of the library.
 forward_flops
 read_compared

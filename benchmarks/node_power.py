@@ -21,7 +21,8 @@ from joulecast.importers.mlperf import import_mlperf
 HEAD = """\
 # Written by benchmarks/node_power.py --write from recorded/mlperf-power (MLPerf Training v4.0, submission
 # smc-dc-power, Apache-2.0; see its provenance.json). Powers in W of a node: idle_w of a loaded node,
-# excess_w of training at full duty above it. kappa: power at partial duty (docs/real-clusters.md).
+# excess_w of training at full duty above it. kappa: power at partial duty
+# (docs/explanation/real-clusters.md).
 """
 
 

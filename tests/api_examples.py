@@ -1,4 +1,4 @@
-"""The examples of docs/api.md: run in a folder, what they print compared with what the page says."""
+"""The examples of docs/how-to/use-from-python.md: run in a folder, and compared with what the page prints."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from conftest import ROOT
 
 import joulecast
 
-PAGE = ROOT / "docs/api.md"
+PAGE = ROOT / "docs/how-to/use-from-python.md"
 MEASURING = ("measure", "observe", "tune")
 
 

@@ -1,53 +1,46 @@
-"""Pages and pictures of the documentation that come from the code: ``python tests/reference.py`` writes them.
-
-``docs/commands.md`` has every command with its options, ``docs/configuration.md`` every key.
-"""
+"""Pages and pictures of the documentation that come from the code: ``python tests/reference.py``."""
 
 import re
-import subprocess
-import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+from reference_pages import api, commands, configuration, platforms, records, tables
+
 import joulecast
-from joulecast.campaign.config import documented_defaults
 from joulecast.files.shipped import recorded_folder
 from joulecast.importers.mlperf import import_mlperf
+from joulecast.report.tables.citations import Citation
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-
-
-def commands() -> str:
-    """Every command with its options, as its ``--help`` says them."""
-    words = [
-        sys.executable,
-        "-m",
-        "typer",
-        "joulecast.cli.main",
-        "utils",
-        "docs",
-        "--name",
-        "joulecast",
-    ]
-    made = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    head = "# Commands\n\nEach command says this with `--help`, too. Most have `--json`, and do what a "
-    head += "function of the [Python API](api.md) does.\n"
-    text = made.replace("# `joulecast`\n", head, 1)
-    return re.sub(r"[ \t]+$", "", text, flags=re.M).rstrip() + "\n"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+_BEGIN, _END = "<!-- made by tests/reference.py -->\n", "<!-- end -->\n"
 
 
-def configuration() -> str:
-    """Every key of the configuration with its default, as `joulecast config default` prints them."""
-    head = """# Configuration
+def cite() -> str:
+    """The page about citing, with the papers' BibTeX made anew."""
+    page = DOCS / "how-to/cite.md"
+    found = []
+    for file in sorted((ROOT / "config/published").glob("*.yaml")):
+        of_paper = yaml.safe_load(file.read_text())["citation"]
+        citation = Citation(**of_paper)
+        left_out = f"% left out: {citation.left_out}\n" if citation.left_out else ""
+        found.append(left_out + citation.bibtex)
+    made = "```bibtex\n" + "\n\n".join(found) + "\n```\n"
+    fenced = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.S)
+    return fenced.sub(lambda _: _BEGIN + made + _END, page.read_text())
 
-Every key, with its default and what it means: the file `config/config.yaml`. A campaign's own file has only
-the keys that differ ([run a campaign](how-to/run-a-campaign.md)). `joulecast config check FILE` checks one,
-and `joulecast config schema` prints the JSON schema, which editors complete keys by.
-"""
-    return f"{head}\n```yaml\n{documented_defaults().rstrip()}\n```\n"
 
-
-PAGES = {DOCS / "commands.md": commands, DOCS / "configuration.md": configuration}
+PAGES: dict[Path, Callable[[], str]] = {
+    DOCS / "reference/commands.md": commands.page,
+    DOCS / "reference/configuration.md": configuration.page,
+    DOCS / "reference/records.md": records.page,
+    DOCS / "reference/platforms.md": platforms.page,
+    DOCS / "reference/api.md": api.page,
+    DOCS / "reference/tables.md": tables.page,
+    DOCS / "how-to/cite.md": cite,
+}
 
 
 def draw_forecast(picture: Path) -> None:

@@ -1,4 +1,4 @@
-"""The documentation: every example is run, the record's page is complete, the site builds."""
+"""The documentation: every example is run, the reference is that of the code, the site builds."""
 
 import contextlib
 import importlib
@@ -26,11 +26,6 @@ import joulecast
 from joulecast.cli.main import app
 from joulecast.importers.log_kinds import KINDS, Kind
 from joulecast.power.meter_registry import METERS
-from joulecast.records.frames import FRAMES, PHASES, STAGES
-from joulecast.records.meter_comparison import MeterAgreement, MeterComparison, MeterFigures
-from joulecast.records.metering import MeterInfo
-from joulecast.records.record import Checks, Outcome, RunInfo
-from joulecast.records.spec import Foreign, Observed, RunSpec, Training, Workload
 from joulecast.tuning.policy_registry import POLICIES
 from joulecast.workloads.networks import NETWORKS, NetworkInfo
 
@@ -180,7 +175,7 @@ def test_files_that_pages_show_pass_the_linter(page):
 
 @pytest.mark.parametrize("command", ["forecast", "advise"])
 def test_the_tutorial_prints_what_the_commands_do(folder, command):
-    tutorial = DOCS / "tutorial.md"
+    tutorial = DOCS / "tutorials/default-campaign.md"
     (shown,) = [b.text for b in blocks(tutorial) if b.title == command]
     (asked,) = [c for c in commands(tutorial) if c[0] == command]
     said = CliRunner().invoke(
@@ -220,56 +215,11 @@ def test_every_command_of_the_pages_has_these_options():
                 assert option.split("=")[0] in said.output, f"{page.name}: {' '.join(arguments)}"
 
 
-# --- the run record -----------------------------------------------------------------------------------------
-
-
-def documented(heading: str) -> set[str]:
-    """Names in the first column of the tables below a heading of records.md."""
-    text = (DOCS / "records.md").read_text()
-    section = re.split(r"^## ", text, flags=re.M)
-    (found,) = [part for part in section if part.splitlines()[0].strip("` ") == heading]
-    cells = re.findall(r"^\| (.+?) \|", found, re.M)
-    return {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
-
-
-@pytest.mark.parametrize("frame", sorted(FRAMES))
-def test_every_column_of_a_record_is_documented(frame):
-    assert documented(f"{frame}.parquet") == set(FRAMES[frame])
-
-
-@pytest.mark.parametrize(
-    ("heading", "model"),
-    [
-        ("run.json", RunInfo),
-        ("run.json: outcome", Outcome),
-        ("run.json: checks", Checks),
-        ("run.json: meters", MeterInfo),
-        ("run.json: spec", RunSpec),
-        ("run.json: spec.workload", Workload),
-        ("run.json: spec.training", Training),
-        ("run.json: spec.observed", Observed),
-        ("run.json: spec.foreign", Foreign),
-        ("comparison.json", MeterComparison),
-        ("comparison.json: figures", MeterFigures),
-        ("comparison.json: agreements", MeterAgreement),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_every_field_of_a_record_is_documented(heading, model):
-    assert documented(heading) == set(model.model_fields)
-
-
-def test_stages_and_phases_are_documented():
-    text = (DOCS / "records.md").read_text()
-    for name in (*STAGES, *PHASES):
-        assert f"`{name}`" in text
-
-
 # --- the site -----------------------------------------------------------------------------------------------
 
 
 def test_every_station_of_one_run_is_there_and_is_used_by_an_earlier_one():
-    page = (DOCS / "one-run.md").read_text()
+    page = (DOCS / "explanation/one-run.md").read_text()
     named = re.findall(r"`([\w/]+\.(?:py|smk))`", page)
     files = [ROOT / n if n.startswith("workflow/") else ROOT / "src/joulecast" / n for n in named]
     assert len(re.findall(r"^\d+\. `", page, re.M)) >= 20
@@ -314,7 +264,7 @@ def test_the_site_builds_strictly(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site/tutorial/index.html").is_file()
+    assert (tmp_path / "site/tutorials/default-campaign/index.html").is_file()
     pages = "".join(file.read_text() for file in (tmp_path / "site").rglob("*.html"))
     assert not re.search(r'(src|href)="https?://[^"]*\.(js|css|woff2?)', pages)
 

@@ -231,7 +231,7 @@ def test_a_step_that_cannot_be_is_no_correction() -> None:
 
 
 def test_measured_steps_of_gpus_are_predicted() -> None:
-    """The errors that docs/simulator.md reports, with room: every fourth row, to be quick."""
+    """The errors that docs/explanation/simulator.md reports, with room: every fourth row, to be quick."""
     frame = predicted(read_gpu_steps(STEPS)[::4])
     table = gpu_error_table(frame).drop_duplicates("data").set_index("data")
     assert table.loc["neusight", "error_percent"] < 12

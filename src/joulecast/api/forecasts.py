@@ -27,13 +27,13 @@ def measure(
 ) -> list[Path]:
     """Measure the training runs that a configuration asks for, one after the other.
 
-    Call it again after an interruption: only what is missing is measured. It waits until no other measurement
+    Call it again after an interruption: only missing runs are measured. It waits until no other measurement
     of this user holds the machine. Nothing but runs is made; the workflow makes tables and pages of them.
 
     Args:
         configuration: a file, or its content; ``joulecast config default`` prints all keys.
-        launcher: starts runs of several ranks, as ``srun --mpi=pmi2``.
-        tell: gets one line for each run.
+        launcher: command that starts runs of several ranks, as ``srun --mpi=pmi2``.
+        tell: function that gets one line for each run.
 
     Returns:
         Folders of the run records, in ``records/`` of the configuration's ``results``.
@@ -166,17 +166,18 @@ def forecast(
     Args:
         nodes: node counts.
         gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
-        scaling: whether the batch of all nodes grows with them: as in the records, or yes, or no.
-        batch: of all nodes, in place of ``scaling``.
-        samples, epochs: work, in place of the recorded one.
+        scaling: ``weak`` lets the batch of all nodes grow with them, ``strong`` does not, ``recorded`` does
+            as the records do.
+        batch: batch of all nodes, in place of ``scaling``.
+        samples, epochs: work of the forecast, in place of the recorded one.
         to_target: train to the quality that the records reached: the work follows the batch, by the work law
             of the records and of the recorded MLPerf times.
-        price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a whole
-            node and of a GPU in use, all in one currency.
+        price, price_node_hour, price_gpu_hour: price of a kWh at the building's meter, of an hour of a whole
+            node, and of an hour of a GPU in use, all in one currency.
         co2: grams of CO2 equivalent for a kWh.
-        pue: kWh of the building for one of the nodes, 1 by default.
-        currency: of the prices, EUR by default.
-        prices: a configuration's file; its section ``prices`` counts where nothing else is given.
+        pue: kWh of the building for each kWh of the nodes, 1 by default.
+        currency: currency of the prices, EUR by default.
+        prices: a configuration's file; its section ``prices`` counts for what is not given here.
 
     Returns:
         Plain data that a notebook shows as a table; ``table`` is its data frame, ``plot()`` its chart.
@@ -237,21 +238,21 @@ def advise(
     """Choose node count, batch size and strategy of a training within limits, by one objective.
 
     Args:
-        network: as the records name it.
-        records: what was run; without any, ``platform`` is simulated.
-        platform: as the records name it, or one to simulate.
+        network: name of the training, as in the records.
+        records: measured runs; without any, ``platform`` is simulated.
+        platform: platform, as the records name it; or one to simulate.
         deadline_s, energy_budget_j, cost_budget, co2_budget_kg: what the training may take, each or none.
-        energy_weight: of energy against time, 0 to 1, in place of an objective.
-        objective: what is least: ``time``, ``energy``, ``cost``, ``co2``, or ``edp`` (joules times seconds);
-            by default energy, or time within budgets without a deadline.
-        price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as of :func:`forecast`.
-        samples: to train on; by default 1,000 (1 epoch) of a long training.
+        energy_weight: weight of energy against time, 0 to 1, in place of an objective.
+        objective: what to minimise: ``time``, ``energy``, ``cost``, ``co2``, or ``edp``, joules times
+            seconds. By default energy; time, where there are budgets and no deadline.
+        price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as in :func:`forecast`.
+        samples: samples to train on; by default 1,000 (1 epoch) of a long training.
         nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
         gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
-        history: of :func:`tune`, for the power limit.
+        history: file of :func:`tune`, for the power limit.
         platforms: folder of your platform files; ``config/platforms`` by default.
         fits: folder of a campaign's fits on a simulated platform, for its joules.
-        precision, optimizer, attention, gradients, links, calibrate: of a training that is simulated, as of
+        precision, optimizer, attention, gradients, links, calibrate: for a training that is simulated, as in
             :func:`simulate`.
 
     Returns:

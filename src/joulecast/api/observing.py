@@ -32,17 +32,17 @@ def observe(
     Each rank enters it; the first one writes the record. Under ``joulecast measure`` it adds nothing.
 
     Args:
-        name: of the training, for :func:`joulecast.forecast`.
+        name: name of the training, for :func:`joulecast.forecast`.
         samples_per_step: samples that all ranks train on in a step; else as the loaders show.
         steps: first and last step that count, from 0; all but the first one by default.
         out: folder of the records, ``results/measured`` by default; all hosts must see it.
-        platform: what it runs on: a name, or a FILE.yaml.
+        platform: platform that it runs on: a name, or a FILE.yaml.
         meters: kinds of meters, best first; all by default.
         period_s: seconds between two readings.
 
     Returns:
-        A context manager, and decorator, whose ``folder`` is afterwards that of the record, in the process
-        that has written it.
+        A context manager and decorator. Afterwards its ``folder`` is the folder of the record, in the process
+        that wrote it.
 
     Raises:
         JoulecastError: a name that no folder can have, an unknown platform or meter.

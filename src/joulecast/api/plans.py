@@ -50,15 +50,15 @@ def simulate(
             file of an op graph.
         strategy: as ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``, or a YAML file.
         batch: samples of one replica's step.
-        devices: check that the strategy takes so many.
+        devices: number of devices, to check the strategy by.
         precision: fp32, tf32, bf16, fp16 or fp64. ``bf16`` and ``fp16`` are mixed precision: tensors of 2
             bytes, a copy of the weights at fp32.
         optimizer: none, sgd, momentum or adam.
-        attention: of a network by numbers: ``fused`` (one kernel, the default) or ``eager`` (written out).
-        inference: a forward pass alone.
-        gradients: ``fp32``: added up and sent at fp32, whatever the precision (Megatron).
-        mode: ``proteus``: the communication model of that paper.
-        stragglers: devices that take so many times as long, as ``{3: 1.5}``.
+        attention: ``fused`` (one kernel, the default) or ``eager`` (written out), of a network by numbers.
+        inference: whether to simulate a forward pass alone.
+        gradients: ``fp32`` adds gradients up and sends them at fp32, at any precision (Megatron).
+        mode: ``proteus`` uses the communication model of that paper.
+        stragglers: slow devices, each with how many times as long it takes, as ``{3: 1.5}``.
         gamma: overlap slowdown in place of the platform's.
         links: bytes/s of the platform's links in place of its file's, as ``{"nic": 12.5e9}``.
         calibration, database: files that were measured on the platform: its network, its op costs.
@@ -151,18 +151,18 @@ def search(
     """Rank the parallel strategies of some devices that fit in memory, by one objective.
 
     Args:
-        devices: to use.
+        devices: number of devices to use.
         global_batch: samples of a step over all devices; 32 of each by default.
         objective: ``time`` of a step, ``energy`` of a sample, ``cost`` or ``co2`` of a step by the
             prices, or ``edp``: joules times seconds of a step.
-        price, price_node_hour, price_gpu_hour: of a kWh at the building's meter, and of an hour of a
+        price, price_node_hour, price_gpu_hour: price of a kWh at the building's meter, and of an hour of a
             whole node and of a GPU in use, all in one currency.
         co2: grams of CO2 equivalent for a kWh.
-        pue: kWh of the building for one of the nodes, 1 by default.
-        prices: a configuration's file; its section ``prices`` counts where nothing else is given.
-        top: how many are wanted: those that cannot be among them are not simulated.
+        pue: kWh of the building for each kWh of the nodes, 1 by default.
+        prices: a configuration's file; its section ``prices`` counts for what is not given here.
+        top: number of the best to rank; strategies that cannot be among them are not simulated.
         network, platform, precision, optimizer, attention, inference, gradients, links, calibration,
-            database, calibrate, fits: as of :func:`simulate`.
+            database, calibrate, fits: as in :func:`simulate`.
 
     Returns:
         ``feasible``: the ``top`` best steps as of :func:`simulate`, the best first, with
@@ -235,13 +235,13 @@ def partition(
     Args:
         graph: a network whose measured task graph is shipped; or the file of a task graph, a PipeDream
             profile or a device-placement graph.
-        devices: stages; a device-placement graph says itself how many.
+        devices: number of stages; a device-placement graph has it itself.
         cost: a stage's time: its work (the default), the larger of work and transfers, or their sum.
-        bandwidth_bytes_per_s: of a device's link, each way.
+        bandwidth_bytes_per_s: rate of a device's link, each way.
         replicate: whether a stage may be on several devices.
-        memory_bytes: of a device.
-        mode: ``compat``: what PipeDream's optimizer would say.
-        ideals: how many to list at most before the certificate is given up.
+        memory_bytes: memory of a device.
+        mode: ``compat`` answers as PipeDream's optimizer does.
+        ideals: most ideals to list, before the certificate is given up.
 
     Returns:
         ``bottleneck_us``, ``certified`` with its ``certificate``, ``speedup_bound``, ``stages`` with their
@@ -286,18 +286,18 @@ def tune(
     Args:
         live: train LeNet-5 on digits on this machine, to ``target_accuracy`` (0 to 1; 0.9 by default) on
             ``device`` (cpu), whose power limit may be set with ``allow_power_limit``.
-        traces: of a replay: folder of Zeus' traces; the shipped ones by default.
-        workload, gpu: names in them, as cifar100 and v100.
-        policy: by name; a wrong one lists all.
+        traces: folder of Zeus' traces, for a replay; the shipped ones by default.
+        workload, gpu: names in the traces, as cifar100 and v100.
+        policy: name of the policy; a wrong name lists all.
         recurrences: trainings to the target.
         seeds: replays to take the mean of; 20 by default.
         target: metric to reach in a replay; the paper's by default.
         eta: weight of energy in the cost, 0 to 1.
-        beta: stop a try at so many times the best cost.
-        window: only so many last costs of a batch size count.
+        beta: a try is stopped at this many times the best cost.
+        window: number of last costs of a batch size that count.
         criterion, max_slowdown: how a power limit is chosen among those that were tried.
         history: file of the trials; a live tuning continues after the last one.
-        tell: gets the notes of a live tuning.
+        tell: function that gets the notes of a live tuning.
 
     Returns:
         Live: ``by_recurrence`` with ``time_s``, ``advice``, ...; of a replay: ``ratio_to_default``,

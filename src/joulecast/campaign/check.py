@@ -87,7 +87,7 @@ def require_host(config: Config, runs: Sequence[RunSpec]) -> None:
     if not torch.cuda.is_available():
         raise JoulecastError(
             "training.device: cuda, but torch sees no GPU on this host; run the campaign where there is one "
-            "(docs/cluster.md), or set training.device to cpu"
+            "(docs/how-to/run-on-a-cluster.md), or set training.device to cpu"
         )
 
 

@@ -104,9 +104,9 @@ class PowerSection(Section):
 
     meters: list[str] = Field(
         list(ALL_METERS),
-        description="Meters to try, the better one first: of those that cover the same, one counts. What a "
-        "machine is not made for is passed over (`joulecast meters` shows all). estimated is a formula of "
-        "utilisation and the platform's watts; its figures are always labelled and never judge a model.",
+        description="Meters to try, the better one first: of those that cover the same, one counts. Kinds "
+        "that the machine is not made for are passed over (`joulecast meters` shows all). estimated is a "
+        "formula of utilisation and the platform's watts; its figures carry this label, and judge no model.",
     )
     sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
 
@@ -152,8 +152,8 @@ class EvaluationSection(Section):
     imports: list[str] = Field(
         [],
         description="Your own MLPerf power submissions (names below external_data), to be imported and "
-        "evaluated with the campaign: a folder, a git repository, or files of one folder. Those that are "
-        "shipped are evaluated by themselves anyway.",
+        "evaluated with the campaign: a folder, a git repository, or files of one folder. Shipped "
+        "submissions are always evaluated.",
     )
     bootstrap: int = Field(
         200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
@@ -172,8 +172,8 @@ class QuietSection(Section):
     wait_s: float = Field(
         60,
         ge=0,
-        description="Longest wait, in seconds, for other programs to end before a measurement; after "
-        "a wait that did not help the campaign's measurements of the next 10 minutes do not wait.",
+        description="Longest wait, in seconds, for other programs to end before a measurement. If "
+        "they do not end, the campaign's measurements of the next 10 minutes do not wait.",
     )
     repeats: int = Field(
         1, ge=0, description="How often a run that other programs disturbed is measured again."
@@ -183,8 +183,12 @@ class QuietSection(Section):
 class Config(Section):
     """The configuration of a campaign."""
 
-    campaign: str = Field("default", pattern=NAME, description="Name that the records carry.")
-    results: str = Field("results", min_length=1, description="Folder of everything generated.")
+    campaign: str = Field(
+        "default", pattern=NAME, description="Name of the campaign, in its records."
+    )
+    results: str = Field(
+        "results", min_length=1, description="Folder of all that the campaign makes."
+    )
     platform: str = Field(
         "this-machine",
         description="A platform by name: a file of config/platforms without .yaml, or one that is "
@@ -212,11 +216,13 @@ class Config(Section):
     prices: PricesSection = PricesSection()
     quiet: QuietSection = QuietSection()
     paper_tables: bool = Field(
-        False, description="Make the papers' tables too, and show them on the overview page."
+        False, description="Make the papers' tables, too, and show them on the overview page."
     )
-    run_timeout_s: float = Field(1800, gt=0, description="A run that takes longer is ended.")
+    run_timeout_s: float = Field(1800, gt=0, description="Longest time of a run; it is then ended.")
     start_timeout_s: float = Field(
-        600, gt=0, description="Ranks that have not begun by then are ended, and started once more."
+        600,
+        gt=0,
+        description="Longest time until the ranks begin; they are then ended, and started once more.",
     )
 
     @field_validator("platform")

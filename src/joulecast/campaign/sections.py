@@ -57,22 +57,25 @@ def known_networks(networks: list[str]) -> list[str]:
 class PricesSection(Section):
     """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
 
-    price: float | None = Field(None, ge=0, description="Of a kWh at the building's meter.")
+    price: float | None = Field(None, ge=0, description="Price of a kWh at the building's meter.")
     price_node_hour: float | None = Field(
-        None, ge=0, description="Of an hour of a whole node, whatever it computes."
+        None, ge=0, description="Price of an hour of a whole node."
     )
     price_gpu_hour: float | None = Field(
-        None, ge=0, description="Of an hour of a GPU in use; none where the node has a price."
+        None, ge=0, description="Price of an hour of a GPU in use."
     )
     co2: float | None = Field(None, ge=0, description="Grams of CO2 equivalent for a kWh.")
-    pue: float = Field(1.0, ge=1, description="kWh of the building for one of the nodes.")
+    pue: float = Field(1.0, ge=1, description="kWh of the building for each kWh of the nodes.")
     currency: str = Field(
-        "EUR", min_length=1, max_length=12, description="Of all prices, as tables print it."
+        "EUR",
+        min_length=1,
+        max_length=12,
+        description="Currency of all prices, as tables print it.",
     )
     source: str | None = Field(
         None,
         max_length=250,
-        description="Where these numbers are from; it stands with the money in tables and page.",
+        description="Where these numbers come from; tables and page print it with the money.",
     )
 
 
@@ -193,7 +196,8 @@ class PartitionSection(Section):
     micro_batches: int = Field(16, ge=1, description="Micro-batches of the predicted pipelines.")
     batch_size: int = Field(4, ge=1, description="Samples of a step where graphs are measured.")
     image_size: int | None = Field(
-        None, description="Pixels there; null: 224 (Inception 299), as in the paper."
+        None,
+        description="Pixels of a side where graphs are measured; null: 224 (Inception 299), as in the paper.",
     )
     pipelines: list[PipelineRun] = Field(
         [
@@ -235,21 +239,25 @@ class RecurringTraining(Section):
     network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
     image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
     target_accuracy: float = Field(0.9, gt=0, le=1, description="Accuracy on the test split.")
-    max_epochs: int = Field(100, ge=1, description="A training that needs more has failed.")
+    max_epochs: int = Field(
+        100, ge=1, description="Most epochs; a training that needs more has failed."
+    )
     batch_sizes: list[int] = Field(
-        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="The only knob without a GPU."
+        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
     )
     default_batch_size: int = Field(256, ge=1, description="Batch size without tuning.")
     learning_rate: float = Field(
-        0.05, gt=0, description="At the default batch size; it is scaled linearly with others."
+        0.05,
+        gt=0,
+        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
     )
     max_learning_rate: float | None = Field(
-        None, gt=0, description="The scaled learning rate is held to this; null: it is not."
+        None, gt=0, description="Highest scaled learning rate; null: no limit."
     )
     seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="Where it is trained.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Device that it is trained on.")
     gpu: int | None = Field(
-        None, ge=0, description="As nvidia-smi numbers it; null: the first that CUDA shows."
+        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
     )
     eta: float = Field(
         0.5,
@@ -265,7 +273,7 @@ class RecurringTraining(Section):
         "cost", description="How a power limit is chosen among those that were measured."
     )
     max_slowdown: float = Field(
-        1.1, ge=1, description="With that criterion: times the time under the highest limit."
+        1.1, ge=1, description="With max-slowdown: most time, relative to the highest limit."
     )
 
     @field_validator("batch_sizes")
@@ -294,7 +302,7 @@ class LiveTuningSection(RecurringTraining):
 
     policy: Literal[
         "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
-    ] = Field(DEFAULT_POLICY, description="Proposes batch sizes and power limits.")
+    ] = Field(DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits.")
     recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
 
 

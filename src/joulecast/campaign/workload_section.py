@@ -16,7 +16,8 @@ class WorkloadSection(Section):
     """Networks and data set; or a command of your own."""
 
     networks: list[str] = Field(
-        ["vgg16", "resnet50", "vit_s"], description="Networks by name; none with a command."
+        ["vgg16", "resnet50", "vit_s"],
+        description="Networks by name; leave them out with a command.",
     )
     command: str | None = Field(
         None,
@@ -24,7 +25,7 @@ class WorkloadSection(Section):
         "(ranks of a host), {nodes} (hosts), {ranks} (all), {batch_per_rank}, {batch} (of all) and {steps}.",
     )
     name: str = Field(
-        "own", pattern=r"^[a-z0-9_]+$", description="What records call the training of the command."
+        "own", pattern=r"^[a-z0-9_]+$", description="Name of the command's training, in records."
     )
     dataset: Literal["digits", "cifar10", "cifar100", "imagenet", "synthetic"] = Field(
         "digits", description="digits, cifar10, cifar100, imagenet or synthetic."

@@ -107,11 +107,15 @@ def evaluate(
     records: Records = None,
     split: Annotated[
         Split | None,
-        typer.Option(help="What is held out: a workload; a node count of one workload alone."),
+        typer.Option(
+            help="What is held out: by default a workload, or a node count if there is one workload alone."
+        ),
     ] = None,
     time: Annotated[
         Time | None,
-        typer.Option(help="Time of the judged runs; given, if it is not the next scale's."),
+        typer.Option(
+            help="Time that the models get of the judged runs; given by default, but not for the next scale."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -44,12 +44,15 @@ def _add(kind: str) -> None:
                 "--records", "Add the meter to the records in this folder, by their times."
             ),
         ] = None,
-        name: Annotated[Text, _run_option("--run", "Its name.")] = None,
+        name: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
         network: Annotated[Text, _run_option("--network", "What was trained.")] = None,
         platform: Annotated[Text, _run_option("--platform", "Name of the node type.")] = None,
-        nodes: Annotated[int | None, _run_option("--nodes", "How many it ran on.")] = None,
+        nodes: Annotated[
+            int | None, _run_option("--nodes", "Number of nodes that the training used.")
+        ] = None,
         hosts: Annotated[
-            Text, _run_option("--hosts", "Their names in the log, as n[01-04]; all by default.")
+            Text,
+            _run_option("--hosts", "Names of the nodes in the log, as n[01-04]; all by default."),
         ] = None,
         batch_size: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
         start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
@@ -57,22 +60,32 @@ def _add(kind: str) -> None:
         epochs: Annotated[float | None, _run_option("--epochs", "Trained in it.")] = None,
         samples: Annotated[float | None, _run_option("--samples", "Trained in it.")] = None,
         steps: Annotated[float | None, _run_option("--steps", "Trained in it.")] = None,
-        accelerators: Annotated[int | None, _run_option("--accelerators", "Of a node.")] = None,
-        accelerator: Annotated[Text, _run_option("--accelerator", "Their name.")] = None,
+        accelerators: Annotated[
+            int | None, _run_option("--accelerators", "Number of accelerators of a node.")
+        ] = None,
+        accelerator: Annotated[
+            Text, _run_option("--accelerator", "Name of the accelerators.")
+        ] = None,
         timezone: Annotated[
-            Text, _log_option("--timezone", "Of times without one: Europe/Berlin, UTC, +02:00.")
+            Text,
+            _log_option(
+                "--timezone", "Time zone of times without one: Europe/Berlin, UTC, +02:00."
+            ),
         ] = None,
         mapped: Annotated[
             Text,
             _log_option(
-                "--map", "Of csv: time=COLUMN,watts=COLUMN,node=COLUMN (or joules=, device=)."
+                "--map", "csv: time=COLUMN,watts=COLUMN,node=COLUMN (or joules=, device=)."
             ),
         ] = None,
         unit: Annotated[
-            Text, _log_option("--unit", "Of the readings: W, mW, kW, J, kJ, Wh, kWh.")
+            Text, _log_option("--unit", "Unit of the readings: W, mW, kW, J, kJ, Wh, kWh.")
         ] = None,
         covers: Annotated[
-            Text, _log_option("--covers", "Of csv: node, module, socket, gpu, cpu or memory.")
+            Text,
+            _log_option(
+                "--covers", "csv: what it covers: node, module, socket, gpu, cpu or memory."
+            ),
         ] = None,
         node: Annotated[
             Text, _log_option("--node", "Name of the node; the file's name by default.")
@@ -80,22 +93,23 @@ def _add(kind: str) -> None:
         columns: Annotated[
             Text, _log_option("--columns", "Columns of a table without a header: a,b,c.")
         ] = None,
-        delimiter: Annotated[Text, _log_option("--delimiter", "Between columns.")] = None,
+        delimiter: Annotated[Text, _log_option("--delimiter", "Character between columns.")] = None,
         decimal: Annotated[str, _log_option("--decimal", "Sign before the decimals.")] = ".",
         time_unit: Annotated[
             str,
             _log_option(
-                "--time-unit", "Of times that are numbers: s, ms, us, ns, relative (to a start)."
+                "--time-unit",
+                "Unit of times that are numbers: s, ms, us, ns, relative (to a start).",
             ),
         ] = "auto",
         time_format: Annotated[
-            Text, _log_option("--time-format", "Of times that are texts, as strptime has it.")
+            Text, _log_option("--time-format", "Format of times that are texts, as in strptime.")
         ] = None,
         metric: Annotated[
-            Text, _log_option("--metric", "Of prometheus: the metric that is read, of several.")
+            Text, _log_option("--metric", "prometheus: metric to read, where there are several.")
         ] = None,
         node_label: Annotated[
-            Text, _log_option("--node-label", "Of prometheus: the label that names the node.")
+            Text, _log_option("--node-label", "prometheus: label that names the node.")
         ] = None,
     ) -> None:
         # Loaded here: the other commands need no table reader.

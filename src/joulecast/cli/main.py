@@ -142,11 +142,12 @@ def record(
     ] = None,
     launcher: Annotated[str, typer.Option(help="Starts runs of several ranks.")] = "mpiexec",
     note: Annotated[str, typer.Option(help="What a reader of the figures should know.")] = "",
-    max_mb: Annotated[float, typer.Option(help="What the recorded campaign may weigh.")] = MAX_BYTES
-    / 1e6,
+    max_mb: Annotated[
+        float, typer.Option(help="Largest size of the recorded campaign, in MB.")
+    ] = MAX_BYTES / 1e6,
     platforms: Platforms = PLATFORMS,
 ) -> None:
-    """Measure all runs of a campaign and keep them as data; once more: only what is missing."""
+    """Measure all runs of a campaign that are missing, and keep them as data."""
     campaign = record_campaign(
         [configuration.read_config(file) for file in configurations],
         platforms,
@@ -169,7 +170,7 @@ def replay(
     ],
     out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
 ) -> None:
-    """Unpack a recorded campaign into run records; what was measured there is called recorded."""
+    """Unpack a recorded campaign into run records."""
     folder = recorded_folder(recorded)
     typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
     if note := plain_note(read_campaign(folder).info.note):
@@ -182,7 +183,7 @@ def failed_runs(
         "results"
     ),
 ) -> None:
-    """Write the table of failed runs anew (tables/failed_runs), and print it; all records are read."""
+    """Write the table of failed runs again (tables/failed_runs), and print it; all records are read."""
     table = write_failed_runs(results, check_records=True)
     for row in table.itertuples():
         typer.echo(f"{row.run} ({row.now}): {row.reason}")

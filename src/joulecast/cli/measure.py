@@ -45,13 +45,14 @@ def measure(
     attach: Annotated[
         int | None,
         typer.Option(
-            help="In place of a COMMAND: a process that runs already. Its power is measured, its steps "
-            "are not seen."
+            help="PID of a process that runs already, in place of a COMMAND. Its steps are not seen."
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Of the training, for `forecast NAME`; else that of its script."),
+        typer.Option(
+            help="Name of the training, for `forecast NAME`; by default the name of its script."
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder of the records; all hosts must see it.")
@@ -59,7 +60,7 @@ def measure(
     samples_per_step: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Samples that all ranks train on in a step; else as its loaders show."
+            min=1, help="Samples that all ranks train on in a step; by default as the loaders show."
         ),
     ] = None,
     steps: Annotated[
@@ -68,7 +69,7 @@ def measure(
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option("--for", help="Measure so long, as 10min; the training runs on."),
+        typer.Option("--for", help="Time to measure, as 10min; the training runs on."),
     ] = None,
     meters: Annotated[
         str, typer.Option(help="Meters, best first; all of them by default.")

@@ -80,7 +80,7 @@ def meters(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Compare the meters for so long, half of it under a load on all cores and GPUs.",
+            help="Compare the meters for this time, half of it under a load on all cores and GPUs.",
         ),
     ] = None,
     out: Annotated[

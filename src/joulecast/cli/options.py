@@ -11,15 +11,19 @@ from joulecast.errors import JoulecastError
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Platforms = Annotated[Path, typer.Option(help="Folder of your platform files.")]
 _MONEY = "in the currency of all prices."
-Price = Annotated[float | None, typer.Option(help=f"Of a kWh, {_MONEY}")]
-PriceNodeHour = Annotated[float | None, typer.Option(help=f"Of an hour of a whole node, {_MONEY}")]
-PriceGpuHour = Annotated[float | None, typer.Option(help=f"Of an hour of a GPU in use, {_MONEY}")]
+Price = Annotated[float | None, typer.Option(help=f"Price of a kWh, {_MONEY}")]
+PriceNodeHour = Annotated[
+    float | None, typer.Option(help=f"Price of an hour of a whole node, {_MONEY}")
+]
+PriceGpuHour = Annotated[
+    float | None, typer.Option(help=f"Price of an hour of a GPU in use, {_MONEY}")
+]
 Co2 = Annotated[float | None, typer.Option(help="Grams of CO2 equivalent for a kWh.")]
 Pue = Annotated[
-    float | None, typer.Option(help="kWh of the building for one of the nodes; 1 by default.")
+    float | None, typer.Option(help="kWh of the building for each kWh of the nodes; 1 by default.")
 ]
 Currency = Annotated[
-    str | None, typer.Option(help="Of the prices, as it is printed; EUR by default.")
+    str | None, typer.Option(help="Currency of the prices, as it is printed; EUR by default.")
 ]
 PricesFile = Annotated[
     Path | None,
@@ -31,11 +35,11 @@ Named = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Of a training that `measure` has run.")
 ]
 MeteredPlatform = Annotated[
-    str, typer.Option(help="What it runs on, for the watts of an estimate: a name, or a FILE.yaml.")
+    str, typer.Option(help="Platform whose watts an estimate takes: a name, or a FILE.yaml.")
 ]
 PowerConfig = Annotated[
     Path | None,
-    typer.Option(help="Configuration whose power.sysfs_root and power.command count."),
+    typer.Option(help="Configuration; its power.sysfs_root and power.command are used."),
 ]
 RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
 Precision = Annotated[
@@ -43,17 +47,18 @@ Precision = Annotated[
 ]
 Optimizer = Annotated[str, typer.Option(help="none, sgd, momentum, adam.")]
 Attention = Annotated[
-    str | None, typer.Option(help="Of a network by numbers: fused (one kernel) or eager.")
+    str | None,
+    typer.Option(help="fused (one kernel) or eager, of a network that is given by numbers."),
 ]
 Gradients = Annotated[
-    str | None, typer.Option(help="fp32: added up and sent at fp32, whatever the precision.")
+    str | None, typer.Option(help="fp32: add gradients up and send them at fp32, at any precision.")
 ]
 Links = Annotated[
     list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
 ]
 Calibrate = Annotated[
     Path | None,
-    typer.Option(help="A step measured on this platform (YAML), to correct the ops' costs by."),
+    typer.Option(help="A step measured on this platform (YAML), which corrects the ops' costs."),
 ]
 
 

@@ -13,10 +13,12 @@ def overview(
     ] = None,
     configfile: Annotated[
         Path | None,
-        typer.Option(help="Of the campaign, for its prices and the commands on the page."),
+        typer.Option(
+            help="Configuration of the campaign, for its prices and the commands on the page."
+        ),
     ] = None,
 ) -> None:
-    """Write the overview page of a results folder, whatever is in it, and its figures as SVG and PDF."""
+    """Write the overview page of a results folder, and its figures as SVG and PDF."""
     from joulecast.campaign.config import read_config
     from joulecast.energy.prices import NO_PRICES, Prices
     from joulecast.report.pages.overview import write_overview

@@ -35,11 +35,13 @@ def partition(
     ],
     devices: Annotated[
         int | None,
-        typer.Option(help="How many; a device-placement file says it itself, as maxFPGAs."),
+        typer.Option(help="Number of devices; a device-placement file has it itself, as maxFPGAs."),
     ] = None,
     cost: Annotated[
         Cost | None,
-        typer.Option(help="A stage's time: work (compute, the default), the larger, or the sum."),
+        typer.Option(
+            help="A stage's time: its work (compute), the larger of work and transfer (max), or both (sum)."
+        ),
     ] = None,
     bandwidth: Annotated[
         float | None, typer.Option(help="Bytes per second of a device's link, each way.")
@@ -47,18 +49,18 @@ def partition(
     replicate: Annotated[
         bool, typer.Option("--replicate", help="A stage may be on several devices.")
     ] = False,
-    memory: Annotated[float | None, typer.Option(help="Bytes of a device.")] = None,
+    memory: Annotated[float | None, typer.Option(help="Memory of a device, in bytes.")] = None,
     mode: Annotated[
-        Mode, typer.Option(help="exact; compat: what PipeDream's optimizer would say.")
+        Mode, typer.Option(help="exact; or compat: answer as PipeDream's optimizer does.")
     ] = Mode.exact,
     ideals: Annotated[
         int | None,
-        typer.Option(min=1, help="Ideals to list at most, before giving up the certificate."),
+        typer.Option(min=1, help="Most ideals to list, before the certificate is given up."),
     ] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
-    """Cut a network into pipeline stages so that the slowest is fast, and say what of it is proven."""
+    """Cut a network into pipeline stages whose slowest one is fast, and prove how fast it can be."""
     from joulecast.api.plans import partition as partition_into
     from joulecast.partition.plan_report import explained, summary
     from joulecast.partition.problem import CostModel
@@ -98,7 +100,7 @@ def profile(
     image_size: Annotated[
         int | None, typer.Option(help="Pixels of a side; by default as trained.")
     ] = None,
-    classes: Annotated[int, typer.Option(help="Of the data set.")] = 1000,
+    classes: Annotated[int, typer.Option(help="Number of classes of the data set.")] = 1000,
     passes: Annotated[int, typer.Option(help="Timed passes; one before them is dropped.")] = 5,
 ) -> None:
     """Measure every task of a network on one core: a graph that can be partitioned. Or measure a GPU."""

@@ -35,7 +35,8 @@ from joulecast.quantities import duration_s, energy_j, mass_kg
 def advise(
     name: Named = None,
     network: Annotated[
-        str | None, typer.Option(help="As the records name it; that of NAME by default.")
+        str | None,
+        typer.Option(help="Network, as the records name it; the one of NAME by default."),
     ] = None,
     records: Annotated[
         Path | None,
@@ -43,7 +44,9 @@ def advise(
     ] = None,
     platform: Annotated[
         str | None,
-        typer.Option(help="As the records name it; or to simulate: a name, or a FILE.yaml."),
+        typer.Option(
+            help="Platform, as the records name it; or one to simulate: a name, or a FILE.yaml."
+        ),
     ] = None,
     objective: Annotated[
         str | None,
@@ -65,7 +68,7 @@ def advise(
     ] = None,
     energy_weight: Annotated[
         float | None,
-        typer.Option(help="Weight of energy against time, 0 to 1, in place of an objective."),
+        typer.Option(help="Weight of energy against time, 0 to 1; in place of an objective."),
     ] = None,
     price: Price = None,
     price_node_hour: PriceNodeHour = None,
@@ -83,7 +86,7 @@ def advise(
     ] = None,
     batch: Annotated[str | None, typer.Option(help="Batches of all nodes, as 4,8.")] = None,
     history: Annotated[
-        Path | None, typer.Option(help="Of `tune --history`, for the power limit.")
+        Path | None, typer.Option(help="History of `tune --history`, for the power limit.")
     ] = None,
     platforms: Platforms = PLATFORMS,
     fits: Annotated[
@@ -98,7 +101,7 @@ def advise(
     calibrate: Calibrate = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose node count, batch size and strategy of a training within limits, with what that rests on."""
+    """Choose node count, batch size and strategy of a training within limits."""
     from joulecast.api.forecasts import advise as advise_on
     from joulecast.planning.text import advice_text
 

@@ -49,8 +49,7 @@ def status(
         bool,
         typer.Option(
             "--watch",
-            help="Continue until all that was asked for is done, or runs have failed and for a minute "
-            "nothing has run, or Ctrl-C.",
+            help="Continue until all is done, no run was active for a minute after a failure, or Ctrl-C.",
         ),
     ] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 10.0,
@@ -147,7 +146,7 @@ def remeasure(
     results: Results = None,
     configuration: Configuration = None,
 ) -> None:
-    """Remove what other programs disturbed, so that it is measured again.
+    """Remove the runs that other programs disturbed.
 
     The next start of the campaign measures these runs, and no others.
     """

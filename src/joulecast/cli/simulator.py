@@ -34,7 +34,7 @@ Network = Annotated[
     ),
 ]
 OnPlatform = Annotated[str, typer.Option(help="A platform by name, or a FILE.yaml.")]
-Inference = Annotated[bool, typer.Option("--inference", help="A forward pass alone.")]
+Inference = Annotated[bool, typer.Option("--inference", help="Simulate a forward pass alone.")]
 Calibration = Annotated[
     Path | None,
     typer.Option("--calibration", help="Network calibration, for the outermost link."),
@@ -64,18 +64,19 @@ def simulate(
     network: Network,
     platform: OnPlatform,
     strategy: Annotated[
-        str, typer.Option(help="As dp=8,tp=2,pp=4,micro=16,zero=1,recompute; or a YAML file.")
+        str,
+        typer.Option(help="Strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute; or a YAML file."),
     ],
     batch: Annotated[int, typer.Option(min=1, help="Samples of one replica's step.")] = 32,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Check that the strategy takes so many.")
+        int | None, typer.Option(min=1, help="Check that the strategy takes this many.")
     ] = None,
     precision: Precision = "fp32",
     optimizer: Optimizer = "momentum",
     attention: Attention = None,
     inference: Inference = False,
     gradients: Gradients = None,
-    mode: Annotated[str, typer.Option(help="default, or proteus: the paper's own model.")] = (
+    mode: Annotated[str, typer.Option(help="default; or proteus: the paper's own model.")] = (
         "default"
     ),
     straggler: Annotated[

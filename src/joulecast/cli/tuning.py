@@ -35,9 +35,11 @@ def tune(
             help="Folder of summary_train.csv and summary_power_GPU.csv; the shipped ones by default."
         ),
     ] = None,
-    workload: Annotated[str | None, typer.Option(help="Of the traces, as cifar100.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Of the traces, as v100.")] = None,
-    policy: Annotated[str, typer.Option(help="As zeus; a wrong one lists all.")] = "curve",
+    workload: Annotated[
+        str | None, typer.Option(help="Workload of the traces, as cifar100.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the traces, as v100.")] = None,
+    policy: Annotated[str, typer.Option(help="Policy, as zeus; a wrong name lists all.")] = "curve",
     recurrences: Annotated[int, typer.Option(min=1, help="Trainings to the target.")] = 50,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Replays to take the mean of; 20 by default.")
@@ -47,26 +49,28 @@ def tune(
     ] = None,
     eta: Annotated[float, typer.Option(help="Weight of energy in the cost, 0 to 1.")] = 0.5,
     beta: Annotated[
-        float | None, typer.Option(help="Stop a try at so many times the best cost.")
+        float | None, typer.Option(help="Stop a try at this many times the best cost.")
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Only so many last costs of a batch size count (drift).")
+        int | None, typer.Option(help="Number of last costs of a batch size that count (drift).")
     ] = None,
     criterion: Annotated[
         Criterion, typer.Option(help="How a power limit is chosen.")
     ] = Criterion.cost,
     max_slowdown: Annotated[
-        float, typer.Option(help="With that criterion: times the highest limit's time.")
+        float,
+        typer.Option(help="With max-slowdown: most time, relative to the highest limit."),
     ] = 1.1,
     history: Annotated[
         Path | None,
         typer.Option(help="File for the trials; a live loop continues where it ends."),
     ] = None,
     target_accuracy: Annotated[
-        float | None, typer.Option(help="Of a live training, 0 to 1; 0.9 by default.")
+        float | None,
+        typer.Option(help="Accuracy that a live training must reach, 0 to 1; 0.9 by default."),
     ] = None,
     device: Annotated[
-        Device | None, typer.Option(help="Of a live training; cpu by default.")
+        Device | None, typer.Option(help="Device of a live training; cpu by default.")
     ] = None,
     allow_power_limit: Annotated[
         bool,
@@ -109,7 +113,7 @@ def advise_recurring(
     history: Annotated[Path, typer.Argument(help="File that `tune --history` wrote.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say which batch size and power limit to use next, what that saves, and whether looking paid."""
+    """Name the next batch size and power limit, what they save, and whether tuning has paid off."""
     from joulecast.tuning.next_run import advice_text, advise_on_file
 
     advice = advise_on_file(history)

@@ -36,6 +36,7 @@ class Column:
         most: the greatest number.
         optional: a value may be missing (NaN, or empty text).
         choices: the texts that there are; none: any.
+        meaning: of a value, for the documentation.
     """
 
     kind: Literal["text", "whole", "number"]
@@ -43,6 +44,7 @@ class Column:
     most: float = math.inf
     optional: bool = False
     choices: tuple[str, ...] = ()
+    meaning: str = ""
 
     @property
     def expected(self) -> str:

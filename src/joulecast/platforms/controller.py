@@ -23,19 +23,20 @@ def _bare(address: str) -> str:
 
 @dataclass(frozen=True, config=_CHECKED)
 class Controller:
-    """How the controller of a node is reached.
-
-    ``address`` holds for all nodes, with ``{node}`` for the host's name up to its first dot; ``addresses``
-    has those of single nodes, by that name. ``credentials`` is a file that only its owner may read.
-    """
+    """How the controller of a node is reached."""
 
     address: Annotated[str | None, Field(max_length=500)] = None
+    """Address of all nodes' controllers, with ``{node}`` for the host's name up to its first dot."""
     addresses: Annotated[dict[str, str], Field(max_length=_MOST_NODES)] = field(
         default_factory=dict
     )
+    """Addresses of single nodes, by that name."""
     credentials: Annotated[str | None, Field(max_length=4000)] = None
+    """File of the credentials, which only its owner may read."""
     interval_s: Annotated[float, Field(ge=0.2, le=600)] = 1.0
+    """Time between two readings."""
     timeout_s: Annotated[float, Field(ge=0.5, le=60)] = 5.0
+    """Longest time of an answer."""
 
     @field_validator("address")
     @classmethod
@@ -57,15 +58,13 @@ class Controller:
 
 @dataclass(frozen=True, config=_CHECKED)
 class Redfish(Controller):
-    """A controller that speaks Redfish over HTTPS.
-
-    ``certificate`` is a file of the authority, or of the controller itself, that its certificate is checked
-    against (default: the system's authorities); ``chassis`` the name below ``/redfish/v1/Chassis`` (default:
-    the only one that knows its watts).
-    """
+    """A controller that speaks Redfish over HTTPS."""
 
     certificate: Annotated[str | None, Field(max_length=4000)] = None
+    """File of the authority, or of the controller itself, by which its certificate is checked; by default
+    the system's authorities."""
     chassis: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")] = None
+    """Name below ``/redfish/v1/Chassis``; by default the only one that knows its watts."""
 
     @field_validator("address", "addresses")
     @classmethod

@@ -30,26 +30,26 @@ class Link(BaseModel):
         None,
         ge=2,
         le=_MANY,
-        description="Consecutive devices that it joins; null: all that there are.",
+        description="Number of consecutive devices that it joins; null: all.",
     )
     bytes_per_s: float | None = Field(
         None,
         ge=1,
         le=_RATE,
-        description="Of each port and direction. A port serves one unit of the level below (one device "
-        "at the first level); links that stand side by side count together.",
+        description="Rate of each port and direction. A port serves one unit of the level below (one "
+        "device at the first level); parallel links count together.",
     )
     latency_s: float | None = Field(
         None,
         ge=0,
         le=_LONG_S,
-        description="Of one step of a collective over it (null: not known, taken as 0).",
+        description="Latency of one step of a collective; null: not known, taken as 0.",
     )
     pairs: tuple[tuple[Annotated[int, Field(ge=0, le=64)], ...], ...] = Field(
         (),
         max_length=16,
-        description="Of the innermost link: how many lines join each two devices of a node, where they "
-        "hang together without a switch. `bytes_per_s` is that of all lines of a device.",
+        description="Of the innermost link: number of lines between each two devices of a node, where "
+        "there is no switch. `bytes_per_s` then is the rate of all lines of a device.",
     )
 
 
@@ -67,10 +67,12 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    vendor: Literal["nvidia", "amd"] = "nvidia"
+    vendor: Literal["nvidia", "amd"] = Field("nvidia", description="Maker of the GPU.")
     nm: float = Field(gt=0, le=1000, description="Process, in nm.")
     vector: float = Field(0.97, gt=0, le=1, description="Share of the fp32 peak that is reached.")
-    matrix: float = Field(0.72, gt=0, le=1, description="The same of the matrix units' peaks.")
+    matrix: float = Field(
+        0.72, gt=0, le=1, description="Share of the matrix units' peaks that is reached."
+    )
     memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
     attention: float = Field(
         0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
@@ -82,7 +84,7 @@ class Device(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field(max_length=_NAME)
+    name: str = Field(max_length=_NAME, description="Name of the device.")
     peak_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
         {}, description="FLOP/s by precision: fp32, bf16, fp64."
     )
@@ -91,7 +93,7 @@ class Device(BaseModel):
     )
     memory_bytes_per_s: float | None = Field(None, ge=1, le=_RATE, description="Memory bandwidth.")
     launch_s: float = Field(
-        0.0, ge=0, le=_LONG_S, description="Of every op, in addition to its work."
+        0.0, ge=0, le=_LONG_S, description="Time of every op, in addition to its work."
     )
     units: int | None = Field(
         None,
@@ -100,8 +102,12 @@ class Device(BaseModel):
         description="Multiprocessors; with them and `architecture` ops are priced as kernels, and not by "
         "the roofline.",
     )
-    power_limit_w: float | None = Field(None, gt=0, le=_WATTS, description="Watts, of the device.")
-    architecture: Architecture | None = None
+    power_limit_w: float | None = Field(
+        None, gt=0, le=_WATTS, description="Power limit of the device."
+    )
+    architecture: Architecture | None = Field(
+        None, description="Shares of the peaks that kernels reach, by the GPU's generation."
+    )
     measured_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
         {}, description="FLOP/s of large matrix products that were measured, by precision."
     )
@@ -109,7 +115,7 @@ class Device(BaseModel):
         0.0,
         ge=0,
         le=_RATE,
-        description="Memory that is no tensor of the training: context, communication buffers, fragments.",
+        description="Memory that the training cannot use: context, communication buffers, fragments.",
     )
     measured_bytes_per_s: float | None = Field(
         None, ge=1, le=_RATE, description="Bytes/s of large copies that were measured."
@@ -121,31 +127,31 @@ class Cluster(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    nodes: int | None = Field(
-        None, ge=1, le=_MANY, description="How many there are; null: any number."
+    nodes: int | None = Field(None, ge=1, le=_MANY, description="Number of nodes; null: any.")
+    devices_per_node: int = Field(1, ge=1, le=_MANY, description="Number of devices of a node.")
+    device: Device = Field(description="The device, all of them alike.")
+    links: tuple[Link, ...] = Field(
+        (), description="Levels of the network, from the device outwards."
     )
-    devices_per_node: int = Field(1, ge=1, le=_MANY)
-    device: Device
-    links: tuple[Link, ...] = Field((), description="From the device outwards.")
     collective_algorithm: Literal["ring", "nccl", "recursive_doubling", "rabenseifner"] = Field(
         "ring",
-        description="Of all-reduces; the rule that calibrates a network chooses it. nccl: a ring, or a tree "
-        "over the nodes where that takes less.",
+        description="Algorithm of all-reduces; the rule that calibrates a network chooses it. nccl is a "
+        "ring, or a tree over the nodes where that takes less.",
     )
     collective_launch_s: float = Field(
-        0.0, ge=0, le=_LONG_S, description="Seconds before a collective or message starts to move."
+        0.0, ge=0, le=_LONG_S, description="Time before a collective or message starts to move."
     )
     communicator_bytes: float = Field(
         0.0,
         ge=0,
         le=_RATE,
-        description="Memory that the communication library takes of a device for each group of devices.",
+        description="Memory of a device that the communication library takes for each group of devices.",
     )
     overlap_slowdown: float | None = Field(
         None,
         ge=0,
         le=1e6,
-        description="Gamma: what compute and gradient communication cost each other.",
+        description="Gamma: how much compute and gradient communication slow each other down.",
     )
     rings: dict[str, Ring] = Field(
         {},
@@ -184,7 +190,7 @@ class Platform(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    name: str = Field(max_length=_NAME, description="The name that records and tables show.")
+    name: str = Field(max_length=_NAME, description="Name in records and tables.")
     hosts: int | None = Field(
         None,
         ge=1,
@@ -200,7 +206,7 @@ class Platform(BaseModel):
     )
     watts_source: str | None = Field(None, description="Where the watts come from.")
     peak_flops: float | None = Field(None, ge=1, le=1e24, description="Peak FLOP/s of a node.")
-    notes: str = ""
+    notes: str = Field("", description="What a reader should know.")
     # Facts that no measured run depends on: left out of specifications, so that they change no run's hash.
     cluster: Cluster | None = Field(
         None, exclude=True, description="Devices and links, for the simulator."
@@ -224,8 +230,8 @@ class Platform(BaseModel):
         min_length=1,
         exclude=True,
         description="A recorded campaign whose runs stand for measurements on this platform: its "
-        "folder, absolute or from the project's folder (the one that holds config/platforms/; of a "
-        "file that lies elsewhere its own folder).",
+        "folder, absolute or from the project's folder, which holds config/platforms/. For a platform "
+        "file that lies elsewhere: from the folder of that file.",
     )
 
     @model_validator(mode="after")
@@ -239,7 +245,7 @@ class Platform(BaseModel):
         if self.cluster is None:
             raise JoulecastError(
                 f"platform {self.name}: the simulator needs the key `cluster` in its file "
-                "(config/platforms/): devices_per_node, device and links (see docs/simulator.md)"
+                "(config/platforms/): devices_per_node, device and links (see docs/reference/platforms.md)"
             )
         return self.cluster
 
@@ -274,7 +280,7 @@ def _unknown(platform: str, own: Path) -> JoulecastError:
     return JoulecastError(
         f"platform `{platform}` is not known{hint} ({own / platform}.yaml: no such platform file) "
         f"(known: {', '.join(files)}); name one of them, or a FILE.yaml, where `platform` says it; the "
-        f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/simulator.md)"
+        f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/reference/simulator.md)"
     )
 
 

@@ -152,7 +152,8 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
     except PermissionError:
         raise MeterUnavailable(
             "perf: the kernel does not let this user count the power of a whole CPU",
-            "`sysctl kernel.perf_event_paranoid=0`, or CAP_PERFMON; or open RAPL's files (docs/security.md)",
+            "`sysctl kernel.perf_event_paranoid=0`, or CAP_PERFMON; or open RAPL's files "
+            "(docs/explanation/security.md)",
         ) from None
     except (OSError, ValueError, ReadFailed) as error:
         reason = getattr(error, "strerror", None) or error

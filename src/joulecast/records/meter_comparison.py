@@ -47,77 +47,108 @@ class Span(_Part):
     """A time, in seconds of the comparison's clock, in which the load ran all the time or not at all."""
 
     start_s: _Time
+    """On the comparison's clock."""
     stop_s: _Time
+    """On the comparison's clock."""
     load: bool
+    """Whether the load ran all the time, or not at all."""
 
 
 class MeterFigures(_Part):
-    """What one meter showed. A figure that cannot be known is ``None``; ``why_not`` says why, by its name.
-
-    ``idle_w`` and ``load_w`` are means where the meter had settled; ``noise_w`` is the standard deviation
-    of single readings under the steady load; ``renewed_s`` how often its value really changes, and
-    ``renewed_within_s`` is given in its place where each reading brought a new value. ``lag_s`` is the time
-    until half of a change of the load is seen, with its uncertainty; ``averages_over_s`` the time that it
-    averages over, where that is seen.
-    """
+    """What one meter showed. A figure that cannot be known is ``None``; ``why_not`` says why, by its name."""
 
     idle_w: _Watts | None = None
+    """Mean where the meter had settled."""
     load_w: _Watts | None = None
+    """The same under load."""
     noise_w: _Watts | None = None
+    """Standard deviation of single readings under the steady load."""
     renewed_s: NonNegativeFloat | None = None
+    """From one new value to the next."""
     renewed_within_s: NonNegativeFloat | None = None
+    """Each reading brought a new value, so that it comes within this time."""
     lag_s: NonNegativeFloat | None = None
+    """Until half of a change of the load is seen. Where renewals are not seen, the wait for them is in
+    it."""
     lag_uncertainty_s: NonNegativeFloat | None = None
+    """How far the lag may be off."""
     averages_over_s: NonNegativeFloat | None = None
+    """Time that the meter averages over, where that is seen."""
     fault: str | None = None
+    """Why the meter cannot be believed."""
     why_not: dict[str, str] = {}
+    """By figure, or for ``all``: why it is missing."""
 
 
 class ComparedMeter(_Part):
     """One meter: what it is and how well it was read, the device that it reads, and its figures."""
 
     info: MeterInfo
+    """As in ``meters`` of ``run.json``."""
     identity: str | None = None
+    """The device that it reads."""
     figures: MeterFigures = MeterFigures()
+    """What it showed."""
 
 
 class MeterAgreement(_Part):
-    """How two groups of meters agree that cover the same, or of which the first one covers the second.
-
-    The watts of a group are added. ``idle_percent`` and ``load_percent`` say by how much the second group
-    is above the first, in percent of the first. ``agrees`` is ``None`` where that cannot be judged; ``why``
-    says why, or what is wrong.
-    """
+    """How two groups of meters agree that cover the same, or of which the first one covers the second."""
 
     node: str
+    """Node of the meters."""
     relation: Literal["same", "contains"]
+    """``same``: both groups cover the same. ``contains``: the first covers the second."""
     meters: list[str] = Field(min_length=1)
+    """The first group: meters of one kind and coverage, whose watts are added."""
     others: list[str] = Field(min_length=1)
+    """The second group. For ``contains``, the parts, of which none counts what another counts."""
     covers: str
+    """What the first group covers."""
     others_cover: str
+    """What the second group covers."""
     idle_percent: float | None = None
+    """How far the second group is above the first when idle, relative to the first."""
     load_percent: float | None = None
+    """The same under load."""
     agrees: bool | None = None
+    """Whether they are at most 5 % apart (``contains``: the parts at most 5 % above the whole). Missing
+    where that cannot be judged, also where two standard errors of noise may explain a larger
+    difference."""
     why: str | None = None
+    """Why it cannot be judged, or what is wrong."""
 
 
 class MeterComparison(_Part):
     """``comparison.json``. Times are seconds of the host's monotonic clock since the begin."""
 
     format: int = FORMAT
+    """Format of the comparison."""
     host: str
+    """Name of the node, as in run records."""
     started_utc: str
+    """When the comparison began."""
     seconds: float = Field(gt=0, le=1e6)
+    """How long it was to last."""
     sample_period_s: float = Field(gt=0, le=60)
+    """Time between two readings."""
     metering: MeterSettings = AS_USUAL
+    """Where meters looked, and what they called."""
     spans: list[Span]
+    """In turn idle and under load."""
     loaded: list[str]
+    """What the load worked on: ``cpu``, ``gpu``."""
     meters: list[ComparedMeter]
+    """Each meter."""
     agreements: list[MeterAgreement]
+    """Each pair of meters, or of groups of them, that was compared."""
     disturbed: list[str] = []
+    """What other programs did meanwhile."""
     remarks: list[str] = []
+    """What a reader should know."""
     versions: dict[str, str | None] = {}
+    """Of Python and the libraries."""
     frames_sha256: dict[str, str] = {}
+    """Checksum of each Parquet file."""
 
 
 _COMPARISON = TypeAdapter(MeterComparison)

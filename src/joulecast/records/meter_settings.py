@@ -13,16 +13,16 @@ from joulecast.platforms.controller import Controller, Redfish
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class MeterSettings:
-    """Where meters look, and what they call.
-
-    ``sysfs_root`` is the folder that the kernel's files lie in; ``command`` prints watts or joules of a node;
-    ``redfish`` and ``ipmi`` say how the nodes' management controllers are reached.
-    """
+    """Where meters look, and what they call."""
 
     sysfs_root: str = "/sys"
+    """Folder of the kernel's files."""
     command: tuple[Annotated[str, Field(max_length=4000)], ...] = field(default=())
+    """Words of the site's command, which prints watts or joules of a node."""
     redfish: Redfish | None = None
+    """How management controllers are reached by Redfish: addresses and names of files, no credentials."""
     ipmi: Controller | None = None
+    """The same by IPMI."""
 
     @classmethod
     def on(cls, platform: Platform, sysfs_root: str, command: Sequence[str]) -> "MeterSettings":

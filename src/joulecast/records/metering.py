@@ -54,36 +54,52 @@ _NAMED = 5
 class MeterInfo(BaseModel):
     """One meter of one node: what it is and how well it was read.
 
-    ``shared_with`` names the nodes whose readings are of the same device: containers of one machine,
-    whose readings are each the whole device's, or, in an imported run, nodes that got equal shares of
-    it. ``coverage`` is the share of the run between its first and last good reading that has no gap
-    longer than three periods. A meter that is absent has ``available`` false, a reason, and no source; one
-    that was there and failed during the run has ``available`` false, a reason, and its source. ``covers`` is
-    ``None`` in records of the time before meters had it, and of others: their meters cover different things.
-    ``renewed_s`` is how often a meter that is slower than the sampler has something new. Without a ``trace``
-    it gives one figure for the whole run: no part of the run has an energy of its own.
+    A meter that is absent has ``available`` false, a reason, and no source. One that was there and failed
+    during the run has ``available`` false, a reason, and its source.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     node: str
+    """Node that it belongs to."""
     meter: str
+    """Its name, as in ``power.parquet``."""
     available: bool
+    """Whether it could be opened and did not fail during the run."""
     source: EnergySource | None = None
+    """Where its figures come from. Missing where the meter was absent."""
     counter: bool = False
+    """Whether the device counts joules itself."""
     reason: str | None = None
+    """Why it is not available: absent, or what failed."""
     readings: NonNegativeInt = 0
+    """How many there are."""
     failed_reads: NonNegativeInt = 0
+    """How many gave no value."""
     missed_deadlines: NonNegativeInt = 0
+    """How many came too late to be made."""
     longest_gap_s: NonNegativeFloat | None = None
+    """Longest time between two good readings."""
     coverage: float | None = Field(None, ge=0, le=1)
+    """Share of the run between the first and last good reading that has no gap longer than three
+    periods."""
     shared_with: list[str] = []
+    """Nodes whose readings are of the same device: containers of one machine, or, in an imported run,
+    nodes that got equal shares of it."""
     supply: Supply | None = None
+    """Read before a node's power supplies (AC) or behind them (DC), where an imported log has it."""
     conversion_eff: float | None = Field(None, gt=0, le=1)
+    """Share of AC that becomes DC, where an imported log has it; not applied."""
     covers: Covers | None = None
+    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing in
+    records of the time before meters had it, and where a log does not have it."""
     remark: str | None = None
+    """What a reader of its figures should know."""
     renewed_s: NonNegativeFloat | None = None
+    """Time between two new values of a meter that is slower than the sampler."""
     trace: bool = True
+    """False where it gives one figure for the whole run: no step, stage or phase has an energy of its
+    own."""
 
 
 @dataclass(frozen=True)

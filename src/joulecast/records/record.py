@@ -47,71 +47,107 @@ class Checks(_Part):
     """What was verified about the run itself."""
 
     ranks: int
+    """Ranks that took part."""
     distinct_hosts: int
+    """Hosts that they were on."""
     replicas_equal: bool | None = None
+    """Whether all ranks ended with the same weights."""
     weights_sha256: str | None = None
+    """Hash of the weights at the end."""
     overrun_fraction: float | None = None
+    """Of an emulated run: share of steps that took longer than they were padded to."""
 
 
 class Outcome(_Part):
-    """What the run did. Times in seconds of the run clock; warm-up steps lie before ``start_s``.
-
-    Where the samples of an observed training could not be counted, ``samples`` are its steps (``work_unit``);
-    ``device`` is where it trained, as torch names the type.
-    """
+    """What the run did."""
 
     start_s: float = Field(ge=-1e10, le=1e10)
+    """On the run clock; warm-up steps lie before."""
     stop_s: float = Field(ge=-1e10, le=1e10)
+    """On the run clock."""
     steps: int = Field(0, ge=0, le=10**18)
+    """Training steps between the two."""
     samples: int = Field(0, ge=0, le=10**18)
+    """Work done between the two."""
     work_unit: Literal["samples", "steps"] = "samples"
+    """What ``samples`` counts: ``steps`` where the samples of an observed training could not be
+    counted."""
     device: str | None = None
+    """Where an observed training ran, as torch names the type: ``cpu``, ``cuda``, ..."""
     final_loss: float | None = None
+    """Loss of the last step."""
     accuracy: float | None = Field(None, ge=0, le=1)
+    """Share of 1, where the run evaluates."""
     reached_target: bool | None = None
+    """Whether the target was reached, where there is one."""
     peak_rss_bytes: Count | None = None
+    """Most memory that any rank held."""
 
 
 class RunInfo(_Part):
-    """``run.json``.
-
-    ``polluted`` says why a run is left out of fits, ``remarks`` what a reader should know of one that
-    is kept in them. ``disturbed`` says what other programs did meanwhile; such a run is left out of fits
-    where an undisturbed one of its setting exists. ``scheduler_node_of_rank`` is what a scheduler calls
-    the node of each rank, if one started the run; several of its nodes may be one host. ``frames_sha256``
-    are the checksums of the other files. ``unseen`` has the stages that an observed training does not show,
-    each with the reason; their time is in another stage, which the reason names.
-    """
+    """``run.json``: what was run, where, and how it went."""
 
     format: int = FORMAT
+    """Format of the record."""
     spec: RunSpec
+    """What the run was to do."""
     spec_sha256: str
+    """Hash of the specification without its names: it says whether a record answers a question."""
     started_utc: str
+    """When the run began."""
     nodes: list[str]
+    """Names of the nodes."""
     node_of_rank: list[str] = []
+    """Node of each rank."""
     scheduler_job: str | None = None
+    """Job of the scheduler that started the run."""
     scheduler_node_of_rank: list[str] = []
+    """The scheduler's name for the node of each rank; several of its nodes may be one host."""
     nodes_are: NodesAre
+    """What a node was."""
     algorithm_used: str | None = None
+    """All-reduce that was used."""
     parameters: Count | None = None
+    """Parameters of the network; gradients are 4 bytes each."""
     outcome: Outcome
+    """What the run did."""
     checks: Checks
+    """What was verified."""
     meters: list[MeterInfo]
+    """Each meter of each node."""
     clock: dict[str, dict[str, float]] = {}
+    """By host: how its clock was mapped to the run clock."""
     hosts: list[dict[str, Any]] = []
+    """Of each host: processor, cores, memory, kernel."""
     versions: dict[str, str | None] = {}
+    """Of Python and the libraries."""
     mpi_library: str | None = None
+    """What MPI reports about itself."""
     oversubscribed: bool = False
+    """Whether there were more ranks than cores."""
     source: dict[str, Any] = {}
+    """Where an imported or replayed run comes from."""
     load_before: dict[str, float] = {}
+    """Load of the host before the run: cores that other programs kept busy, load average."""
     load_during: dict[str, float] = {}
+    """``busy_cores``: cores that other programs kept busy during the run, on the host with most."""
     disturbed: list[str] = []
+    """What other programs did, if they kept more than half a core (or 2 % of many cores) busy. Fits use
+    such a run only where its setting has no undisturbed one."""
     polluted: list[str] = []
+    """Why fits leave the run out; empty: they use it."""
     remarks: list[str] = []
+    """What a reader should know of a run that fits use."""
     step_bytes: list[Count] | None = None
+    """Size of each sum of an all-reduce calibration."""
     reference_step_s: dict[str, NonNegativeFloat] | None = None
+    """Time of a step on a free core, of an emulated run."""
     unseen: dict[str, str] = {}
+    """Of an observed training: stages that it does not show, each with the reason. Their time is in
+    another stage, which the reason names."""
     frames_sha256: dict[str, str] = {}
+    """Checksum of each Parquet file of the record. A file that differs is not read. Records of earlier
+    versions have none."""
 
     @property
     def global_batch_size(self) -> int | None:

@@ -37,91 +37,136 @@ class Workload(_Frozen):
     """Network and data of a training."""
 
     network: str
+    """Its name."""
     dataset: str = "digits"
+    """Its name."""
     data_root: str | None = None
+    """Folder that it is read from."""
     image_size: int = Field(64, ge=8)
+    """Pixels a side."""
     patch_size: int = Field(16, ge=1)
+    """Pixels a side, of vision transformers."""
     classes: int = Field(10, ge=2)
+    """Classes of the last layer."""
 
 
 class Training(_Frozen):
     """Parameters of a training."""
 
     global_batch_size: int = Field(ge=1, le=10**18)
+    """Samples of a step, of all ranks together."""
     steps: int = Field(10, ge=1, le=10**18)
+    """Steps that are measured."""
     warmup_steps: int = Field(1, ge=0)
+    """Steps before them."""
     target_accuracy: float | None = Field(None, gt=0, le=1)
+    """Share of 1: train until it is reached."""
     evaluate_every: int = Field(50, ge=1)
+    """Steps between two evaluations."""
     learning_rate: float = Field(0.01, gt=0)
+    """Of SGD."""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """Of SGD."""
     precision: Precision = "fp32"
+    """``bf16`` is autocast."""
     device: Literal["cpu", "cuda"] = "cpu"
+    """Where it trains."""
     algorithm: Algorithm = "two_level"
+    """All-reduce of the gradients."""
     bucket_mb: float = Field(64, gt=0)
+    """Gradients that are summed at a time."""
     overlap: bool = False
+    """Whether sums run during the backward pass."""
     cuda_aware_mpi: bool = False
+    """Whether MPI is given device memory."""
     loader_workers: int = Field(0, ge=0)
+    """Processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)
+    """Batches that they prepare ahead."""
 
 
 class Calibration(_Frozen):
-    """What the calibration kinds need: ``idle`` and ``sleeping_rank`` last ``seconds``,
-    ``allreduce`` repeats every size."""
+    """What a calibration run needs."""
 
     seconds: float = Field(60, gt=0)
+    """How long a run of kind ``idle`` or ``sleeping_rank`` lasts."""
     sizes_bytes: tuple[int, ...] = ()
+    """Sizes that a run of kind ``allreduce`` sums."""
     repeats: int = Field(5, ge=1)
+    """How often each size is summed."""
     algorithm: Algorithm = "two_level"
+    """All-reduce that is measured."""
 
 
 class Foreign(_Frozen):
-    """Identity of a run that others did and an importer reads: facts of its log, nothing else.
-
-    ``work_unit`` is what ``samples`` of its phases and outcome count: samples or epochs.
-    """
+    """Identity of a run that others did and an importer reads: facts of its log, nothing else."""
 
     benchmark: str
+    """What was trained."""
     submission: str
+    """Who submitted it, and as what."""
     global_batch_size: int | None = Field(None, ge=1, le=10**18)
+    """Samples of a step, where the log has it."""
     accelerators_per_node: int | None = Field(None, ge=1)
+    """Devices of a node."""
     accelerator: str | None = None
+    """Name of the devices."""
     work_unit: Literal["samples", "epochs"] = "samples"
+    """What ``samples`` of its phases and outcome counts."""
 
 
 class Observed(_Frozen):
-    """A training that runs as a command of its own and is observed from outside.
-
-    ``samples_per_step`` is what a step of all ranks trains on, if the user says it; ``steps`` are the first
-    and the last one that count, from 0.
-    """
+    """A training that runs as a command of its own and is observed from outside."""
 
     name: str
+    """Name of the training."""
     command: tuple[str, ...]
+    """Words of its command."""
     samples_per_step: int | None = Field(None, ge=1, le=10**18)
+    """Samples of a step of all ranks, if the user gave it."""
     steps: tuple[int, int] | None = None
+    """First and last step that count, from 0, if the user gave them."""
 
 
 class RunSpec(_Frozen):
     """One run of a campaign."""
 
     run: str
+    """Name of the run and of its folder."""
     campaign: str
+    """Name of the campaign."""
     kind: Kind = "training"
+    """What the run measures."""
     platform: Platform
+    """The platform's file, as it was."""
     nodes: int = Field(ge=1, le=10**7)
+    """Number of nodes."""
     ranks_per_node: int = Field(1, ge=1, le=10**5)
+    """MPI ranks of a node."""
     threads_per_rank: int = Field(1, ge=1)
+    """Compute threads of a rank."""
     repeat: int = 1
+    """Number of the repeat, from 1."""
     seed: int = 1
+    """Of weights and the order of batches."""
     emulation: Emulation | None = None
+    """Nodes that are slower than a core."""
     workload: Workload | None = None
+    """Network and data; missing where the training is observed, imported, or none."""
     training: Training | None = None
+    """Parameters of the training; missing where ``workload`` is."""
     calibration: Calibration | None = None
+    """What a calibration run needs."""
     foreign: Foreign | None = None
+    """Identity of an imported run."""
     observed: Observed | None = None
+    """Of a training that ran under ``joulecast measure``."""
     meters: tuple[str, ...] = ("nvml", "rapl")
+    """Kinds of meters asked for, in this order."""
     sample_period_s: float = Field(0.1, gt=0)
+    """Time between two readings."""
     metering: MeterSettings = AS_USUAL
+    """Where meters looked, and what they called."""
 
     @model_validator(mode="after")
     def _kind_has_its_parts(self) -> "RunSpec":

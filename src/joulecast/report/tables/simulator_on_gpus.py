@@ -63,8 +63,8 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
             "over all rows that it could be. `three_steps_error_percent`: by three of them. "
             "`peer_error_percent`: what the data's own simulator is "
             "published to reach on all of its data, of which this is a part.",
-            "Constants of power and attention were chosen with these rows in sight (docs/simulator.md says "
-            "which); rates of kernels and the rest were not.",
+            "Constants of power and attention were chosen with these rows in sight "
+            "(docs/explanation/simulator.md says which); rates of kernels and the rest were not.",
         ],
         gpu_error_table(frame, peers),
         sections="data",

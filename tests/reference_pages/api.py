@@ -1,0 +1,146 @@
+"""The page of the Python API: every public function and class, from signatures and docstrings."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import joulecast
+from joulecast.api.forecast_result import Forecast
+from joulecast.api.observing import Observing
+from joulecast.energy.fitting import CampaignFit
+from joulecast.records.record import RunRecord
+from reference_pages.words import markdown, table
+
+FUNCTIONS = (
+    *("measure", "observe", "read_records", "fit", "evaluate", "forecast", "advise"),
+    *("simulate", "search", "partition", "tune"),
+)
+"""In the order of the page: what has runs first."""
+CLASSES = (Forecast, Observing, RunRecord, CampaignFit, joulecast.JoulecastError)
+_SECTIONS = ("Args", "Attributes", "Returns", "Raises")
+_EXAMPLES = "../how-to/use-from-python.md"
+_HEAD = f"""# Python API
+
+`import joulecast` has {{count}} functions. They do what the commands do, in any folder. A function
+loads what it needs when it is called: simulating needs no torch. [Use joulecast from
+Python]({_EXAMPLES}) has an example of each.
+
+* **Plain data** are dictionaries, lists, numbers and `None`. They are what the command of that name
+  prints with `--json`. What is not known is `None`, with a reason.
+* **Units:** times are in s, energies in J, powers in W, rates in bytes/s, memory and messages in bytes.
+* **Records** are a folder of run records, however deep they lie in it; a recorded campaign, its folder
+  or the name of a shipped one (`two-core-vm`); the name of a training that `joulecast measure` ran; or
+  a list of these.
+* **Platforms** are a name, or the path of a `FILE.yaml`. **Networks** are
+  [names](simulator.md#networks).
+* **Your own files take precedence.** A name is looked up below the working directory
+  (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
+  the files that joulecast ships.
+* **Errors** that you can mend are a [`JoulecastError`](#joulecasterror): one message with what is
+  wrong, where, and the way out.
+
+"""
+
+
+def sections(docstring: str) -> dict[str, str]:
+    """The parts of a docstring by name: ``""`` is what stands before the first one."""
+    found, name = {"": ""}, ""
+    for line in docstring.splitlines():
+        if line.rstrip(":") in _SECTIONS and line.endswith(":"):
+            name = line.rstrip(":")
+            found[name] = ""
+        else:
+            found[name] += f"{line}\n"
+    return {name: textwrap.dedent(text).strip() for name, text in found.items()}
+
+
+def entries(text: str) -> list[tuple[str, str]]:
+    """``name: meaning`` of each entry of a part; lines that are indented continue the one before."""
+    joined = re.sub(r"\n +", " ", text)
+    pairs = [line.partition(": ") for line in joined.splitlines() if line.strip()]
+    return [(name, meaning) for name, _, meaning in pairs]
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    text = f"{parameter.name}: {parameter.annotation}"
+    if parameter.default is inspect.Parameter.empty:
+        return text
+    default = parameter.default
+    return f"{text} = {default.__name__ if callable(default) else repr(default)}"
+
+
+def signature(name: str, function: Callable[..., Any]) -> str:
+    """The signature, a line a parameter where it is long."""
+    found = inspect.signature(function)
+    parts = []
+    for parameter in found.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        parts.append(_parameter(parameter))
+    line = f"{name}({', '.join(parts)}) -> {found.return_annotation}"
+    if len(line) <= 100:
+        return line
+    return f"{name}(\n{''.join(f'    {part},' + chr(10) for part in parts)}) -> {found.return_annotation}"
+
+
+def _documented(docstring: str) -> str:
+    parts = sections(inspect.cleandoc(docstring))
+    text = markdown(parts[""]).rstrip() + "\n\n"
+    for name, head in (("Args", "argument"), ("Attributes", "attribute")):
+        if name in parts:
+            rows = [
+                [", ".join(f"`{each}`" for each in names.split(", ")), markdown(meaning)]
+                for names, meaning in entries(parts[name])
+            ]
+            text += table([head, "meaning"], rows) + "\n"
+    if "Returns" in parts:
+        text += f"**Returns:** {markdown(parts['Returns'])}\n\n"
+    if "Raises" in parts:
+        for name, meaning in entries(parts["Raises"]):
+            text += f"**Raises** `{name}`: {markdown(meaning)}\n\n"
+    return text
+
+
+def _function(name: str) -> str:
+    function = getattr(joulecast, name)
+    shown = f"```python\n{signature(f'joulecast.{name}', function)}\n```\n\n"
+    example = f"[Example]({_EXAMPLES}#{name})\n\n"
+    return f"## {name}\n\n{shown}{_documented(function.__doc__)}{example}"
+
+
+def _members(model: type) -> list[list[str]]:
+    rows = []
+    for name, member in vars(model).items():
+        if name.startswith("_"):
+            continue
+        function = member.fget if isinstance(member, property) else member
+        if not inspect.isfunction(function) or not function.__doc__:
+            continue
+        brackets = "" if isinstance(member, property) else "()"
+        first = inspect.cleandoc(function.__doc__).split("\n\n")[0]
+        rows.append([f"`{name}{brackets}`", markdown(first)])
+    return rows
+
+
+def _class(model: type) -> str:
+    text = f"## {model.__name__}\n\n{_documented(model.__doc__ or '')}"
+    rows = _members(model)
+    return text + (table(["member", "meaning"], rows) + "\n" if rows else "")
+
+
+def page() -> str:
+    """The page, from the functions and the classes that they return."""
+    first = [
+        [f"[`{name}`](#{name})", markdown((getattr(joulecast, name).__doc__).split("\n")[0])]
+        for name in FUNCTIONS
+    ]
+    parts = [
+        _HEAD.replace("{count}", str(len(FUNCTIONS))),
+        table(["function", "does"], first),
+        "\n",
+    ]
+    parts += [_function(name) for name in FUNCTIONS]
+    parts += [_class(model) for model in CLASSES]
+    return "".join(parts).rstrip() + "\n"

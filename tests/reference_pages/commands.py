@@ -1,0 +1,87 @@
+"""The page of the commands: every command with its arguments and options, from the commands themselves."""
+
+import html
+import re
+import subprocess
+import sys
+
+from reference_pages.words import table
+
+_HEAD = """# Commands
+
+Each command prints this with `--help`, too. Most have `--json`, and do the same as a function of the
+[Python API](api.md). In a checkout, write `./run joulecast` in place of `joulecast`.
+
+"""
+_GROUPS = "**Commands**:"
+_ENTRY = re.compile(r"^\* `(?P<names>.+?)`: (?P<help>.*?)(?:  \[(?P<notes>[^\[\]]*)\])?$")
+_EVERYWHERE = ("--help", "--version")
+
+
+def _printed() -> str:
+    """All commands, as typer prints them in Markdown."""
+    words = ["-m", "typer", "joulecast.cli.main", "utils", "docs", "--name", "joulecast"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    return html.unescape(done.stdout)
+
+
+def _row(entry: re.Match[str]) -> list[str]:
+    names, _, value = entry["names"].partition(" <")
+    default, bounds = "", []
+    for note in (entry["notes"] or "").split("; "):
+        if note.startswith("default: "):
+            default = f"`{note.removeprefix('default: ')}`"
+        elif note == "required":
+            default = "required"
+        elif note:
+            bounds.append(note.replace("x>=", "≥ ").replace("x<=", "≤ ").replace("x>", "> "))
+    kind = value.rstrip(">").removesuffix(" range")
+    kind = re.sub(r"^list\[(\w+)\]$", r"\1, repeatable", kind)
+    words = {"str": "text", "int": "whole number", "float": "number", "path": "path"}
+    kind = re.sub(r"^\w+", lambda found: words.get(found[0], found[0]), kind)
+    shown = " ".join([kind, *bounds]).strip()
+    return [f"`{names}`", shown, default, entry["help"]]
+
+
+def _tables(part: str) -> str:
+    """A command's text, with its arguments and options in tables."""
+    text, rows, head = "", [], "option"
+    for line in part.splitlines():
+        entry = _ENTRY.match(line)
+        if entry and entry["names"].split(" ")[0] not in _EVERYWHERE:
+            row = _row(entry)
+            rows.append([row[0].upper() if head == "argument" else row[0], *row[1:]])
+            continue
+        if rows and line and not entry:
+            text += table([head, "value", "default", "meaning"], rows) + "\n"
+            rows = []
+        if line in ("**Arguments**:", "**Options**:"):
+            head = line.strip("*:").lower().rstrip("s")
+        elif line.startswith("$ "):
+            # Arguments stand in braces; people write them in capitals.
+            usage = re.sub(r"\{(\w+)\}", lambda found: found[1].upper(), line[2:])
+            text += f"`{usage}`\n"
+        elif line != "**Usage**:" and not line.startswith("```") and not entry:
+            text += f"{line}\n"
+    if rows:
+        text += table([head, "value", "default", "meaning"], rows) + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def page() -> str:
+    """The page: a line a command, then each command."""
+    parts = re.split(r"^#{2,3} `([^`]+)`\n", _printed(), flags=re.M)[1:]
+    lines, made, seen = [], [], {}
+    for name, part in zip(parts[::2], parts[1::2], strict=True):
+        if _GROUPS in part:
+            continue  # a group of commands does nothing itself
+        first = " ".join(part.strip().split("\n\n")[0].split())
+        lines.append([f"[`{name}`](#{name.replace(' ', '-')})", first])
+        about, rule, options = _tables(part).strip().partition("| option |")
+        if rule and options in seen:
+            other = seen[options]
+            options = f"The options are those of [`{other}`](#{other.replace(' ', '-')})."
+        elif rule:
+            seen[options], options = name, rule + options
+        made.append(f"## {name}\n\n{about}{options}\n\n")
+    return f"{_HEAD}{table(['command', 'does'], lines)}\n{''.join(made)}".rstrip() + "\n"

@@ -1,0 +1,56 @@
+"""The page of the configuration: every key with its type, default and meaning, from the model."""
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from joulecast.campaign.config import Config
+from reference_pages.words import kind_of, table
+
+_HEAD = """# Configuration
+
+Every key, with its default and meaning. A campaign's own file has only the keys that differ ([run a
+campaign](../how-to/run-a-campaign.md)).
+
+* `joulecast config check FILE` checks a file.
+* `joulecast config default` prints all keys as YAML, as they stand in `config/config.yaml`.
+* `joulecast config schema` prints the JSON schema, by which editors complete keys.
+
+"""
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"`{text}`" if text else ""
+
+
+def _sections(
+    model: BaseModel, path: str, schema: dict[str, Any]
+) -> list[tuple[str, str, list[list[str]]]]:
+    """Heading, description and rows of a section and of those in it."""
+    rows, below = [], []
+    for name, field in type(model).model_fields.items():
+        value, key = getattr(model, name), f"{path}{name}"
+        described = schema["properties"][name]
+        referred = described.get("$ref", "").rsplit("/", 1)[-1]
+        if isinstance(value, BaseModel) and referred:
+            inner = {**schema["$defs"][referred], "$defs": schema["$defs"]}
+            # A section without keys of its own in the default is one value: `emulation`.
+            below += _sections(value, f"{key}.", inner)
+            continue
+        rows.append([f"`{key}`", kind_of(described, {}), _shown(value), field.description or ""])
+    about = " ".join((type(model).__doc__ or "").split()) if path else ""
+    return [(path.rstrip("."), about, rows), *below]
+
+
+def page() -> str:
+    """The page: a table a section."""
+    text = _HEAD
+    for name, about, rows in _sections(Config(), "", Config.model_json_schema()):
+        if rows:
+            text += f"## {name or 'Top level'}\n\n" + (f"{about}\n\n" if about else "")
+            text += table(["key", "type", "default", "meaning"], rows) + "\n"
+    return text.rstrip() + "\n"

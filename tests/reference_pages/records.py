@@ -1,0 +1,96 @@
+"""The page of the run record: every file, every column and field, with type, unit and meaning."""
+
+from joulecast.files.columns import Column
+from joulecast.records import meter_comparison, record, spec
+from joulecast.records.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
+from joulecast.records.meter_settings import MeterSettings
+from joulecast.records.metering import MeterInfo
+from reference_pages.words import anchor, fields, markdown, table, unit_of
+
+MODELS: dict[type, str] = {
+    record.RunInfo: "run.json",
+    record.Outcome: "run.json: outcome",
+    record.Checks: "run.json: checks",
+    MeterInfo: "run.json: meters",
+    spec.RunSpec: "run.json: spec",
+    spec.Workload: "run.json: spec.workload",
+    spec.Training: "run.json: spec.training",
+    spec.Calibration: "run.json: spec.calibration",
+    spec.Emulation: "run.json: spec.emulation",
+    spec.Observed: "run.json: spec.observed",
+    spec.Foreign: "run.json: spec.foreign",
+    MeterSettings: "run.json: spec.metering",
+}
+COMPARED: dict[type, str] = {
+    meter_comparison.MeterComparison: "comparison.json",
+    meter_comparison.Span: "comparison.json: spans",
+    meter_comparison.ComparedMeter: "comparison.json: meters",
+    meter_comparison.MeterFigures: "comparison.json: figures",
+    meter_comparison.MeterAgreement: "comparison.json: agreements",
+}
+_HEAD = f"""# The run record
+
+A run leaves one folder, whatever made it: a measurement, an importer, or a recorded campaign. All other
+parts of joulecast read only such folders. A folder that is there is complete: it is written aside,
+brought to the disk (`fsync`), and renamed.
+
+* Times are seconds of one run clock, the same for all ranks.
+* A value that was not measured is missing (`null`, NaN). It is never 0.
+* The format is {record.FORMAT} (`joulecast.records.record`).
+
+[What is measured](../explanation/what-is-measured.md) explains what stages, phases and meters are.
+`joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).
+
+"""
+_COMPARED_HEAD = f"""## The comparison of meters
+
+`joulecast meters --compare` ([how to](../how-to/meters.md#do-the-meters-agree)) leaves a folder
+`HOST-NUMBER` in `results/meters` (with `--config`, in `meters` of its `results`; with `--out`, there).
+It holds `comparison.json`, and the readings in `power.parquet` and `activity.parquet`, with the columns
+above. Times are seconds since the comparison began. The format is {meter_comparison.FORMAT}
+(`joulecast.records.meter_comparison`, whose `read_compared(folder)` reads and checks it).
+
+A comparison belongs to all run records below the folder that holds its `meters`: it is looked for in a
+folder `meters` of the three folders above a record. It counts for a run whose energy is of one of its
+meters, with the same node and name. Of several that could judge the same meters, the newest counts.
+Recorded campaigns do not keep comparisons.
+
+"""
+
+
+def _links() -> dict[str, str]:
+    found = {
+        model.__name__: f"[map](#{anchor(heading)})"
+        for model, heading in (MODELS | COMPARED).items()
+    }
+    return found | {"Platform": "[map](platforms.md)"}
+
+
+def _column(name: str, column: Column) -> list[str]:
+    assert column.meaning, f"{name} has no meaning"
+    kind = {"text": "text", "whole": "whole number", "number": "number"}[column.kind]
+    if column.choices:
+        kind = ", ".join(f"`{choice}`" for choice in column.choices)
+    optional = "; may be missing" if column.optional else ""
+    return [f"`{name}`", kind + optional, unit_of(name), column.meaning]
+
+
+def _model(model: type, heading: str) -> str:
+    about = markdown(" ".join((model.__doc__ or "").split()))
+    head = ["field", "type", "unit", "meaning"]
+    return f"### {heading}\n\n{about}\n\n{table(head, fields(model, _links()))}\n"
+
+
+def page() -> str:
+    """The page, from the frames and the models."""
+    parts = [_HEAD, "## Frames\n\n"]
+    for frame, columns in FRAMES.items():
+        parts.append(f"### {frame}.parquet\n\n{FRAME_MEANINGS[frame]}\n\n")
+        rows = [_column(name, column) for name, column in columns.items()]
+        parts.append(table(["column", "type", "unit", "meaning"], rows) + "\n")
+        if frame == "stages":
+            stages = [[f"`{name}`", meaning] for name, meaning in STAGE_MEANINGS.items()]
+            parts.append(table(["stage", "what a rank does"], stages) + "\n")
+    parts += ["## Facts\n\n", *(_model(model, heading) for model, heading in MODELS.items())]
+    parts += [_COMPARED_HEAD, *(_model(model, heading) for model, heading in COMPARED.items())]
+    return "".join(parts).rstrip() + "\n"
