@@ -23,13 +23,14 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
 
     Returns:
         ``clear_winner`` (``None`` where no interval says so), ``overlapping``: settings within the limit
-        whose interval overlaps that of the best, ``cheapest`` of these and the best in what people pay
-        (energy without a price), and all of it ``in_words`` (``None`` where there is no choice).
+        whose interval overlaps that of the best, of these and the best the ``cheapest`` in what people pay
+        (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where there is no choice).
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,
         "overlapping": [],
         "cheapest": None,
+        "fastest": None,
         "in_words": None,
     }
     if choice.best is None:
@@ -42,6 +43,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         return nothing | {
             "clear_winner": True,
             "cheapest": best.setting,
+            "fastest": best.setting,
             "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
         }
     if least == "weight" or best.ends(least)[2] is None:
@@ -53,11 +55,13 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         return nothing | {
             "clear_winner": True,
             "cheapest": best.setting,
+            "fastest": best.setting,
             "in_words": text,
         }
     alike = [best, *rivals]
     paid = "energy" if best.cost is None else "cost"
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
+    fastest = min(alike, key=lambda candidate: candidate.order("time"))
     overlap = (
         f"the 90 % intervals of the {IN_WORDS[least]} of {counted(len(alike), 'setting')} overlap"
     )
@@ -65,11 +69,12 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         "clear_winner": False,
         "overlapping": [rival.setting for rival in rivals],
         "cheapest": cheapest.setting,
-        "in_words": f"no clear winner: {overlap}; {_trade(cheapest, alike, paid, currency)}",
+        "fastest": fastest.setting,
+        "in_words": f"no clear winner: {overlap}; {_trade(cheapest, fastest, paid, currency)}",
     }
 
 
-def _trade(cheapest: Candidate, alike: Sequence[Candidate], paid: str, currency: str) -> str:
+def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) -> str:
     """What the cheapest of some settings saves, and how much longer it takes than the fastest of them."""
     amount = cheapest.ends(paid)[0]
     if amount is None:
@@ -77,7 +82,6 @@ def _trade(cheapest: Candidate, alike: Sequence[Candidate], paid: str, currency:
     source = cheapest.source_of(paid)
     text = estimated(amounts_of(paid, currency)(amount)[0], source)
     named = f"the cheapest of them is {cheapest.setting} ({text})"
-    fastest = min(alike, key=lambda candidate: candidate.order("time"))
     if fastest is cheapest:
         return f"{named}, and it is the fastest of them"
     longer = (

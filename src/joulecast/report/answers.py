@@ -267,7 +267,7 @@ def settings_table(results: Results) -> Table:
     paid_by = results.prices.in_words()
     if paid_by:
         caption = f"{caption} (prices: {paid_by})"
-    return Table(caption, columns, rows, numeric)
+    return Table(caption, columns, rows, numeric, "tables/scaling")
 
 
 def paid_names(prices: Prices) -> list[str]:
@@ -296,45 +296,16 @@ def paid_in_words(row: Mapping[str, Any], prices: Prices, with_interval: bool = 
     return "; ".join(texts)
 
 
-def cost_sentences(results: Results) -> list[str]:
-    """What each network costs on the fewest and on the most nodes it was run on, and the prices of that.
-
-    Raises:
-        NothingToShow: no training run is left, or a column is missing.
-    """
-    sentences = []
-    for workload, of_workload in costs(results, usual_batch(results.clean)).groupby("workload"):
-        ordered = of_workload.sort_values("nodes", kind="stable")
-        ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
-        work = work_in_words(str(ends[0]["unit"]))
-        taken = zip(
-            ends,
-            times(*(end["time_s"] for end in ends)),
-            consumptions(*(end["energy_j"] for end in ends)),
-            strict=True,
-        )
-        parts = [_cost_sentence(end, time, energy, results) for end, time, energy in taken]
-        sentences.append(f"{workload}, {work}: {'; '.join(parts)}.")
-    if results.prices.given:
-        sentences.append(f"Prices: {results.prices.in_words()}.")
-    trained = is_training(results.observations).sum()
-    without = int(trained) - len(results.clean)
-    if without:
-        sentences.append(
-            f"{without} of {counted(int(trained), 'training run')} are left out of these numbers, because "
-            "something disturbed them."
-        )
-    return sentences
-
-
-def _cost_sentence(row: Any, time: str, energy: str, results: Results) -> str:
-    where = nodes_in_words(row["nodes"], row["nodes_are"])
-    paid = paid_in_words(row, results.prices, with_interval=False)
-    money = f" ({paid})" if paid else ""
-    if pd.isna(row["energy_j"]):
-        why = f" ({row['why']})" if isinstance(row["why"], str) else ""
-        return f"{where} {time}{money}, no energy{why}"
-    return f"{where} {energy} ({row['energy_source']}) and {time}{money}"
+def left_out_sentence(results: Results) -> str:
+    """How many training runs no number rests on; empty where all count."""
+    runs = results.observations
+    if not {"kind", "polluted"} <= set(runs.columns):
+        return ""
+    trained = runs[is_training(runs)]
+    without = int((trained["polluted"].astype(object).fillna("") != "").sum())
+    if not without:
+        return ""
+    return f"{without} of {counted(len(trained), 'training run')} are left out of all numbers."
 
 
 def source_sentences(results: Results) -> list[str]:

@@ -1,6 +1,5 @@
 """What all figures share: their colours, their look, and how they are written as SVG and PDF."""
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,27 @@ from joulecast.energy.plain import plain_rows
 from joulecast.files.writing import written_aside
 from joulecast.report.grid import Table
 
-INK, GREY = "#1b1f24", "#59616b"
+SHADES = {
+    "ink": ("#1b1f24", "#e6e9ed"),
+    "soft": ("#59616b", "#a8b1bb"),
+    "grid": ("#e6e8eb", "#2c343c"),
+    "line": ("#d5dae0", "#3a424b"),
+    "paper": ("#ffffff", "#14181c"),
+    "tint": ("#f5f7f9", "#1e242a"),
+    "link": ("#0b5cad", "#8cc2ff"),
+    "warn": ("#7a4b00", "#ffd28a"),
+    "warn-tint": ("#fff6e5", "#382a0c"),
+    "good": ("#00563b", "#9fe0c3"),
+    "good-tint": ("#e6f5ef", "#10362a"),
+    "from": ("#084b83", "#a9d0f5"),
+    "from-tint": ("#e8f1fa", "#14304a"),
+    "never": ("#6b2a55", "#efb8dc"),
+    "never-tint": ("#faeef6", "#3c1c31"),
+}
+"""Colours of pages by name, on light and on dark paper; charts are drawn in the light ones."""
+INK, GREY, GRID = (SHADES[name][0] for name in ("ink", "soft", "grid"))
+WHITE = "white"
+"""Around marks, so that those next to each other can be seen apart: the paper."""
 END = "#D55E00"
 """The ends of a path, on a map of any colours."""
 
@@ -60,13 +79,12 @@ _WIDE, _LARGE = 8.0, 1e5
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
 CONFIG: dict[str, Any] = {
-    # The page says in words what a chart shows; marks read out one by one say nothing.
     "aria": False,
     "background": "transparent",
     "font": _FONT,
     "view": {"stroke": None},
     "axis": {
-        **{"labelColor": INK, "titleColor": INK, "gridColor": "#e6e8eb", "domainColor": GREY},
+        **{"labelColor": INK, "titleColor": INK, "gridColor": GRID, "domainColor": GREY},
         **{"tickColor": GREY, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500},
     },
     "legend": {
@@ -90,7 +108,8 @@ class Figure:
     """A figure of the page: charts side by side, and what they say in words.
 
     ``finding`` is what a reader should take home; ``how_to_read`` what points and lines are. Without charts
-    ``why_none`` says what is missing and ``target`` what Snakemake makes it with.
+    ``why_none`` says what is missing and ``target`` what Snakemake makes it with. ``files`` are the tables of
+    the results, without suffix, that its numbers come from.
     """
 
     name: str
@@ -101,22 +120,12 @@ class Figure:
     tables: list[Table] = field(default_factory=list)
     why_none: str | None = None
     target: str | None = None
-
-    @property
-    def specs(self) -> list[str]:
-        """Vega-Lite of each chart, as JSON that may stand in a script element."""
-        return [embedded(chart.properties(width="container").to_dict()) for chart in self.charts]
+    files: tuple[str, ...] = ()
 
 
 def emulated(runs: pd.DataFrame) -> str:
     """What a caption must say of runs whose nodes were processes of one machine."""
     return "; nodes were emulated" if (runs["nodes_are"] == "emulated").any() else ""
-
-
-def embedded(content: Any) -> str:
-    """JSON in which nothing can end the script element it stands in."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def values(frame: pd.DataFrame) -> alt.InlineData:
@@ -188,7 +197,7 @@ def blocks(
     shown = frame.assign(middle=(frame["start"] + frame["stop"]) / 2)
     dark = [name for name in palette if palette[name] == SERIES[0]]
     on_dark = alt.FieldOneOfPredicate(field=part, oneOf=dark)
-    bars = alt.Chart(values(shown)).mark_bar(stroke="white", strokeWidth=gap)
+    bars = alt.Chart(values(shown)).mark_bar(stroke=WHITE, strokeWidth=gap)
     labels = alt.Chart(values(shown[shown["label"] != ""])).mark_text(fontSize=11)
     drawn: alt.LayerChart = bars.encode(
         x=x, x2="stop:Q", y=y, color=colour, tooltip=tooltips(*hover)

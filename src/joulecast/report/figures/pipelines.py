@@ -26,6 +26,7 @@ from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results
 
 _MOST_PIPELINES, _MOST_EVENTS, _BARS_HEIGHT = 4, 600, 150
+_FILE = "tables/partition_pipeline"
 _FORWARD_SHARE = 1 / 3
 """Share of the forward pass where only a stage's whole time is kept: backward multiplies twice as much."""
 _NAMES: dict[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B"}
@@ -70,7 +71,8 @@ def pipeline_timelines(results: Results) -> Figure:
         drawn[0].finding(rows[0][4], rows[1][4]),
         "A row is a stage on a device of its own; a block is one micro-batch, and white is waiting. "
         + drawn[0].rests_on,
-        [Table("Pipelines", columns, rows, frozenset({columns[1], *columns[3:]}))],
+        [Table("Pipelines", columns, rows, frozenset({columns[1], *columns[3:]}), _FILE)],
+        files=(_FILE,),
     )
 
 

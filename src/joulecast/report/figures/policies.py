@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.quantities import counted, digits, percent, steady
+from joulecast.quantities import digits, percent
 from joulecast.report.figures.live import tuned_live
 from joulecast.report.figures.look import (
     INK,
@@ -21,12 +21,14 @@ from joulecast.report.figures.look import (
     tooltips,
     values,
 )
+from joulecast.report.figures.tuning_pays import pays_replayed
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.tuning.comparison import by_setting, cumulative_ratios
 from joulecast.tuning.policy_experiment import Setting
 
 _DEFAULT = "default"
+_FILE = "tables/tuning_savings"
 _SHOWN = ("power-limit-only", "zeus", "outward-walk", "curve", "warm-start")
 """Policies that are drawn; the others are in the table."""
 _HIGHEST_SHOWN, _BAND, _LOW = 2.0, (0.1, 0.9), 140
@@ -132,8 +134,8 @@ def _cost_lines(
 
 
 def relative_costs(replays: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Cost so far of each policy over the default's, mean over settings: ``policy``, ``recurrence`` (from 1),
-    ``ratio``, ``settings``.
+    """Cost so far of each policy over the default's: ``policy``, ``workload``, ``gpu``, ``recurrence`` (from
+    1), ``ratio``.
 
     Raises:
         NothingToShow: a column is missing.
@@ -148,20 +150,18 @@ def relative_costs(replays: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     default = so_far(_DEFAULT)
     parts = []
     for policy in replays:
-        ratio = (so_far(policy) / default).dropna().groupby(level="recurrence")
-        table = pd.DataFrame({"ratio": ratio.mean(), "settings": ratio.count()}).reset_index()
+        table = (so_far(policy) / default).dropna().rename("ratio").reset_index()
         parts.append(table.assign(policy=policy, recurrence=table["recurrence"] + 1))
     return pd.concat(parts, ignore_index=True)
 
 
 def _replayed(replays: Mapping[str, pd.DataFrame]) -> Figure:
-    table = relative_costs(replays)
+    of_settings = relative_costs(replays)
+    table = of_settings.groupby(["policy", "recurrence"], as_index=False)["ratio"].mean()
     drawn = [name for name in _SHOWN if name in replays] or sorted(set(replays) - {_DEFAULT})
     shown = table[table["policy"].isin(drawn)]
     shown = shown.assign(cost=[f"{percent(100 * r)} of the default's" for r in shown["ratio"]])
-    last = table[table["recurrence"] == table["recurrence"].max()].sort_values(
-        "ratio", key=lambda ratio: ratio.map(steady), kind="stable"
-    )
+    last = of_settings[of_settings["recurrence"] == of_settings["recurrence"].max()]
     compared = last[last["policy"].isin(drawn) & (last["policy"] != _KNOWS_MORE)]
     numbers = [r for r in (1, 2, 5, 10, 20, 50) if r <= table["recurrence"].max()]
     wide = table.pivot(index="policy", columns="recurrence", values="ratio")
@@ -171,28 +171,15 @@ def _replayed(replays: Mapping[str, pd.DataFrame]) -> Figure:
     columns = ("policy", *(f"after {n}" for n in numbers))
     return Figure(
         "policies",
-        "Does tuning the batch size pay?",
+        "Does tuning pay?",
         [_cost_lines(shown, drawn, "Cost so far")],
-        _cheapest_policy(compared),
+        pays_replayed(compared),
         " ".join(
             [
                 "Below the dashed line a policy has paid for its search. Cost weighs energy and time.",
                 *(caveat for policy, caveat in _CAVEATS.items() if policy in replays),
             ]
         ),
-        [Table("Cost so far relative to the default", columns, rows, frozenset(columns[1:]))],
-    )
-
-
-def _cheapest_policy(compared: pd.DataFrame) -> str:
-    """The finding, from the last recurrences in order of their cost."""
-    if compared.empty:
-        return (
-            "No policy was replayed that searches by itself, so none is compared with the default."
-        )
-    best = compared.iloc[0]
-    return (
-        f"After {counted(int(best['recurrence']), 'training')} {best['policy']} has cost "
-        f"{percent(100 * best['ratio'])} of what the default setting costs (replayed from recorded "
-        f"trainings, {counted(int(best['settings']), 'setting')})."
+        [Table("Cost so far relative to the default", columns, rows, frozenset(columns[1:]), _FILE)],
+        files=(_FILE,),
     )

@@ -1,0 +1,69 @@
+"""Charts as SVG that stands in a page: drawn when the page is made, with the numbers of each mark.
+
+A mark's ``data-tip`` has what a reader sees on hovering, as ``name: text`` parted by :data:`PARTED`. Colours
+are those of :data:`~joulecast.report.figures.look.SHADES`, so that a page shows them on dark paper, too.
+"""
+
+import json
+import re
+from typing import Any
+
+import vl_convert
+
+from joulecast.report.figures.look import CONFIG, SERIES, SHADES, VEGA_LITE, WHITE, Chart
+
+PARTED = " · "
+_WIDTH = 400
+"""Pixels that a whole chart is wide, with its axes: about those of a telephone, so that text stays legible."""
+_SAID_BY_PAGE = {"aria": False}
+_SIZE = re.compile(r' (?:version|xmlns(?::xlink)?|xmlns:xlink)="[^"]*"')
+_ROLES = re.compile(r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*"|aria-hidden="true")')
+_PLACES = re.compile(r"(?<=\d\.\d\d)\d+")
+
+
+def inline_svg(chart: Chart, name: str) -> str:
+    """The chart as an SVG element.
+
+    Args:
+        name: of the chart, which no other on the page has.
+    """
+    fit: dict[str, Any] = {"autosize": {"type": "fit-x", "contains": "padding"}, "width": _WIDTH}
+    spec = _described(chart.to_dict()) | fit
+    quiet = {part: CONFIG.get(part, {}) | _SAID_BY_PAGE for part in ("axis", "legend", "title")}
+    config = {key: value for key, value in CONFIG.items() if key != "aria"} | quiet
+    svg = str(vl_convert.vegalite_to_svg(spec | {"config": config}, vl_version=VEGA_LITE))
+    svg = _PLACES.sub("", _ROLES.sub("", svg))
+    head, marks = svg.split(">", 1)
+    marks = re.sub(r"\b(clip|gradient_)(\d+)", rf"{name}-\1\2", marks)
+    marks = marks.replace(' aria-label="', ' data-tip="')
+    return f'{_SIZE.sub("", head)} aria-hidden="true" focusable="false">{marks}'
+
+
+def _described(part: dict[str, Any]) -> dict[str, Any]:
+    """A specification in which what is shown on hovering stands with each mark, as its description."""
+    found = dict(part)
+    for whole in ("layer", "concat", "hconcat", "vconcat"):
+        if whole in found:
+            found[whole] = [_described(inner) for inner in found[whole]]
+    encoding = dict(found.get("encoding", {}))
+    shown = encoding.pop("tooltip", None)
+    if isinstance(shown, list):
+        texts = [f"{json.dumps(s['title'] + ': ')} + datum[{json.dumps(s['field'])}]" for s in shown]
+        said = f" + {json.dumps(PARTED)} + ".join(texts)
+        more = {"calculate": said, "as": "described"}
+        found["transform"] = [*found.get("transform", []), more]
+        encoding["description"] = {"field": "described", "type": "nominal"}
+        found["encoding"] = encoding
+    return found
+
+
+def page_colours() -> str:
+    """CSS: the names of the page's colours, light and dark, and the same colours in its charts."""
+    names = "".join(f"--{name}:light-dark({light},{dark});" for name, (light, dark) in SHADES.items())
+    drawn = {SHADES[name][0]: name for name in ("ink", "soft", "grid")} | {SERIES[-1]: "ink"}
+    rules = [
+        f'.chart [{attribute}="{colour}" i]{{{attribute}:var(--{name})}}'
+        for colour, name in drawn.items()
+        for attribute in ("fill", "stroke")
+    ]
+    return "\n".join([f":root{{{names}}}", *rules, f'.chart [stroke="{WHITE}"]{{stroke:var(--paper)}}'])
