@@ -108,8 +108,8 @@ def error_sentences(results: Results) -> list[str]:
             sentences.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
         else:
             sentences.append(
-                f"Energy: {_mean_and_worst(cells)}{unseen}, but only against {source} energy. No meter "
-                "measured it, so this is no error of the model."
+                f"Energy: {_mean_and_worst(cells)}{unseen}; against {source} energy, which no meter measured, "
+                "so this is no error of the model."
             )
     return [*sentences, split_sentence(split)]
 
@@ -242,9 +242,12 @@ def settings_table(results: Results) -> Table:
     }
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
     paid = paid_names(results.prices)
+    works = sorted({work_in_words(unit) for unit in table["unit"]})
+    # What is the same in all rows is said once.
+    shared = works[0] if len(works) == 1 else ""
     columns = (
-        *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time", "for"),
-        f"energy per {ones}",
+        *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time"),
+        *(() if shared else ("for", f"energy per {ones}")),
         *("forecast of time off by", "forecast of energy off by", "batch of all nodes", "runs"),
     )
     rows = []
@@ -255,19 +258,23 @@ def settings_table(results: Results) -> Table:
             (
                 *(str(row.workload), str(row.nodes), *consumptions(row.energy_j), why),
                 *paid_cells(money, results.prices, with_interval=False),
-                *(seconds(row.time_s), work_in_words(row.unit)),
-                joules(row.energy_j / work_of(row.unit)),
+                seconds(row.time_s),
+                *(() if shared else _of_work(row)),
                 _errors(time_errors, row),
                 _errors(energy_errors.get(source, {}), row),
                 *(digits(row.batch), str(row.runs)),
             )
         )
     numeric = frozenset(columns) - {"network", "energy is"}
-    caption = "What the networks cost, setting by setting"
+    caption = "What the settings cost that were run" + (f", for {shared}" if shared else "")
     paid_by = results.prices.in_words()
     if paid_by:
         caption = f"{caption} (prices: {paid_by})"
     return Table(caption, columns, rows, numeric, "tables/scaling")
+
+
+def _of_work(row: Any) -> tuple[str, str]:
+    return work_in_words(row.unit), joules(row.energy_j / work_of(row.unit))
 
 
 def paid_names(prices: Prices) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import altair as alt
@@ -51,9 +52,9 @@ class _Quantity:
         return value
 
     def shown_in(self, rows: Sequence[Row]) -> tuple[float, str]:
-        """The unit in which people read the largest forecast."""
-        largest = max(self.of(row) or 0.0 for row in rows)
-        _, size, name = max((u for u in self.units if u[0] <= largest), default=self.units[0])
+        """The unit in which people read the forecast in the middle."""
+        middle = median(self.of(row) or 0.0 for row in rows)
+        _, size, name = max((u for u in self.units if u[0] <= middle), default=self.units[0])
         return size, name
 
 
@@ -112,7 +113,7 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
         "scale:Q",
         title=f"{unit_of(rows[0]['nodes_are'])}s",
         scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(values=sorted(set(frame["scale"])), format="d"),
+        axis=alt.Axis(values=sorted(set(frame["scale"])), format="d", labelFlush=False),
     )
     room = value_scale(*(frame[name] for name in _NUMBERS))
     labelled = len(names) <= _MOST_LABELS

@@ -24,6 +24,7 @@ from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow
 
 _FILE = "tables/tuning_live"
+_MOST_TICKS = 10
 
 
 def tuned_live(record: Mapping[str, Any]) -> Figure:
@@ -96,7 +97,7 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
 def _trainings(record: Mapping[str, Any]) -> alt.X:
     """An axis of all trainings: one that did not reach its target leaves its place empty."""
     numbers = [int(row["number"]) + 1 for row in record["recurrences"]]
-    axis = alt.Axis(labelAngle=0, labelOverlap=True)
+    axis = alt.Axis(labelAngle=0, values=numbers[:: max(1, len(numbers) // _MOST_TICKS)])
     return alt.X("training:O", title="training", scale=alt.Scale(domain=numbers), axis=axis)
 
 

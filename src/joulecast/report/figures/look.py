@@ -1,5 +1,6 @@
 """What all figures share: their colours, their look, and how they are written as SVG and PDF."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +76,7 @@ PALETTES = {
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 _HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
-_WIDE, _LARGE = 8.0, 1e5
+_WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
 CONFIG: dict[str, Any] = {
@@ -161,8 +162,15 @@ def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
 
 def value_axis(scale: alt.Scale) -> alt.Axis:
     """A few ticks for the values of a scale; large ones are given in thousands (k) and millions (M)."""
-    large = max(scale.domain) >= _LARGE
-    return alt.Axis(tickCount=5, format="~s") if large else alt.Axis(tickCount=5)
+    low, high = scale.domain
+    form = "~s" if high >= _LARGE else "~g"
+    if scale.to_dict().get("type") != "log":
+        return alt.Axis(tickCount=5, format="~s") if high >= _LARGE else alt.Axis(tickCount=5)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if math.log10(high / low) < _FEW_DECADES else (1,)
+    ticks = [step * 10.0**power for power in decades for step in steps]
+    shown = [float(f"{tick:.3g}") for tick in ticks if low <= tick <= high]
+    return alt.Axis(values=shown, format=form)
 
 
 def titled(chart: Chart, title: str, height: int = _HEIGHT, below: str = "") -> Chart:

@@ -51,10 +51,9 @@ def pipeline_timelines(results: Results) -> Figure:
         raise NothingToShow(why, "partition_tables")
     columns = ("pipeline", "micro-batches", "schedule", "step by schedule", "busy", "measured step")
     rows, charts = [], []
+    longest_s = max(shape.makespan_s for each in drawn for shape in each.shapes().values())
     for pipeline in drawn:
-        shapes_of = pipeline.shapes()
-        longest_s = max(shape.makespan_s for shape in shapes_of.values())
-        for schedule, shape in shapes_of.items():
+        for schedule, shape in pipeline.shapes().items():
             rows.append(
                 (
                     *(pipeline.name, str(pipeline.micro_batches), _NAMES[schedule]),
@@ -111,7 +110,8 @@ def _of_run(record: Mapping[str, Any], wrong: list[str]) -> _Pipeline | None:
     try:
         summary, stages = record["summary"], len(record["stages"])
         return _Pipeline(
-            f"{record['network']} in {counted(stages, 'stage')}",
+            f"{record['network']} in {counted(stages, 'stage')}"
+            + (f" ({record['planner']})" if record.get("planner") else ""),
             [float(time) for time in summary["forward_s"]],
             [float(time) for time in summary["backward_s"]],
             int(record["micro_batches"]),

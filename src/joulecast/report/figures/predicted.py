@@ -77,6 +77,7 @@ def predicted_against_measured(results: Results) -> Figure:
         "Each point is a setting: a network on so many nodes. On the line the forecast was right; above it, "
         f"too high. {answers.split_sentence(time['split'].iloc[0])}",
         [table],
+        files=("tables/time_error", "tables/energy_error"),
     )
 
 

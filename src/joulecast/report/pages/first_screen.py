@@ -60,7 +60,7 @@ def cost_and_time(results: Results) -> CostAndTime:
         f"Cost and time for {found.work_is}",
         list(charts.values()),
         "",
-        "Line: forecast (MC2), fitted to the runs of this campaign. Band: 90 % interval. Cross: as it was run.",
+        "Forecast by MC2, fitted to the runs of this campaign.",
         [_table(cells, found.work_is)],
         files=(FORECAST_FILE,),
     )

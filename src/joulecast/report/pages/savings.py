@@ -170,14 +170,20 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         parts.append(f"Least {clear[0].least}: {listed(won)}{more}")
     if even:
         names = listed([one.network for one in even], _MOST_NAMED)
-        parts.append(f"No clear winner for {names}: the intervals of the {even[0].least} overlap")
+        parts.append(f"No clear winner for {names}: several settings cost about the same {even[0].least}")
     if bare:
         named = listed([f"{one.network} on {one.setting}" for one in bare[:_MOST_NAMED]])
         parts.append(f"Least expected {bare[0].least}: {named}")
     if not parts:
         return "No setting can be recommended yet", ""
-    take = listed([f"{one.network} on {one.setting}" for one in even[:_MOST_NAMED]])
-    return ". ".join(parts), f"Where they overlap, the fastest may be taken: {take}." if take else ""
+    fastest: dict[str, list[str]] = {}
+    for one in even:
+        fastest.setdefault(str(one.setting), []).append(one.network)
+    take = "; ".join(
+        setting if len(names) == len(advised) else f"{setting} for {listed(names, _MOST_NAMED)}"
+        for setting, names in fastest.items()
+    )
+    return ". ".join(parts), f"Their 90 % intervals overlap, so take the fastest of them: {take}." if take else ""
 
 
 def setting_of(candidate: Mapping[str, Any]) -> str:
