@@ -291,18 +291,6 @@ def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = Tru
     return [texts[name] for name in paid_names(prices)]
 
 
-def paid_in_words(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> str:
-    """Money and CO2 of a row, as ``EUR 0.57, estimated power; 1.2 kg CO2e, estimated power``; empty where
-    there is none."""
-    names, cells = paid_names(prices), paid_cells(row, prices, with_interval)
-    texts = [
-        text if name == "cost" else f"CO2e {text}"
-        for name, text in zip(names, cells, strict=True)
-        if text != NONE
-    ]
-    return "; ".join(texts)
-
-
 def left_out_sentence(results: Results) -> str:
     """How many training runs no number rests on; empty where all count."""
     runs = results.observations

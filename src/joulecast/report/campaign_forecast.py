@@ -21,7 +21,11 @@ _BEYOND = 4
 _MOST_READ = 500
 _AMOUNTS = (
     *("work", "measured_time_s", "measured_energy_j"),
-    *(f"{name}{end}{unit}" for name, unit in (("time", "_s"), ("energy", "_j")) for end in ("", "_low", "_high")),
+    *(
+        f"{name}{end}{unit}"
+        for name, unit in (("time", "_s"), ("energy", "_j"))
+        for end in ("", "_low", "_high")
+    ),
     *cost_keys(),
 )
 
@@ -56,6 +60,8 @@ def campaign_forecast(results: Results) -> CampaignForecast:
         raise NothingToShow(
             f"{len(folders):,} records take too long to fit here; `joulecast forecast` does it"
         )
+    # Says in a word where none is left.
+    _ = results.clean
     runs = KnownRuns.of_records(folders)
     trained = runs.trained
     counted_in = trained["nodes_are"].map(unit_of)
@@ -72,8 +78,12 @@ def campaign_forecast(results: Results) -> CampaignForecast:
                 continue
             names = set(of_kind["workload"])
             kept = table[table["workload"].isin(names)]
-            rows += [_for_work(row, times, results.prices) for row in _in_range(kept, of_kind, results)]
-            notes += [note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names]
+            rows += [
+                _for_work(row, times, results.prices) for row in _in_range(kept, of_kind, results)
+            ]
+            notes += [
+                note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names
+            ]
             works.append(work_in_words(str(unit)) if unit != "steps" else "the steps that were run")
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
@@ -102,8 +112,10 @@ def _scales(ran: Iterable[int], last: int) -> list[int]:
 def _asked(results: Results, runs: pd.DataFrame, unit: str, times: float) -> Asked:
     ran = [int(count) for count in runs["nodes"]]
     scales = _scales(ran, _last(results, max(ran)))
-    scale: dict[str, Any] = {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
-    work = {} if unit == "steps" else {unit: times * work_of(unit)}
+    scale: dict[str, Any] = (
+        {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
+    )
+    work: dict[str, Any] = {} if unit == "steps" else {unit: times * work_of(unit)}
     return Asked(**scale, **work)
 
 

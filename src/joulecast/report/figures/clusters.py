@@ -49,4 +49,6 @@ def _errors(rows: pd.DataFrame, question: str, models: list[str], longest: float
         x=alt.X("max_percent:Q", scale=scale)
     )
     settings = int(rows["settings"].max())
-    return titled(bars + until + ends, question, _ROW * len(models), f"{settings} settings, metered")
+    return titled(
+        bars + until + ends, question, _ROW * len(models), f"{settings} settings, metered"
+    )

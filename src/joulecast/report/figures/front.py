@@ -150,4 +150,6 @@ def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
         )
         for row in points.itertuples()
     ]
-    return Table(f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), "tables/scaling")
+    return Table(
+        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), "tables/scaling"
+    )

@@ -48,7 +48,9 @@ def _described(part: dict[str, Any]) -> dict[str, Any]:
     encoding = dict(found.get("encoding", {}))
     shown = encoding.pop("tooltip", None)
     if isinstance(shown, list):
-        texts = [f"{json.dumps(s['title'] + ': ')} + datum[{json.dumps(s['field'])}]" for s in shown]
+        texts = [
+            f"{json.dumps(s['title'] + ': ')} + datum[{json.dumps(s['field'])}]" for s in shown
+        ]
         said = f" + {json.dumps(PARTED)} + ".join(texts)
         more = {"calculate": said, "as": "described"}
         found["transform"] = [*found.get("transform", []), more]
@@ -59,11 +61,15 @@ def _described(part: dict[str, Any]) -> dict[str, Any]:
 
 def page_colours() -> str:
     """CSS: the names of the page's colours, light and dark, and the same colours in its charts."""
-    names = "".join(f"--{name}:light-dark({light},{dark});" for name, (light, dark) in SHADES.items())
+    names = "".join(
+        f"--{name}:light-dark({light},{dark});" for name, (light, dark) in SHADES.items()
+    )
     drawn = {SHADES[name][0]: name for name in ("ink", "soft", "grid")} | {SERIES[-1]: "ink"}
     rules = [
         f'.chart [{attribute}="{colour}" i]{{{attribute}:var(--{name})}}'
         for colour, name in drawn.items()
         for attribute in ("fill", "stroke")
     ]
-    return "\n".join([f":root{{{names}}}", *rules, f'.chart [stroke="{WHITE}"]{{stroke:var(--paper)}}'])
+    return "\n".join(
+        [f":root{{{names}}}", *rules, f'.chart [stroke="{WHITE}"]{{stroke:var(--paper)}}']
+    )

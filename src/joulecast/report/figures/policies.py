@@ -180,6 +180,10 @@ def _replayed(replays: Mapping[str, pd.DataFrame]) -> Figure:
                 *(caveat for policy, caveat in _CAVEATS.items() if policy in replays),
             ]
         ),
-        [Table("Cost so far relative to the default", columns, rows, frozenset(columns[1:]), _FILE)],
+        [
+            Table(
+                "Cost so far relative to the default", columns, rows, frozenset(columns[1:]), _FILE
+            )
+        ],
         files=(_FILE,),
     )

@@ -28,9 +28,14 @@ def pays_live(record: Mapping[str, Any]) -> str:
     """
     rows = [row for row in record["recurrences"] if is_number(row.get("cost"))]
     first = record["recurrences"][0]["batch_size"]
-    costs = [np.array([float(r["cost"]) for r in rows if (r["batch_size"] == first) is same]) for same in (True, False)]
+    costs = [
+        np.array([float(r["cost"]) for r in rows if (r["batch_size"] == first) is same])
+        for same in (True, False)
+    ]
     began, others = costs
-    measured = f"{counted(len(rows), 'training')} of {record['network']}, tuned live in this campaign"
+    measured = (
+        f"{counted(len(rows), 'training')} of {record['network']}, tuned live in this campaign"
+    )
     if len(began) < _FEWEST or not len(others):
         return (
             f"Not known: only {len(began)} of {measured}, had the batch size that the search began with "
@@ -50,8 +55,11 @@ def _ratio(
     """Mean of all over the mean of those that began, and its interval."""
 
     def of(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = (one.sum(-1) + other.sum(-1)) / (one.shape[-1] + other.shape[-1])
-        return total / one.mean(-1)
+        total: NDArray[np.float64] = (one.sum(-1) + other.sum(-1)) / (
+            one.shape[-1] + other.shape[-1]
+        )
+        ratio: NDArray[np.float64] = total / one.mean(-1)
+        return ratio
 
     drawn = of(*(rng.choice(each, (_DRAWS, len(each))) for each in (began, others)))
     low, high = np.percentile(drawn, _ENDS)

@@ -29,7 +29,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class CostAndTime:
-    """The figure of costs and time; ``charts`` by what they show, each with its text for who cannot see it."""
+    """The figure of costs and time; ``charts`` by what they show, with a text for who cannot see them."""
 
     figure: Figure
     charts: dict[str, Chart]
@@ -69,10 +69,16 @@ def cost_and_time(results: Results) -> CostAndTime:
 
 
 def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
-    columns = [name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"]
+    columns = [
+        name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"
+    ]
     # What is the same in all rows is said once.
-    same = {name: cells[0].get(name, "") for name in ("platform", "work is", "energy is", "nodes are")}
-    same = {name: value for name, value in same.items() if all(row.get(name) == value for row in cells)}
+    same = {
+        name: cells[0].get(name, "") for name in ("platform", "work is", "energy is", "nodes are")
+    }
+    same = {
+        name: value for name, value in same.items() if all(row.get(name) == value for row in cells)
+    }
     kept = ["workload", *(name for name in columns if name != "workload" and name not in same)]
     facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
@@ -128,7 +134,9 @@ def badges(results: Results, replayed: Sequence[str]) -> list[Badge]:
             more = f"{_ENERGY_BADGES.get(str(source), '')} ({counted(int(number), 'run')})"
             found.append(Badge(f"energy is {source}", str(source), more))
         if len(trained) and metered.empty:
-            found.append(Badge("no energy is known", "simulated", "no run has an energy; the page says why"))
+            found.append(
+                Badge("no energy is known", "simulated", "no run has an energy; the page says why")
+            )
     if replayed:
         found.append(Badge("recorded campaign", "recorded", f"replayed from {listed(replayed, 3)}"))
     return found

@@ -169,7 +169,9 @@ def left_out_table(results: Results) -> Table | None:
     if marked.empty:
         return None
     rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
-    return _cut("Measured, but left out of fits and figures", ("run", "kind", "why"), rows, "checks")
+    return _cut(
+        "Measured, but left out of fits and figures", ("run", "kind", "why"), rows, "checks"
+    )
 
 
 def failed_table(results: Results) -> Table | None:

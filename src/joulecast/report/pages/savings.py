@@ -101,7 +101,9 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
     prices = Prices(**(answer.get("prices") or {}))
     verdict = answer.get("verdict") or {}
     known: dict[str, Any] = {
-        "measure_next": [f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []],
+        "measure_next": [
+            f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []
+        ],
         "warnings": [str(warning) for warning in answer.get("warnings") or []],
         "table": _table(network, candidates, unit, prices) if candidates else None,
         "points": list(_points(network, candidates, unit)),
@@ -132,7 +134,12 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
 
 
 def _short_row(
-    one: Mapping[str, Any], clear: bool | None, alike: int, least: str, fastest: bool, prices: Prices
+    one: Mapping[str, Any],
+    clear: bool | None,
+    alike: int,
+    least: str,
+    fastest: bool,
+    prices: Prices,
 ) -> tuple[str, ...]:
     of_all = f"{counted(alike, 'setting')} overlap"
     verdict = {
@@ -170,7 +177,9 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         parts.append(f"Least {clear[0].least}: {listed(won)}{more}")
     if even:
         names = listed([one.network for one in even], _MOST_NAMED)
-        parts.append(f"No clear winner for {names}: several settings cost about the same {even[0].least}")
+        parts.append(
+            f"No clear winner for {names}: several settings cost about the same {even[0].least}"
+        )
     if bare:
         named = listed([f"{one.network} on {one.setting}" for one in bare[:_MOST_NAMED]])
         parts.append(f"Least expected {bare[0].least}: {named}")
@@ -183,7 +192,9 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         setting if len(names) == len(advised) else f"{setting} for {listed(names, _MOST_NAMED)}"
         for setting, names in fastest.items()
     )
-    return ". ".join(parts), f"Their 90 % intervals overlap, so take the fastest of them: {take}." if take else ""
+    return ". ".join(
+        parts
+    ), f"Their 90 % intervals overlap, so take the fastest of them: {take}." if take else ""
 
 
 def setting_of(candidate: Mapping[str, Any]) -> str:
