@@ -24,7 +24,8 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     Returns:
         ``clear_winner`` (``None`` where no interval says so), ``overlapping``: settings within the limit
         whose interval overlaps that of the best, of these and the best the ``cheapest`` in what people pay
-        (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where there is no choice).
+        (energy without a price) and the ``fastest``, and all ``in_words`` (``None`` where there is no
+        choice).
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,

@@ -19,7 +19,6 @@ from joulecast.quantities import (
     listed,
     percent,
     seconds,
-    times,
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
@@ -108,8 +107,8 @@ def error_sentences(results: Results) -> list[str]:
             sentences.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
         else:
             sentences.append(
-                f"Energy: {_mean_and_worst(cells)}{unseen}; against {source} energy, which no meter measured, "
-                "so this is no error of the model."
+                f"Energy: {_mean_and_worst(cells)}{unseen}; against {source} energy, which no meter "
+                "measured, so this is no error of the model."
             )
     return [*sentences, split_sentence(split)]
 

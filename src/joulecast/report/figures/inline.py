@@ -14,8 +14,8 @@ from joulecast.report.figures.look import CONFIG, SERIES, SHADES, VEGA_LITE, WHI
 
 PARTED = " · "
 _WIDTH = 400
-"""Pixels that a whole chart is wide, with its axes: about those of a telephone, so that text stays legible."""
-_SAID_BY_PAGE = {"aria": False}
+"""Pixels that a whole chart is wide, with its axes: as on a telephone, so that text stays legible there."""
+_QUIET = {"aria": False}
 _SIZE = re.compile(r' (?:version|xmlns(?::xlink)?|xmlns:xlink)="[^"]*"')
 _ROLES = re.compile(r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*"|aria-hidden="true")')
 _PLACES = re.compile(r"(?<=\d\.\d\d)\d+")
@@ -29,7 +29,7 @@ def inline_svg(chart: Chart, name: str) -> str:
     """
     fit: dict[str, Any] = {"autosize": {"type": "fit-x", "contains": "padding"}, "width": _WIDTH}
     spec = _described(chart.to_dict()) | fit
-    quiet = {part: CONFIG.get(part, {}) | _SAID_BY_PAGE for part in ("axis", "legend", "title")}
+    quiet = {part: CONFIG.get(part, {}) | _QUIET for part in ("axis", "legend", "title")}
     config = {key: value for key, value in CONFIG.items() if key != "aria"} | quiet
     svg = str(vl_convert.vegalite_to_svg(spec | {"config": config}, vl_version=VEGA_LITE))
     svg = _PLACES.sub("", _ROLES.sub("", svg))
@@ -51,8 +51,8 @@ def _described(part: dict[str, Any]) -> dict[str, Any]:
         texts = [
             f"{json.dumps(s['title'] + ': ')} + datum[{json.dumps(s['field'])}]" for s in shown
         ]
-        said = f" + {json.dumps(PARTED)} + ".join(texts)
-        more = {"calculate": said, "as": "described"}
+        joined = f" + {json.dumps(PARTED)} + ".join(texts)
+        more = {"calculate": joined, "as": "described"}
         found["transform"] = [*found.get("transform", []), more]
         encoding["description"] = {"field": "described", "type": "nominal"}
         found["encoding"] = encoding

@@ -88,7 +88,8 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
         "Does tuning pay?",
         [titled(bars + line, f"{network}, tuned live by {record['policy']}")],
         pays_live(record),
-        f"A training is repeated; the policy chooses its batch size each time. {_cost_is(record)} {_source(record)}",
+        "A training is repeated; the policy chooses its batch size each time. "
+        f"{_cost_is(record)} {_source(record)}",
         [Table("Every training", columns, table, frozenset(columns[:4]), _FILE)],
         files=(_FILE,),
     )

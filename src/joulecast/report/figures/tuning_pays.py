@@ -44,8 +44,8 @@ def pays_live(record: Mapping[str, Any]) -> str:
     rng = np.random.default_rng(1)
     ratio, low, high = _ratio(began, others, rng)
     return (
-        f"{_answer(low, high)}: {measured}, took {percent(100 * ratio)} of what the batch size that the search began "
-        f"with ({first}) takes ({_interval(low, high)}), the search included."
+        f"{_answer(low, high)}: {measured}, took {percent(100 * ratio)} of what the batch size that the "
+        f"search began with ({first}) takes ({_interval(low, high)}), the search included."
     )
 
 
@@ -74,7 +74,10 @@ def pays_replayed(last: pd.DataFrame) -> str:
             of the last recurrence.
     """
     if last.empty:
-        return "Not known: no policy was replayed that searches by itself, so none is compared with the default."
+        return (
+            "Not known: no policy was replayed that searches by itself, so none is compared with the "
+            "default."
+        )
     means = last.groupby("policy")["ratio"].mean().map(steady).sort_values(kind="stable")
     policy = str(means.index[0])
     best = last[last["policy"] == policy]
@@ -83,7 +86,9 @@ def pays_replayed(last: pd.DataFrame) -> str:
     low, high = np.percentile(rng.choice(values, (_DRAWS, len(values))).mean(axis=1), _ENDS)
     cheaper = int((values < 1).sum())
     return (
-        f"{_answer(float(low), float(high))}: after {counted(int(best['recurrence'].iloc[0]), 'training')} {policy} "
-        f"has cost {percent(100 * float(values.mean()))} of what the default setting costs ({_interval(low, high)}), "
-        f"less in {cheaper} of {counted(len(values), 'setting')}. Replayed from recorded trainings, not run here."
+        f"{_answer(float(low), float(high))}: after "
+        f"{counted(int(best['recurrence'].iloc[0]), 'training')} {policy} has cost "
+        f"{percent(100 * float(values.mean()))} of what the default setting costs "
+        f"({_interval(low, high)}), less in {cheaper} of {counted(len(values), 'setting')}. Replayed from "
+        "recorded trainings, not run here."
     )

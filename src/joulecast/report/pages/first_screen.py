@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from joulecast.energy.observations import is_training
 from joulecast.energy.scale import scale_in_words, unit_of
@@ -20,7 +19,7 @@ _MOST_SPOKEN = 4
 
 @dataclass(frozen=True)
 class Badge:
-    """What a reader must not miss of all numbers: a few words, their kind (as of ``source``), and more words."""
+    """What a reader must not miss: a few words, their kind (as of ``source``), and more words."""
 
     text: str
     kind: str

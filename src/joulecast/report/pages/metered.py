@@ -65,8 +65,9 @@ def metered_section(results: Results) -> Metered:
         "How wrong is the energy model on real clusters?",
         cluster_errors(energies),
         in_short,
-        "Bar: mean error of the energy; line: its worst setting; shorter is better. Each fit had not seen what it "
-        "is judged on. “Time given”: the run's own time is known; “time forecast”: it is not. The paper says "
+        "Bar: mean error of the energy; line: its worst setting; shorter is better. Each fit had not seen "
+        "what it is judged on. “Time given”: the run's own time is known; “time forecast”: it is not. The "
+        "paper says "
         f"{_printed(ours['published_percent'].iloc[0])} for MC2, of other networks on another machine.",
         [_grid(asked)],
         files=(METERED,),
