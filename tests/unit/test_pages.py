@@ -218,7 +218,7 @@ def test_a_clear_winner_is_advised():
         "on 1 node, batch 4",
         "on 4 nodes, batch 16",
     ]
-    (row,) = short_table([known], "1,000 samples").rows
+    (row,) = short_table([known]).rows
     assert row[:3] == ("vgg16", "1 node, batch 4", "3.00 kJ (2.50 to 3.50 kJ)")
     assert row[-1] == "clear winner: least energy"
 
@@ -230,7 +230,7 @@ def test_where_intervals_overlap_there_is_no_winner_and_the_fastest_is_advised()
     answer, take = headline([known])
     assert answer == "No clear winner for vgg16: several settings cost about the same energy"
     assert take.endswith("take the fastest of them: 4 nodes, batch 16.")
-    cheap, fast = short_table([known], "1,000 samples").rows
+    cheap, fast = short_table([known]).rows
     assert (cheap[1], fast[1]) == ("1 node, batch 4", "4 nodes, batch 16")
     assert fast[3] == "forecast from estimated energy"
     assert all("no clear winner: 2 settings overlap" in row[-1] for row in (cheap, fast))
@@ -241,7 +241,7 @@ def test_without_a_choice_there_is_a_reason():
     none = advised(best=None, why_none="no setting meets it", candidates=[])
     assert none.sentences == ["No setting can be recommended: no setting meets it."]
     assert headline([none])[0] == "No setting can be recommended yet"
-    assert short_table([none], "1,000 samples") is None
+    assert short_table([none]) is None
 
 
 def test_advice_charges_parts_of_steps(tmp_path):

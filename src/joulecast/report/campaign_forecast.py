@@ -19,6 +19,7 @@ from joulecast.report.tables.priced import work_in_words, work_of
 _BEYOND = 4
 """Times the largest scale that was run, up to which is forecast where no table says how far."""
 _MOST_READ = 500
+_AS_RUN = "the work that was run"
 _AMOUNTS = (
     *("work", "measured_time_s", "measured_energy_j"),
     *(
@@ -67,32 +68,33 @@ def campaign_forecast(results: Results) -> CampaignForecast:
     counted_in = trained["nodes_are"].map(unit_of)
     trained = trained[counted_in == counted_in.mode().iloc[0]]
     rows, notes, works = [], [], []
-    for unit, of_unit in trained.groupby(_work_units(trained), sort=False):
-        for is_imported, of_kind in of_unit.groupby(of_unit["kind"] == "imported"):
-            times = 1.0 if is_imported or unit == "steps" else LONG_TRAINING
-            asked = _asked(results, of_kind, str(unit), times)
-            try:
-                table, refused = forecast_table(runs, asked, results.prices)
-            except JoulecastError as error:
-                notes.append(str(error))
-                continue
-            names = set(of_kind["workload"])
-            kept = table[table["workload"].isin(names)]
-            rows += [
-                _for_work(row, times, results.prices) for row in _in_range(kept, of_kind, results)
-            ]
-            notes += [
-                note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names
-            ]
-            works.append(work_in_words(str(unit)) if unit != "steps" else "the steps that were run")
+    for unit, of_unit in trained.groupby(_units(trained), sort=False):
+        times = 1.0 if unit == _AS_RUN else LONG_TRAINING
+        try:
+            table, refused = forecast_table(
+                runs, _asked(results, of_unit, str(unit), times), results.prices
+            )
+        except JoulecastError as error:
+            notes.append(str(error))
+            continue
+        names = {*of_unit["workload"], *of_unit["network"]}
+        in_range = _in_range(table, of_unit, results)
+        rows += [_for_work(row, times, results.prices) for row in in_range]
+        notes += [
+            note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names
+        ]
+        works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
     return CampaignForecast(rows, " or ".join(dict.fromkeys(works)), notes)
 
 
-def _work_units(trained: pd.DataFrame) -> pd.Series:
+def _units(trained: pd.DataFrame) -> pd.Series:
+    """What the work of each run is asked for in; runs of others, and those whose samples are not known, are
+    forecast for the work that they did."""
     units = trained.get("work_unit", pd.Series(index=trained.index, dtype=object))
-    return units.where(units.map(lambda unit: isinstance(unit, str)), "samples")
+    named = units.where(units.map(lambda unit: isinstance(unit, str)), "samples")
+    return named.mask((trained["kind"] == "imported") | (named == "steps"), _AS_RUN)
 
 
 def _last(results: Results, most: int) -> int:
@@ -115,20 +117,21 @@ def _asked(results: Results, runs: pd.DataFrame, unit: str, times: float) -> Ask
     scale: dict[str, Any] = (
         {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
     )
-    work: dict[str, Any] = {} if unit == "steps" else {unit: times * work_of(unit)}
+    work: dict[str, Any] = {} if unit == _AS_RUN else {unit: times * work_of(unit)}
     return Asked(**scale, **work)
 
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list[dict[str, Any]]:
     """Rows of each workload from the fewest nodes that it was run on, as far as it is forecast."""
     count = "gpus" if is_observed(runs) else "nodes"
-    ran = runs.groupby("workload")["nodes"]
-    fewest, most = ran.min().to_dict(), ran.max().to_dict()
-    return [
-        row
-        for row in plain_rows(table)
-        if fewest[row["workload"]] <= row[count] <= _last(results, int(most[row["workload"]]))
-    ]
+    ran = runs.groupby(["network", "platform"])["nodes"]
+    ends = {key: (int(nodes.min()), _last(results, int(nodes.max()))) for key, nodes in ran}
+    kept = []
+    for row in plain_rows(table):
+        fewest, last = ends.get((row["workload"], row["platform"]), (0, -1))
+        if fewest <= row[count] <= last:
+            kept.append(row)
+    return kept
 
 
 def _for_work(row: Mapping[str, Any], times: float, prices: Prices) -> dict[str, Any]:

@@ -80,23 +80,34 @@ def _quantities(currency: str) -> tuple[_Quantity, ...]:
     return _ENERGY, paid, _CO2, _TIME
 
 
+def names_of(networks: Sequence[str], platforms: Sequence[str]) -> list[str]:
+    """What to call trainings: their networks, with their platforms where there are several."""
+    if len(set(platforms)) == 1:
+        return list(networks)
+    return [f"{network}, {platform}" for network, platform in zip(networks, platforms, strict=True)]
+
+
+def training_names(rows: Sequence[Row]) -> list[str]:
+    """What charts call the training of each row."""
+    return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
+
+
 def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
     count = "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
     ends = ("", "_low", "_high")
-    one_platform = len({row["platform"] for row in rows}) == 1
     frame = pd.DataFrame(
         [
             [
                 row[count],
-                row["workload"] if one_platform else f"{row['workload']}, {row['platform']}",
+                name,
                 scale_in_words(row[count], row["nodes_are"]),
                 *(quantity.of(row, end) for end in ends),
                 quantity.as_run(row),
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
                 quantity.in_words(quantity.as_run(row))[0].replace(NONE, "not run"),
             ]
-            for row in rows
+            for row, name in zip(rows, training_names(rows), strict=True)
         ],
         columns=["scale", "training", "on", *_NUMBERS, quantity.name, "measured"],
     )
@@ -167,7 +178,7 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
         currency: of their costs.
     """
-    charts, names = {}, list(dict.fromkeys(_frame(rows, _TIME, 1.0)["training"]))
+    charts, names = {}, list(dict.fromkeys(training_names(rows)))
     for quantity in _quantities(currency):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:

@@ -18,7 +18,8 @@ _WIDTH = 400
 _QUIET = {"aria": False}
 _SIZE = re.compile(r' (?:version|xmlns(?::xlink)?|xmlns:xlink)="[^"]*"')
 _ROLES = re.compile(r' (?:role="graphics-[a-z]+"|aria-roledescription="[^"]*"|aria-hidden="true")')
-_PLACES = re.compile(r"(?<=\d\.\d\d)\d+")
+_PLACED = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"(?<=\d\.\d\d)\d+")
 
 
 def inline_svg(chart: Chart, name: str) -> str:
@@ -32,7 +33,8 @@ def inline_svg(chart: Chart, name: str) -> str:
     quiet = {part: CONFIG.get(part, {}) | _QUIET for part in ("axis", "legend", "title")}
     config = {key: value for key, value in CONFIG.items() if key != "aria"} | quiet
     svg = str(vl_convert.vegalite_to_svg(spec | {"config": config}, vl_version=VEGA_LITE))
-    svg = _PLACES.sub("", _ROLES.sub("", svg))
+    # A hundredth of a pixel is enough of a place, and halves the page.
+    svg = _PLACED.sub(lambda found: _DECIMALS.sub("", found[0]), _ROLES.sub("", svg))
     head, marks = svg.split(">", 1)
     marks = re.sub(r"\b(clip|gradient_)(\d+)", rf"{name}-\1\2", marks)
     marks = marks.replace(' aria-label="', ' data-tip="')

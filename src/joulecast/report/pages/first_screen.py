@@ -7,7 +7,7 @@ from joulecast.energy.observations import is_training
 from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import counted, listed
 from joulecast.report.campaign_forecast import CampaignForecast, campaign_forecast
-from joulecast.report.figures.forecast import TIME, forecast_charts
+from joulecast.report.figures.forecast import TIME, forecast_charts, training_names
 from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import Table
@@ -53,7 +53,7 @@ def cost_and_time(results: Results) -> CostAndTime:
     currency = results.prices.currency
     charts = forecast_charts(found.rows, currency)
     cells = forecast_cells({"forecasts": found.rows, "prices": results.prices.as_json()})
-    trainings = list(dict.fromkeys(row["workload"] for row in found.rows))
+    trainings = list(dict.fromkeys(training_names(found.rows)))
     figure = Figure(
         "forecast",
         f"Cost and time for {found.work_is}",
@@ -89,11 +89,11 @@ def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:
     """What a chart shows, for who cannot see it: the ends of its lines."""
     ends: dict[str, list[str]] = {}
-    for row, cell in zip(found.rows, cells, strict=True):
+    for row, cell, name in zip(found.rows, cells, training_names(found.rows), strict=True):
         if cell.get(quantity):
             count = row["nodes"] if unit_of(row["nodes_are"]) == "node" else row["gpus"]
             text = f"{cell[quantity]} on {scale_in_words(count, row['nodes_are'])}"
-            ends.setdefault(row["workload"], []).append(text)
+            ends.setdefault(name, []).append(text)
     lines = [
         f"{name} {texts[0]}" + (f", {texts[-1]}" if len(texts) > 1 else "")
         for name, texts in list(ends.items())[:_MOST_SPOKEN]

@@ -169,9 +169,7 @@ def _context(found: Results, maker: _Maker, folder: Path, beside: Path) -> dict[
         "answer": answer,
         "take": take,
         "forecast": forecast,
-        "short": savings.short_table(
-            advice, forecast.content.work_is if forecast.content else "the same work"
-        ),
+        "short": savings.short_table(advice),
         "errors": maker.part(lambda: answers.error_sentences(found)),
         "sources": maker.part(lambda: answers.source_sentences(found)),
         "left_out_line": answers.left_out_sentence(found),

@@ -2,7 +2,7 @@
 their forecasts as points beside what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
@@ -11,6 +11,7 @@ from joulecast.planning.advise import advise
 from joulecast.planning.choice import IN_WORDS, Limit
 from joulecast.quantities import NONE, consumptions, counted, is_number, listed, times, with_range
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
+from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words
@@ -31,8 +32,11 @@ class Advice:
 
     Attributes:
         clear: whether there is a clear winner; ``None`` where no interval says so, or nothing is known.
-        settings: what to take, in words: the winner; or, where none is clear, the fastest of those whose
+        setting: what to take, in words: the winner; or, where none is clear, the fastest of those whose
             intervals overlap.
+        alike: how many settings these are.
+        least: what is to be least.
+        label: what charts call it, if not as the campaign does.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
 
@@ -48,6 +52,13 @@ class Advice:
     table: Table | None = None
     points: list[dict[str, Any]] = field(default_factory=list)
     prices: Prices = NO_PRICES
+    label: str = ""
+    work: str = ""
+
+    @property
+    def name(self) -> str:
+        """What charts call it."""
+        return self.label or self.network
 
 
 def advices(results: Results) -> list[Advice]:
@@ -66,13 +77,10 @@ def advices(results: Results) -> list[Advice]:
     if not results.record_folders:
         raise NothingToShow("the records that the advice rests on are not here", "measure")
     having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
+    asked = clean.sort_values("workload", kind="stable").drop_duplicates("workload").head(networks)
+    labels = names_of(list(asked["network"].astype(str)), list(asked["platform"].astype(str)))
     all_advice = []
-    for row in (
-        clean.sort_values("workload", kind="stable")
-        .drop_duplicates("workload")
-        .head(networks)
-        .itertuples()
-    ):
+    for row, label in zip(asked.itertuples(), labels, strict=True):
         name = str(row.workload)
         try:
             answer = advise(
@@ -83,9 +91,9 @@ def advices(results: Results) -> list[Advice]:
                 prices=results.prices,
             )
         except (JoulecastError, ValueError, KeyError) as error:
-            all_advice.append(Advice(name, [f"No advice: {error}."]))
+            all_advice.append(Advice(name, [f"No advice: {error}."], label=label))
             continue
-        all_advice.append(advice_of(answer, name))
+        all_advice.append(replace(advice_of(answer, name), label=label))
     return all_advice
 
 
@@ -108,6 +116,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "table": _table(network, candidates, unit, prices) if candidates else None,
         "points": list(_points(network, candidates, unit)),
         "prices": prices,
+        "work": work_in_words(unit),
     }
     if best is None:
         why = answer.get("why_none") or "none is known"
@@ -154,13 +163,14 @@ def _short_row(
     )
 
 
-def short_table(advised: Sequence[Advice], work: str) -> Table | None:
+def short_table(advised: Sequence[Advice]) -> Table | None:
     """Which setting to take, a row or two a network; ``None`` where none can be named."""
-    rows = [(one.network, *row) for one in advised for row in one.rows]
+    rows = [(one.name, *row) for one in advised for row in one.rows]
     if not rows:
         return None
     paid = paid_names(advised[0].prices)
     columns = ("network", "setting", "energy", "energy is", *paid, "time", "verdict")
+    work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
     caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
     return Table(caption, columns, rows)
 
@@ -172,22 +182,22 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
     bare = [one for one in advised if one.clear is None and one.setting]
     parts = []
     if clear:
-        won = [f"{one.network} on {one.setting}" for one in clear[:_MOST_NAMED]]
-        more = f" and {len(clear) - _MOST_NAMED} more" if len(clear) > _MOST_NAMED else ""
-        parts.append(f"Least {clear[0].least}: {listed(won)}{more}")
+        won = [f"{one.name} on {one.setting}" for one in clear[:_MOST_NAMED]]
+        more = [f"{len(clear) - _MOST_NAMED} more"] if len(clear) > _MOST_NAMED else []
+        parts.append(f"Least {clear[0].least}: {'; '.join([*won, *more])}")
     if even:
-        names = listed([one.network for one in even], _MOST_NAMED)
+        names = listed([one.name for one in even], _MOST_NAMED)
         parts.append(
             f"No clear winner for {names}: several settings cost about the same {even[0].least}"
         )
     if bare:
-        named = listed([f"{one.network} on {one.setting}" for one in bare[:_MOST_NAMED]])
+        named = "; ".join(f"{one.name} on {one.setting}" for one in bare[:_MOST_NAMED])
         parts.append(f"Least expected {bare[0].least}: {named}")
     if not parts:
         return "No setting can be recommended yet", ""
     fastest: dict[str, list[str]] = {}
     for one in even:
-        fastest.setdefault(str(one.setting), []).append(one.network)
+        fastest.setdefault(str(one.setting), []).append(one.name)
     take = "; ".join(
         setting if len(names) == len(advised) else f"{setting} for {listed(names, _MOST_NAMED)}"
         for setting, names in fastest.items()
