@@ -249,7 +249,7 @@ def test_dark_paper_has_light_ink_in_charts_and_no_violation(browser, pages):
     found = Opened(browser, pages / "whole/index.html", 400, color_scheme="dark")
     of_page, of_chart, greys = found.page.evaluate(
         """(grey) => [getComputedStyle(document.body).color,
-        getComputedStyle(document.querySelector('.chart .role-axis-label text')).fill,
+        getComputedStyle(document.querySelector('.chart .role-axis text')).fill,
         [...document.querySelectorAll(`.chart [fill="${grey}" i]`)].map((e) => getComputedStyle(e).fill)]""",
         GREY,
     )

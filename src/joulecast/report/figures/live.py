@@ -69,8 +69,8 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     )
     line = (
         alt.Chart(values(shown.assign(kind="mean so far")))
-        .mark_line(point=alt.OverlayMarkDef(size=50, shape="square"), strokeWidth=2)
-        .encode(x=x, y="mean:Q", color=colour, tooltip=hover)
+        .mark_line(strokeWidth=2.5)
+        .encode(x=x, y="mean:Q", color=colour)
     )
     columns = ("training", "batch size", "cost", "energy", "phase of the search")
     table = [

@@ -256,12 +256,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["coded"] = _coded
+    environment.filters["answered"] = _answered
     return environment
 
 
 def _coded(text: str) -> Markup:
     """Text in which what stands between backquotes is code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _answered(text: str) -> Markup:
+    """Text that begins with an answer, which is strong."""
+    return Markup(re.sub(r"^(Yes|No|Not known):", r"<strong>\1:</strong>", _coded(text)))
 
 
 def _asset(name: str) -> str:

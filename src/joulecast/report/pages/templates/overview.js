@@ -60,7 +60,6 @@ for (const box of boxes) {
     }
   });
 }
-for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;
 const hint = (grid) => {
   const box = grid.querySelector(".scroll");
   const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 4;
