@@ -237,6 +237,13 @@ def test_where_intervals_overlap_there_is_no_winner_and_the_fastest_is_advised()
     assert "Least energy" not in " ".join([answer, take, *known.sentences])
 
 
+def test_an_only_setting_is_no_winner():
+    verdict = {"clear_winner": True, "in_words": "no other setting is known", "overlapping": []}
+    known = advised(verdict=verdict, candidates=[CANDIDATE])
+    assert headline([known])[0] == "Only one setting is known: vgg16 on 1 node, batch 4"
+    assert short_table([known]).rows[0][-1] == "no other setting is known"
+
+
 def test_without_a_choice_there_is_a_reason():
     none = advised(best=None, why_none="no setting meets it", candidates=[])
     assert none.sentences == ["No setting can be recommended: no setting meets it."]

@@ -34,9 +34,9 @@ class Advice:
         clear: whether there is a clear winner; ``None`` where no interval says so, or nothing is known.
         setting: what to take, in words: the winner; or, where none is clear, the fastest of those whose
             intervals overlap.
-        alike: how many settings these are.
         least: what is to be least.
         label: what charts call it, if not as the campaign does.
+        alone: whether no other setting is known.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
 
@@ -44,7 +44,6 @@ class Advice:
     sentences: list[str]
     clear: bool | None = None
     setting: str | None = None
-    alike: int = 0
     least: str = "energy"
     rows: list[tuple[str, ...]] = field(default_factory=list)
     measure_next: list[str] = field(default_factory=list)
@@ -54,6 +53,7 @@ class Advice:
     prices: Prices = NO_PRICES
     label: str = ""
     work: str = ""
+    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -117,46 +117,50 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "points": list(_points(network, candidates, unit)),
         "prices": prices,
         "work": work_in_words(unit),
+        "alone": len(candidates) == 1,
     }
     if best is None:
         why = answer.get("why_none") or "none is known"
         return Advice(network, [f"No setting can be recommended: {why}."], **known)
     clear = verdict.get("clear_winner")
+    least = str((answer.get("limit") or {}).get("objective") or "energy")
     named = {one["setting"]: one for one in candidates}
     fastest = named.get(verdict.get("fastest"), best)
     cheapest = named.get(verdict.get("cheapest"), best)
     alike = 1 + len(verdict.get("overlapping") or [])
-    least = str((answer.get("limit") or {}).get("objective") or "energy")
-    taken = [best] if clear is not False else list({id(c): c for c in (cheapest, fastest)}.values())
+    taken = {"the fastest": fastest, "the cheapest": cheapest} if clear is False else {"": best}
     words = verdict.get("in_words")
     sentences = [f"{words[0].upper()}{words[1:]}."] if words else []
+    if len(candidates) == 1:
+        short = "no other setting is known"
+    elif clear is None:
+        short = f"least expected {IN_WORDS[least]}; no interval says how sure"
+    else:
+        short = f"clear winner: least {IN_WORDS[least]}"
+    if clear is False:
+        short = f"no clear winner: {counted(alike, 'setting')} overlap"
+    # One row where the cheapest of those that overlap is the fastest, too.
+    rows: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    for which, one in reversed(taken.items()):
+        rows.setdefault(one["setting"], (one, []))[1].append(which)
     return Advice(
         network,
         [*sentences, f"This rests on: {answer['rests_on']}."],
         clear,
         (fastest if clear is False else best)["setting"],
-        alike,
         least,
-        [_short_row(one, clear, alike, least, one is fastest, prices) for one in taken],
+        [
+            _short_row(
+                one, f"{short}; {' and '.join(which)} of these" if which[0] else short, prices
+            )
+            for one, which in rows.values()
+        ],
         **known,
     )
 
 
-def _short_row(
-    one: Mapping[str, Any],
-    clear: bool | None,
-    alike: int,
-    least: str,
-    fastest: bool,
-    prices: Prices,
-) -> tuple[str, ...]:
-    of_all = f"{counted(alike, 'setting')} overlap"
-    verdict = {
-        True: f"clear winner: least {IN_WORDS[least]}",
-        None: f"least expected {IN_WORDS[least]}; no interval says how sure",
-        False: f"no clear winner: {of_all}; {'the fastest' if fastest else 'the cheapest'} of these",
-    }[clear]
-    energy = "none" if not is_number(one.get("energy_j")) else with_range(*_ends(one, "energy"))
+def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices) -> tuple[str, ...]:
+    energy = with_range(*_ends(one, "energy")) if is_number(one.get("energy_j")) else "none"
     return (
         *(str(one["setting"]), energy, _energy_is(one), *paid_cells(one, prices)),
         *(with_range(*_ends(one, "time")), verdict),
@@ -177,9 +181,10 @@ def short_table(advised: Sequence[Advice]) -> Table | None:
 
 def headline(advised: Sequence[Advice]) -> tuple[str, str]:
     """What costs least in a line, and a line on what to take where there is no clear winner."""
-    clear = [one for one in advised if one.clear]
+    alone = [one for one in advised if one.alone]
+    clear = [one for one in advised if one.clear and not one.alone]
     even = [one for one in advised if one.clear is False]
-    bare = [one for one in advised if one.clear is None and one.setting]
+    bare = [one for one in advised if one.clear is None and one.setting and not one.alone]
     parts = []
     if clear:
         won = [f"{one.name} on {one.setting}" for one in clear[:_MOST_NAMED]]
@@ -193,6 +198,9 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
     if bare:
         named = "; ".join(f"{one.name} on {one.setting}" for one in bare[:_MOST_NAMED])
         parts.append(f"Least expected {bare[0].least}: {named}")
+    if alone:
+        named = "; ".join(f"{one.name} on {one.setting}" for one in alone[:_MOST_NAMED])
+        parts.append(f"Only one setting is known: {named}")
     if not parts:
         return "No setting can be recommended yet", ""
     fastest: dict[str, list[str]] = {}
