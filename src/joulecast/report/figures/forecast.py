@@ -196,5 +196,7 @@ def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
     sized = [charts[name].properties(width=_WIDTH) for name in (ENERGY, TIME) if name in charts]
     # Altair checks against Vega-Lite's schema, which knows no layout of legends.
     legend = {name: value for name, value in CONFIG["legend"].items() if name != "layout"}
-    drawn: alt.HConcatChart = alt.hconcat(*sized).configure(**CONFIG | {"legend": legend})
+    # A reader's font may be wider than the one that names are measured in.
+    room = {"left": 5, "top": 5, "right": 30, "bottom": 5}
+    drawn: alt.HConcatChart = alt.hconcat(*sized, padding=room).configure(**CONFIG | {"legend": legend})
     return drawn
