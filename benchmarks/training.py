@@ -38,7 +38,7 @@ def _spec(network: str, batch: int, image_size: int, steps: int) -> str:
 def _ours(spec: str) -> dict[str, float]:
     from joulecast.records.record import read_record
     from joulecast.records.spec import RunSpec
-    from joulecast.training.launch import measure
+    from joulecast.training.attempt_to_record import measure
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record"
