@@ -4,11 +4,10 @@ import altair as alt
 import pandas as pd
 
 from joulecast.quantities import percent
-from joulecast.report.figures.look import INK, SERIES, Chart, titled, tooltips, values
+from joulecast.report.figures.look import INK, WHOSE, Chart, titled, tooltips, values
 
 OURS = "MC2"
-_ROW, _OTHERS = 18, "#8a939d"
-_MOST = 6
+_ROW, _MOST = 18, 6
 
 
 def cluster_errors(asked: pd.DataFrame) -> list[Chart]:
@@ -37,7 +36,7 @@ def _errors(rows: pd.DataFrame, question: str, models: list[str], longest: float
     colour = alt.Color(
         "whose:N",
         legend=None,
-        scale=alt.Scale(domain=["ours", "a rival"], range=[SERIES[0], _OTHERS]),
+        scale=alt.Scale(domain=list(WHOSE), range=list(WHOSE.values())),
     )
     x = alt.X("mape_percent:Q", title="error, percent", scale=scale, axis=alt.Axis(tickCount=5))
     base = alt.Chart(values(shown)).encode(y=y, tooltip=tooltips("model", "mean", "worst"))

@@ -198,5 +198,7 @@ def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
     legend = {name: value for name, value in CONFIG["legend"].items() if name != "layout"}
     # A reader's font may be wider than the one that names are measured in.
     room = {"left": 5, "top": 5, "right": 30, "bottom": 5}
-    drawn: alt.HConcatChart = alt.hconcat(*sized, padding=room).configure(**CONFIG | {"legend": legend})
+    drawn: alt.HConcatChart = alt.hconcat(*sized, padding=room).configure(
+        **CONFIG | {"legend": legend}
+    )
     return drawn

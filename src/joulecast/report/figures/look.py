@@ -63,6 +63,7 @@ PARTS = {
 PHASES = {"training": "#0072B2", "evaluating": "#E69F00", "stalled": "#D9D9D9"}
 STEP = {"computing": "#0072B2", "exposed communication": "#D55E00", "bubble": "#D9D9D9"}
 PIPELINE = {"forward": "#0072B2", "backward": "#E69F00"}
+WHOSE = {"ours": "#0072B2", "a rival": "#8A939D"}
 KNOWN = {"was run": "#0072B2", "forecast": "#E69F00"}
 PALETTES = {
     "series": SERIES,
@@ -71,6 +72,7 @@ PALETTES = {
     "step": tuple(STEP.values()),
     "pipeline": tuple(PIPELINE.values()),
     "known": tuple(KNOWN.values()),
+    "whose": tuple(WHOSE.values()),
 }
 """The colours of each chart, by what they tell apart."""
 
