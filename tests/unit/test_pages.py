@@ -210,8 +210,10 @@ def advised(**changes):
 
 
 def test_a_clear_winner_is_advised():
-    known = advised(verdict={"clear_winner": True, "in_words": "a clear winner", "overlapping": []})
-    assert headline([known]) == ("Least energy: vgg16 on 1 node, batch 4", "")
+    verdict = {"clear_winner": True, "in_words": "a clear winner", "overlapping": []}
+    known = advised(verdict=verdict | {"trade": "it takes 4 times as long"})
+    answer = ("Least energy: vgg16 on 1 node, batch 4", "vgg16: it takes 4 times as long.")
+    assert headline([known]) == answer
     assert known.sentences == ["A clear winner.", "This rests on: two runs."]
     assert known.measure_next == ["4 nodes: it was never run"] and known.warnings == ["hot"]
     assert [point["setting"] for point in known.points] == [

@@ -152,7 +152,7 @@ def _context(found: Results, maker: _Maker, folder: Path, beside: Path) -> dict[
     metered = maker.part(lambda: metered_section(found))
     parts = {
         "forecast": forecast,
-        "front": maker.part(lambda: energy_time_front(found, points, f"{answer}. {take}".strip())),
+        "front": maker.part(lambda: energy_time_front(found, points, f"{answer}.")),
         "predicted": maker.part(lambda: predicted_against_measured(found)),
         "stages": maker.part(lambda: stage_shares(found)),
         "policies": maker.part(lambda: policy_costs(found)),
@@ -267,7 +267,7 @@ def _coded(text: str) -> Markup:
 
 def _answered(text: str) -> Markup:
     """Text that begins with an answer, which is strong."""
-    return Markup(re.sub(r"^(Yes|No|Not known):", r"<strong>\1:</strong>", _coded(text)))
+    return Markup(re.sub(r"^(Yes|No|Not known):", r"<strong>\1:</strong>", str(_coded(text))))
 
 
 def _asset(name: str) -> str:

@@ -36,6 +36,7 @@ class Advice:
             intervals overlap.
         least: what is to be least.
         label: what charts call it, if not as the campaign does.
+        trade: what a clear winner saves, and how much longer it takes than the fastest.
         alone: whether no other setting is known.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
@@ -53,6 +54,7 @@ class Advice:
     prices: Prices = NO_PRICES
     label: str = ""
     work: str = ""
+    trade: str = ""
     alone: bool = False
 
     @property
@@ -117,6 +119,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "points": list(_points(network, candidates, unit)),
         "prices": prices,
         "work": work_in_words(unit),
+        "trade": verdict.get("trade") or "",
         "alone": len(candidates) == 1,
     }
     if best is None:
@@ -198,9 +201,10 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
     if bare:
         named = "; ".join(f"{one.name} on {one.setting}" for one in bare[:_MOST_NAMED])
         parts.append(f"Least expected {bare[0].least}: {named}")
+    trades = [f"{one.name}: {one.trade}." for one in clear[:_MOST_NAMED] if one.trade]
     if alone:
         named = "; ".join(f"{one.name} on {one.setting}" for one in alone[:_MOST_NAMED])
-        parts.append(f"Only one setting is known: {named}")
+        (trades if parts else parts).append(f"Only one setting is known: {named}")
     if not parts:
         return "No setting can be recommended yet", ""
     fastest: dict[str, list[str]] = {}
@@ -210,9 +214,9 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         setting if len(names) == len(advised) else f"{setting} for {listed(names, _MOST_NAMED)}"
         for setting, names in fastest.items()
     )
-    return ". ".join(
-        parts
-    ), f"Their 90 % intervals overlap, so take the fastest of them: {take}." if take else ""
+    if take:
+        trades.append(f"Their 90 % intervals overlap, so take the fastest of them: {take}.")
+    return ". ".join(parts), " ".join(trades)
 
 
 def setting_of(candidate: Mapping[str, Any]) -> str:
