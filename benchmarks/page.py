@@ -1,6 +1,6 @@
 """The overview page of a results folder: seconds to make, size, milliseconds until its charts are drawn.
 
-In headless Chromium, offline; beside a peer, the same charts one below the other by Altair alone
+In headless Chromium, offline; next to a peer, the same charts one below the other by Altair alone
 (`inline=True`).
 
     ./run python benchmarks/page.py RESULTS

@@ -242,7 +242,7 @@ def settings_table(results: Results) -> Table:
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
     paid = paid_names(results.prices)
     works = sorted({work_in_words(unit) for unit in table["unit"]})
-    # What is the same in all rows is said once.
+    # What is the same in all rows stands in the caption alone.
     shared = works[0] if len(works) == 1 else ""
     columns = (
         *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time"),

@@ -70,9 +70,9 @@ def _described(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def page_colours() -> str:
-    """CSS: the names of the page's colours, light and dark, and the same colours in its charts."""
-    names = "".join(
-        f"--{name}:light-dark({light},{dark});" for name, (light, dark) in SHADES.items()
+    """CSS: the page's colours by name, for light and for dark screens (paper is light), and in its charts."""
+    light, dark = (
+        "".join(f"--{name}:{shades[of]};" for name, shades in SHADES.items()) for of in (0, 1)
     )
     drawn = {SHADES[name][0]: name for name in ("ink", "soft", "grid")} | {SERIES[-1]: "ink"}
     rules = [
@@ -81,5 +81,10 @@ def page_colours() -> str:
         for attribute in ("fill", "stroke")
     ]
     return "\n".join(
-        [f":root{{{names}}}", *rules, f'.chart [stroke="{WHITE}"]{{stroke:var(--paper)}}']
+        [
+            f":root{{{light}}}",
+            f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}",
+            *rules,
+            f'.chart [stroke="{WHITE}"]{{stroke:var(--paper)}}',
+        ]
     )

@@ -71,7 +71,7 @@ def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
     columns = [
         name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"
     ]
-    # What is the same in all rows is said once.
+    # What is the same in all rows stands in the caption alone.
     same = {
         name: cells[0].get(name, "") for name in ("platform", "work is", "energy is", "nodes are")
     }

@@ -123,19 +123,19 @@ def page_context(
     results: Path,
     configfile: str | None = None,
     prices: Prices = NO_PRICES,
-    beside: Path | None = None,
+    start: Path | None = None,
 ) -> dict[str, Any]:
     """What the page shows, part by part; arguments as of :func:`write_overview`.
 
     Args:
-        beside: folder of the page, which its links start from; by default the results.
+        start: folder that the page's links start from, its own; by default the results.
 
     Raises:
         JoulecastError: no such folder.
     """
     flags = f" --configfile {configfile}" if configfile else ""
     maker = _Maker(f"./run snakemake --cores all{flags}", configfile)
-    return _context(read_results(results, prices), maker, results, beside or results)
+    return _context(read_results(results, prices), maker, results, start or results)
 
 
 def rendered(context: Mapping[str, Any]) -> str:
@@ -143,7 +143,7 @@ def rendered(context: Mapping[str, Any]) -> str:
     return _environment().get_template("overview.html.j2").render(context)
 
 
-def _context(found: Results, maker: _Maker, folder: Path, beside: Path) -> dict[str, Any]:
+def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[str, Any]:
     advised = maker.part(lambda: savings.advices(found))
     advice: list[savings.Advice] = advised.content or []
     answer, take = savings.headline(advice)
@@ -190,14 +190,14 @@ def _context(found: Results, maker: _Maker, folder: Path, beside: Path) -> dict[
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),
         "advise_command": _advise_command(found, folder, maker.priced_by(found.prices)),
-        "table_links": lambda names: _table_links(names, folder, beside),
+        "table_links": lambda names: _table_links(names, folder, start),
         "svg": inline_svg,
         "style": page_colours() + "\n" + _asset("overview.css"),
         "script": _asset("overview.js"),
     }
 
 
-def _table_links(names: Sequence[str | None], folder: Path, beside: Path) -> list[tuple[str, str]]:
+def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
     """Name and address of those tables of the results that are there, each as a page where it is one.
 
     Args:
@@ -207,7 +207,7 @@ def _table_links(names: Sequence[str | None], folder: Path, beside: Path) -> lis
     for name in dict.fromkeys(name for name in names if name):
         path = next((p for s in ("html", "csv") if (p := folder / f"{name}.{s}").is_file()), None)
         if path is not None:
-            found.append((Path(name).name, Path(os.path.relpath(path, beside)).as_posix()))
+            found.append((Path(name).name, Path(os.path.relpath(path, start)).as_posix()))
     return found
 
 

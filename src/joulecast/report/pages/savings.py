@@ -1,5 +1,5 @@
 """Which setting to take: the answers of :mod:`joulecast.planning` for every network, with their verdicts, and
-their forecasts as points beside what was measured."""
+their forecasts as points next to what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

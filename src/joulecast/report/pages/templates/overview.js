@@ -1,4 +1,4 @@
-// Numbers of a mark on hovering, touching or by arrow keys; networks on and off; hints at tables that go on.
+// Numbers of a mark on hovering, touching or by arrow keys; networks on and off; a hint where a table is wider than its place.
 "use strict";
 const tip = document.getElementById("tip");
 function show(mark) {
