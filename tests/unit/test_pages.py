@@ -160,6 +160,7 @@ def test_relative_costs_by_hand(results):
     assert table["zeus"].to_dict() == {1: 2.0, 2: 1.2} and set(table["default"]) == {1.0}
     figure = policy_costs(replace(results, replays=replays))
     assert figure.finding.startswith("No: after 2 trainings zeus has cost 120 %")
+    assert "Not known: only 1 of 4 trainings" in figure.finding and len(figure.charts) == 2
     assert "warm-start" not in figure.how_to_read and "very traces" not in figure.how_to_read
     # What warm-start has seen on another GPU is not paid for here, so it wins nothing.
     more = replays | {"warm-start": replay([5.0, 5.0]), "curve": replay([8.0, 8.0])}

@@ -1,6 +1,7 @@
 """Figures of tuning: what policies cost by recurrence, replayed ones and the one tuned live."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -43,17 +44,27 @@ _CAVEATS = {
 
 
 def policy_costs(results: Results) -> Figure:
-    """Cost of tuning policies by recurrence: replayed ones against the default, else the one tuned live.
+    """Whether tuning pays: policies replayed against the default, and the one tuned live.
 
     Raises:
         NothingToShow: neither is there.
     """
-    others = [name for name in results.replays if name != _DEFAULT]
-    if _DEFAULT in results.replays and others:
-        return _replayed(results.replays)
+    found = []
+    if _DEFAULT in results.replays and set(results.replays) - {_DEFAULT}:
+        found.append(_replayed(results.replays))
     if results.live is not None and results.live.get("recurrences"):
-        return tuned_live(results.live)
-    raise NothingToShow("no policy was replayed, and no training was tuned live", "tuning_tables")
+        found.append(tuned_live(results.live))
+    if not found:
+        why = "no policy was replayed, and no training was tuned live"
+        raise NothingToShow(why, "tuning_tables")
+    return replace(
+        found[0],
+        charts=[chart for figure in found for chart in figure.charts],
+        finding=" ".join(figure.finding for figure in found),
+        how_to_read=" ".join(figure.how_to_read for figure in found),
+        tables=[table for figure in found for table in figure.tables],
+        files=tuple(name for figure in found for name in figure.files),
+    )
 
 
 def cumulative_cost(

@@ -266,8 +266,9 @@ def _coded(text: str) -> Markup:
 
 
 def _answered(text: str) -> Markup:
-    """Text that begins with an answer, which is strong."""
-    return Markup(re.sub(r"^(Yes|No|Not known):", r"<strong>\1:</strong>", str(_coded(text))))
+    """Text whose sentences may begin with an answer, which is strong."""
+    found = re.sub(r"(^|\. )(Yes|No|Not known):", r"\1<strong>\2:</strong>", str(_coded(text)))
+    return Markup(found)
 
 
 def _asset(name: str) -> str:
