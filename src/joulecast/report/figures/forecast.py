@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.scale import scale_in_words, unit_of
@@ -17,6 +16,7 @@ from joulecast.report.figures.look import (
     INK,
     Chart,
     colours,
+    label_places,
     titled,
     tooltips,
     value_axis,
@@ -26,8 +26,8 @@ from joulecast.report.figures.look import (
 
 Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320
-_MOST_LABELS, _LABEL_PIXELS = 14, 15
-"""Lines that have their name at their end, and the least distance of two names; more have a legend."""
+_MOST_LABELS = 14
+"""Lines that have their name at their end; more have a legend."""
 _NUMBERS = ("forecast", "low", "high", "as it was run")
 ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
@@ -155,19 +155,9 @@ def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
     """The right end of each line, and where its name stands (``at``): none covers another."""
     ends = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
     ends = ends.groupby("training", sort=False).tail(1)
-    is_log = room.to_dict().get("type") == "log"
-    low, high = np.log(room.domain) if is_log else room.domain
-    height = (np.log(ends["forecast"]) if is_log else ends["forecast"]) - low
-    pixels = height / (high - low) * _HEIGHT
-    ends = ends.assign(pixels=pixels).sort_values("pixels", kind="stable")
-    places: list[float] = []
-    for pixel in ends["pixels"]:
-        places.append(max(float(pixel), places[-1] + _LABEL_PIXELS if places else 0.0))
-    for k in range(len(places) - 1, -1, -1):
-        below = places[k + 1] - _LABEL_PIXELS if k + 1 < len(places) else float(_HEIGHT)
-        places[k] = min(places[k], below)
-    at = low + np.array(places) / _HEIGHT * (high - low)
-    return ends.assign(at=np.exp(at) if is_log else at)[["scale", "training", "at"]]
+    return ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))[
+        ["scale", "training", "at"]
+    ]
 
 
 def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:

@@ -77,9 +77,12 @@ PALETTES = {
 """The colours of each chart, by what they tell apart."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
-_HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
+HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
+
+_LABEL_PIXELS = 15
+"""Least distance of two names at the ends of lines."""
 
 CONFIG: dict[str, Any] = {
     "aria": False,
@@ -175,7 +178,28 @@ def value_axis(scale: alt.Scale) -> alt.Axis:
     return alt.Axis(values=shown, format=form)
 
 
-def titled(chart: Chart, title: str, height: int = _HEIGHT, below: str = "") -> Chart:
+def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
+    """Values at which names of lines stand, as near to the lines' ends as they have room.
+
+    Args:
+        ends: values of the ends, all within the scale.
+        height: of the chart in pixels.
+    """
+    is_log = scale.to_dict().get("type") == "log"
+    low, high = (math.log(end) if is_log else end for end in scale.domain)
+    found = ends.map(math.log) if is_log else ends
+    pixels = ((found - low) / (high - low) * height).sort_values(kind="stable")
+    places: list[float] = []
+    for pixel in pixels:
+        places.append(max(float(pixel), places[-1] + _LABEL_PIXELS if places else 0.0))
+    for k in range(len(places) - 1, -1, -1):
+        above = places[k + 1] - _LABEL_PIXELS if k + 1 < len(places) else float(height)
+        places[k] = min(places[k], above)
+    at = low + pd.Series(places, pixels.index, dtype=float) / height * (high - low)
+    return at.map(math.exp) if is_log else at
+
+
+def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
     """The chart under a title, and a line ``below`` it."""
     lines = alt.TitleParams(text=title, subtitle=below or alt.Undefined)
     made: Chart = chart.properties(title=lines, height=height)

@@ -27,6 +27,7 @@ from joulecast.report.results_folder import NothingToShow, Results
 
 _MOST_PIPELINES, _MOST_EVENTS, _BARS_HEIGHT = 4, 600, 150
 _FILE = "tables/partition_pipeline"
+_THIN_GAP = 0.2
 _FORWARD_SHARE = 1 / 3
 """Share of the forward pass where only a stage's whole time is kept: backward multiplies twice as much."""
 _NAMES: dict[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B"}
@@ -158,14 +159,14 @@ def _gantt(shape: Timeline, name: str, longest_s: float) -> Chart:
         for event in shape.events[:_MOST_EVENTS]
     ]
     frame = pd.DataFrame(events)
-    long = frame["stop"] - frame["start"] > 0.03 * 1e3 * shape.makespan_s
+    long = frame["stop"] - frame["start"] > 0.03 * 1e3 * longest_s
     frame["label"] = frame["micro-batch"].where(long, "")
     stages = sorted(set(frame["stage"]), key=int)
     y = alt.Y("stage:O", title="stage", sort=stages)
     scale = alt.Scale(domain=[0, 1e3 * longest_s], nice=False)
     x = alt.X("start:Q", title="milliseconds", scale=scale, axis=alt.Axis(tickCount=5))
     hover = ("stage", "micro-batch", "pass", "from", "takes")
-    drawn = blocks(frame, x, y, "pass", PIPELINE, hover)
+    drawn = blocks(frame, x, y, "pass", PIPELINE, hover, gap=1 if long.any() else _THIN_GAP)
     return titled(drawn, name, max(80, 34 * len(stages))).properties(
         view=alt.ViewConfig(stroke=GREY)
     )

@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 from joulecast.quantities import digits, percent
 from joulecast.report.figures.live import tuned_live
 from joulecast.report.figures.look import (
+    HEIGHT,
     INK,
     Chart,
     Figure,
     colours,
+    label_places,
     save,
     shapes,
     titled,
     tooltips,
+    value_scale,
     values,
 )
 from joulecast.report.figures.tuning_pays import pays_replayed
@@ -112,14 +115,14 @@ def _cost_lines(
     Args:
         banded: draw a band from ``low`` to ``high``, in a small chart.
     """
-    scale = alt.Scale(zero=False)
+    scale = value_scale(shown["ratio"], pd.Series([1.0]))
     if banded:
         highest = min(1.02 * shown["high"].max(), _HIGHEST_SHOWN)
         scale = alt.Scale(domain=[min(shown["low"].min(), 0.98), highest], nice=False)
-    ticks = alt.Axis(tickMinStep=1, tickCount=5 if banded else 8)
+    ticks = alt.Axis(tickMinStep=1, tickCount=5 if banded else 8, labelFlush=False)
     y_title = "cost so far / default"
-    # Else the legend is as pale as the bands.
-    legend = alt.Legend(symbolOpacity=1) if banded else alt.Undefined
+    # Else the legend is as pale as the bands; without bands there is room for names at the lines.
+    legend = alt.Legend(symbolOpacity=1) if banded else None
     base = alt.Chart(values(shown)).encode(
         x=alt.X("recurrence:Q", title="trainings so far", axis=ticks),
         y=alt.Y("ratio:Q", title=y_title, scale=scale),
@@ -130,14 +133,18 @@ def _cost_lines(
         base.transform_filter(f"datum.recurrence % {every} == 1 % {every}")
         .mark_point(filled=True, size=60, clip=banded)
         .encode(
-            shape=alt.Shape("policy:N", title=None, scale=shapes(drawn)),
+            shape=alt.Shape("policy:N", title=None, scale=shapes(drawn), legend=legend),
             tooltip=tooltips("policy", "recurrence", "cost"),
         )
     )
     rule = alt.Chart(values(pd.DataFrame({"ratio": [1.0]}))).mark_rule(color=INK, strokeDash=[4, 3])
     lines = base.mark_line(strokeWidth=1.6, clip=banded) + marks + rule.encode(y="ratio:Q")
     if not banded:
-        return titled(lines, title)
+        ends = shown[shown["recurrence"] == shown["recurrence"].max()]
+        ends = ends.assign(at=label_places(ends["ratio"], scale, HEIGHT))
+        names = alt.Chart(values(ends)).mark_text(align="left", dx=7, color=INK)
+        y = alt.Y("at:Q", scale=scale)
+        return titled(lines + names.encode(x="recurrence:Q", y=y, text="policy:N"), title)
     band = base.mark_area(opacity=0.15, clip=True).encode(
         y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q"
     )
