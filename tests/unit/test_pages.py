@@ -27,7 +27,7 @@ from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.figures.tuning_pays import pays_live
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
-from joulecast.report.pages.savings import advice_of, advices, headline, short_table
+from joulecast.report.pages.savings import advice_of, advices, headline, short_table, within_a_day
 from joulecast.report.results_folder import NothingToShow, read_results
 
 
@@ -238,6 +238,13 @@ def test_where_intervals_overlap_there_is_no_winner_and_the_fastest_is_advised()
     assert fast[3] == "forecast from estimated energy"
     assert all("no clear winner: 2 settings overlap" in row[-1] for row in (cheap, fast))
     assert "Least energy" not in " ".join([answer, take, *known.sentences])
+
+
+def test_how_many_settings_end_within_a_day():
+    slow = [CANDIDATE | {"time_s": 80_000.0, "time_high_s": 90_000.0}, CANDIDATE | FAST]
+    assert within_a_day([advised()]) == "All of them end within a day."
+    assert within_a_day([advised(candidates=slow)]).startswith("1 of 2 settings end within a day")
+    assert within_a_day([]) == ""
 
 
 def test_an_only_setting_is_no_winner():

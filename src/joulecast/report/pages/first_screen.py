@@ -11,7 +11,7 @@ from joulecast.report.figures.forecast import TIME, forecast_charts, training_na
 from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import Results
+from joulecast.report.results_folder import NothingToShow, Results
 
 FORECAST_FILE = "tables/scaling_forecast"
 _MOST_SPOKEN = 4
@@ -52,6 +52,8 @@ def cost_and_time(results: Results) -> CostAndTime:
     found = campaign_forecast(results)
     currency = results.prices.currency
     charts = forecast_charts(found.rows, currency)
+    if TIME not in charts:
+        raise NothingToShow("no forecast has a time", "measure")
     cells = forecast_cells({"forecasts": found.rows, "prices": results.prices.as_json()})
     trainings = list(dict.fromkeys(training_names(found.rows)))
     figure = Figure(

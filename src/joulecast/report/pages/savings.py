@@ -17,6 +17,7 @@ from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words
 
 _MOST_NETWORKS, _MOST_ROWS, _MOST_NAMED = 6, 40, 3
+_DAY_S = 86400.0
 _MOST_READ = 500
 """Records that are read for all advice together, some 20 ms each: all of them again for every network."""
 _RESTS_ON = {
@@ -38,6 +39,7 @@ class Advice:
         label: what charts call it, if not as the campaign does.
         trade: what a clear winner saves, and how much longer it takes than the fastest.
         alone: whether no other setting is known.
+        ends_s: time of each setting that was weighed: the upper end of its interval, if it has one.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
 
@@ -56,6 +58,7 @@ class Advice:
     work: str = ""
     trade: str = ""
     alone: bool = False
+    ends_s: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -121,6 +124,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "work": work_in_words(unit),
         "trade": verdict.get("trade") or "",
         "alone": len(candidates) == 1,
+        "ends_s": tuple(float(one.get("time_high_s") or one["time_s"]) for one in candidates),
     }
     if best is None:
         why = answer.get("why_none") or "none is known"
@@ -180,6 +184,17 @@ def short_table(advised: Sequence[Advice]) -> Table | None:
     work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
     caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
     return Table(caption, columns, rows)
+
+
+def within_a_day(advised: Sequence[Advice]) -> str:
+    """How many of the settings that were weighed end within a day; empty where there are none."""
+    ends = [end for one in advised for end in one.ends_s]
+    within = sum(end <= _DAY_S for end in ends)
+    if not ends:
+        return ""
+    if within == len(ends):
+        return "All of them end within a day."
+    return f"{within} of {counted(len(ends), 'setting')} end within a day; --deadline 1d weighs them alone."
 
 
 def headline(advised: Sequence[Advice]) -> tuple[str, str]:
