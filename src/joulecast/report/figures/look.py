@@ -34,8 +34,8 @@ SHADES = {
 }
 """Colours of pages by name, on light and on dark paper; charts are drawn in the light ones."""
 INK, GREY, GRID = (SHADES[name][0] for name in ("ink", "soft", "grid"))
-WHITE = "white"
-"""Around marks, so that those next to each other can be seen apart: the paper."""
+WHITE, BLACK = "white", "black"
+"""Around marks, so that those next to each other can be seen apart, and text on bars."""
 END = "#D55E00"
 """The ends of a path, on a map of any colours."""
 
@@ -240,7 +240,8 @@ def blocks(
         y=y,
         text="label:N",
         tooltip=tooltips(*hover),
-        color=alt.condition(on_dark, alt.value("white"), alt.value(INK)),
+        # On a bar, not on paper: the same on dark pages.
+        color=alt.condition(on_dark, alt.value(WHITE), alt.value(BLACK)),
     )
     return drawn
 

@@ -69,7 +69,7 @@ def pipeline_timelines(results: Results) -> Figure:
         "What does a pipeline wait for?",
         charts,
         drawn[0].finding(rows[0][4], rows[1][4]),
-        "A row is a stage on a device of its own; a block is one micro-batch, and white is waiting. "
+        "A row is a stage on a device of its own; a block is one micro-batch, and what is empty is waiting. "
         + drawn[0].rests_on,
         [Table("Pipelines", columns, rows, frozenset({columns[1], *columns[3:]}), _FILE)],
         files=(_FILE,),
