@@ -250,7 +250,7 @@ def test_how_many_settings_end_within_a_day():
 def test_an_only_setting_is_no_winner():
     verdict = {"clear_winner": True, "in_words": "no other setting is known", "overlapping": []}
     known = advised(verdict=verdict, candidates=[CANDIDATE])
-    assert headline([known])[0] == "Only one setting is known: vgg16 on 1 node, batch 4"
+    assert headline([known])[0] == "Only one setting was run: vgg16 on 1 node, batch 4"
     assert short_table([known]).rows[0][-1] == "no other setting is known"
 
 
@@ -314,6 +314,9 @@ def test_only_imported_runs(tmp_path):
     context = page_context(tmp_path)
     stages = context["figures"]["stages"]
     assert "All runs are imported" in stages.finding and "growing" not in stages.finding
+    # A rate would leave out what their starts and ends take.
+    forecast = context["forecast"].content
+    assert forecast.work_is == "the work that was run" and "energy" in forecast.charts
     assert context["advise_command"].split(" --network")[0].endswith("/imported")
 
 
@@ -374,7 +377,9 @@ def test_one_run_without_fits(tmp_path):
     drawn = [figure.name for figure in context["figures"].values() if figure.charts]
     assert drawn == ["forecast", "front", "stages"]
     text = text_of(tmp_path)
-    assert "for 1,000 samples" in text and "no model was fitted" in text
+    assert (
+        "for 1,000 samples" in text and "no model was judged on runs that it had not seen" in text
+    )
     assert "growth cannot be judged" in text
 
 
@@ -391,7 +396,7 @@ def test_imported_runs_are_told_apart_from_ours(tmp_path):
     # 100 s at 1 kW a node for ten samples.
     costs = answers.costs(read_results(tmp_path)).set_index(["network", "nodes"])
     assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 100, rel=0.02)
-    assert figures["predicted"].why_none == "no model was fitted"
+    assert figures["predicted"].why_none == "no model was judged on runs that it had not seen"
 
 
 def test_columns_that_are_missing(campaign, tmp_path):

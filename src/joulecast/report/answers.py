@@ -66,7 +66,7 @@ def unseen_times(results: Results) -> pd.DataFrame:
         NothingToShow: nothing was fitted.
     """
     if results.fit is None:
-        raise NothingToShow("no model was fitted", "energy_tables")
+        raise NothingToShow("no model was judged on runs that it had not seen", "energy_tables")
     return settings(_judged(results.fit.times, "fits/times.parquet"), [*SETTING, "split"])
 
 

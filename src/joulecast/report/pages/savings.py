@@ -219,7 +219,7 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
     trades = [f"{one.name}: {one.trade}." for one in clear[:_MOST_NAMED] if one.trade]
     if alone:
         named = "; ".join(f"{one.name} on {one.setting}" for one in alone[:_MOST_NAMED])
-        (trades if parts else parts).append(f"Only one setting is known: {named}")
+        (trades if parts else parts).append(f"Only one setting was run: {named}")
     if not parts:
         return "No setting can be recommended yet", ""
     fastest: dict[str, list[str]] = {}
