@@ -148,9 +148,9 @@ def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
 
 
 def test_the_page_has_money_next_to_joules_and_says_where_prices_are_from(results):
-    bare = said(rendered(page_context(results) | {"bundle": ""}))
+    bare = said(rendered(page_context(results)))
     assert "CHF" not in bare and "CO2e" not in bare and "Prices" not in bare
-    context = page_context(results, "mine.yaml", PAID) | {"bundle": ""}
+    context = page_context(results, "mine.yaml", PAID)
     text = said(rendered(context))
     assert "source: a tariff that was made up" in text and " CHF 0.3 a kWh" in text
     amounts = re.findall(r"CHF [\d.,]+\d(?: \([^)]*\))?(.{17})", text)
@@ -176,5 +176,5 @@ def test_an_observed_training_is_counted_in_what_it_is(tmp_path):
     assert "4 nodes" not in text
     code, text = command("evaluate", "--records", folder)
     assert code == 0 and "split leave-one-node-count-out, time given" in text and " ranks " in text
-    page = said(rendered(page_context(tmp_path) | {"bundle": ""}))
+    page = said(rendered(page_context(tmp_path)))
     assert "on 2 ranks" in page and "on 2 nodes" not in page

@@ -108,9 +108,10 @@ def test_the_page_advises_what_the_command_advises(results):
     folder, _ = results
     told = _command("advise", "--records", folder / "records", "--network", "vit_ti")
     (page,) = advices(read_results(folder))
-    best = told["best"]
-    nodes = "1 node" if best["nodes"] == 1 else f"{best['nodes']} nodes"
-    assert f"train on {nodes}, batch {best['batch_size']:,}" in page.sentences[0]
+    verdict = told["verdict"]
+    assert page.clear is verdict["clear_winner"]
+    assert page.setting == (verdict["fastest"] if page.clear is False else told["best"]["setting"])
+    assert page.sentences[0].lower() == f"{verdict['in_words'].lower()}."
     assert page.table is not None and len(page.table.rows) == len(told["candidates"])
 
 

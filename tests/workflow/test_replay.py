@@ -238,7 +238,7 @@ def test_energy_errors_of_metered_clusters_stand_next_to_the_published_one(clone
     assert (ours["published_percent"] == 2.84).all() and ours["mape_percent"].notna().all()
     assert {"Fan", "LP4"} <= set(summary["model"])
     page = (clone / "results/lab/index.html").read_text()
-    assert "on real clusters" in page and "2.84 %, of another machine" in page
+    assert "on real clusters" in page and "2.84 % for MC2" in page
 
 
 def test_the_report_has_every_table_and_figure_with_its_caption(clone, made):

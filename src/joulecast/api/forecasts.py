@@ -257,8 +257,9 @@ def advise(
 
     Returns:
         ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
-        ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg``
-        of the whole training, their 90 % intervals, and what each rests on (measured, fitted, simulated),
+        ``fastest``, ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and
+        ``co2_kg`` of the whole training, their 90 % intervals, and what each rests on (measured, fitted,
+        simulated),
         ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:

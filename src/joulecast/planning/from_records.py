@@ -118,7 +118,7 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
 PER_WORK = {"samples": 1000.0, "epochs": 1.0}
 """Default amount of work, by what a run's log counts."""
 
-_LONG_TRAINING = 1e6
+LONG_TRAINING = 1e6
 """Times the usual work that is looked at: a training has whole steps, and of a few steps the last one, of
 which a part is needed, would be charged in full."""
 
@@ -128,7 +128,7 @@ def usual_work(campaign: Campaign) -> tuple[float, float, str]:
     work = PER_WORK.get(campaign.unit, 1.0)
     if campaign.imported:
         return work, 1.0, "as a rate; --samples asks for an amount"
-    return work, _LONG_TRAINING, "of a long training; --samples asks for an amount"
+    return work, LONG_TRAINING, "of a long training; --samples asks for an amount"
 
 
 def usual_nodes(campaign: Campaign) -> list[int]:

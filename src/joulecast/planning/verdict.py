@@ -23,13 +23,16 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
 
     Returns:
         ``clear_winner`` (``None`` where no interval says so), ``overlapping``: settings within the limit
-        whose interval overlaps that of the best, ``cheapest`` of these and the best in what people pay
-        (energy without a price), and all of it ``in_words`` (``None`` where there is no choice).
+        whose interval overlaps that of the best, of these and the best the ``cheapest`` in what people pay
+        (energy without a price) and the ``fastest``, the ``trade`` of a clear winner against the fastest of
+        all within the limit, and all ``in_words`` (``None`` where there is no choice).
     """
     nothing: dict[str, Any] = {
         "clear_winner": None,
         "overlapping": [],
         "cheapest": None,
+        "fastest": None,
+        "trade": None,
         "in_words": None,
     }
     if choice.best is None:
@@ -42,22 +45,27 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         return nothing | {
             "clear_winner": True,
             "cheapest": best.setting,
+            "fastest": best.setting,
             "in_words": f"no other setting is {'known' if len(candidates) == 1 else 'within the limits'}",
         }
     if least == "weight" or best.ends(least)[2] is None:
         why = "a weight has no interval" if least == "weight" else "it has no interval"
         return nothing | {"in_words": f"whether it is clearly the best is not known: {why}"}
     rivals = [other for other in others if overlaps(other, best, least)]
+    paid = "energy" if best.cost is None else "cost"
     if not rivals:
         text = f"a clear winner: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
+        trade = _won(best, min([best, *others], key=lambda c: c.order("time")), paid)
         return nothing | {
             "clear_winner": True,
             "cheapest": best.setting,
-            "in_words": text,
+            "fastest": best.setting,
+            "trade": trade,
+            "in_words": f"{text}; {trade}",
         }
     alike = [best, *rivals]
-    paid = "energy" if best.cost is None else "cost"
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
+    fastest = min(alike, key=lambda candidate: candidate.order("time"))
     overlap = (
         f"the 90 % intervals of the {IN_WORDS[least]} of {counted(len(alike), 'setting')} overlap"
     )
@@ -65,11 +73,33 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         "clear_winner": False,
         "overlapping": [rival.setting for rival in rivals],
         "cheapest": cheapest.setting,
-        "in_words": f"no clear winner: {overlap}; {_trade(cheapest, alike, paid, currency)}",
+        "fastest": fastest.setting,
+        "trade": None,
+        "in_words": f"no clear winner: {overlap}; {_trade(cheapest, fastest, paid, currency)}",
     }
 
 
-def _trade(cheapest: Candidate, alike: Sequence[Candidate], paid: str, currency: str) -> str:
+def _share_saved(one: Candidate, fastest: Candidate, paid: str) -> float | None:
+    """Share that one saves of what the fastest costs; ``None`` where the two cannot be compared."""
+    amount, spent = one.ends(paid)[0], fastest.ends(paid)[0]
+    if amount is None or spent is None or steady(spent) <= 0:
+        return None
+    # What was measured and what was estimated cannot be compared.
+    return 1 - amount / spent if fastest.source_of(paid) == one.source_of(paid) else None
+
+
+def _won(best: Candidate, fastest: Candidate, paid: str) -> str:
+    """What a clear winner saves, and how much longer it takes than the fastest."""
+    if fastest is best:
+        return "it is the fastest, too"
+    longer = f"takes {digits(best.time_s / fastest.time_s)} times as long as the fastest, {fastest.setting}"
+    saved = _share_saved(best, fastest, paid)
+    if saved is None or saved < _SAME:
+        return f"it {longer}"
+    return f"it saves {percent(100 * saved)} of the {IN_WORDS[paid]} and {longer}"
+
+
+def _trade(cheapest: Candidate, fastest: Candidate, paid: str, currency: str) -> str:
     """What the cheapest of some settings saves, and how much longer it takes than the fastest of them."""
     amount = cheapest.ends(paid)[0]
     if amount is None:
@@ -77,17 +107,14 @@ def _trade(cheapest: Candidate, alike: Sequence[Candidate], paid: str, currency:
     source = cheapest.source_of(paid)
     text = estimated(amounts_of(paid, currency)(amount)[0], source)
     named = f"the cheapest of them is {cheapest.setting} ({text})"
-    fastest = min(alike, key=lambda candidate: candidate.order("time"))
     if fastest is cheapest:
         return f"{named}, and it is the fastest of them"
     longer = (
         f"takes {digits(cheapest.time_s / fastest.time_s)} times as long as the fastest of them"
     )
-    spent = fastest.ends(paid)[0]
-    # What was measured and what was estimated cannot be compared.
-    if spent is None or fastest.source_of(paid) != source or steady(spent) <= 0:
+    saved = _share_saved(cheapest, fastest, paid)
+    if saved is None:
         return f"{named}, and it {longer}, {fastest.setting}"
-    saved = 1 - amount / spent
     if saved < _SAME:
         return f"{named}, and it {longer}, {fastest.setting}, which costs as much"
     share = f"{percent(100 * saved)} of the {IN_WORDS[paid]}"

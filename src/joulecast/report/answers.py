@@ -19,7 +19,6 @@ from joulecast.quantities import (
     listed,
     percent,
     seconds,
-    times,
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
@@ -67,7 +66,7 @@ def unseen_times(results: Results) -> pd.DataFrame:
         NothingToShow: nothing was fitted.
     """
     if results.fit is None:
-        raise NothingToShow("no model was fitted", "energy_tables")
+        raise NothingToShow("no model was judged on runs that it had not seen", "energy_tables")
     return settings(_judged(results.fit.times, "fits/times.parquet"), [*SETTING, "split"])
 
 
@@ -108,8 +107,8 @@ def error_sentences(results: Results) -> list[str]:
             sentences.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
         else:
             sentences.append(
-                f"Energy: {_mean_and_worst(cells)}{unseen}, but only against {source} energy. No meter "
-                "measured it, so this is no error of the model."
+                f"Energy: {_mean_and_worst(cells)}{unseen}; against {source} energy, which no meter "
+                "measured, so this is no error of the model."
             )
     return [*sentences, split_sentence(split)]
 
@@ -242,9 +241,12 @@ def settings_table(results: Results) -> Table:
     }
     ones = " or ".join(unit.removesuffix("s") for unit in sorted(set(table["unit"])))
     paid = paid_names(results.prices)
+    works = sorted({work_in_words(unit) for unit in table["unit"]})
+    # What is the same in all rows stands in the caption alone.
+    shared = works[0] if len(works) == 1 else ""
     columns = (
-        *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time", "for"),
-        f"energy per {ones}",
+        *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time"),
+        *(() if shared else ("for", f"energy per {ones}")),
         *("forecast of time off by", "forecast of energy off by", "batch of all nodes", "runs"),
     )
     rows = []
@@ -255,19 +257,23 @@ def settings_table(results: Results) -> Table:
             (
                 *(str(row.workload), str(row.nodes), *consumptions(row.energy_j), why),
                 *paid_cells(money, results.prices, with_interval=False),
-                *(seconds(row.time_s), work_in_words(row.unit)),
-                joules(row.energy_j / work_of(row.unit)),
+                seconds(row.time_s),
+                *(() if shared else _of_work(row)),
                 _errors(time_errors, row),
                 _errors(energy_errors.get(source, {}), row),
                 *(digits(row.batch), str(row.runs)),
             )
         )
     numeric = frozenset(columns) - {"network", "energy is"}
-    caption = "What the networks cost, setting by setting"
+    caption = "What the settings cost that were run" + (f", for {shared}" if shared else "")
     paid_by = results.prices.in_words()
     if paid_by:
         caption = f"{caption} (prices: {paid_by})"
-    return Table(caption, columns, rows, numeric)
+    return Table(caption, columns, rows, numeric, "tables/scaling")
+
+
+def _of_work(row: Any) -> tuple[str, str]:
+    return work_in_words(row.unit), joules(row.energy_j / work_of(row.unit))
 
 
 def paid_names(prices: Prices) -> list[str]:
@@ -284,57 +290,16 @@ def paid_cells(row: Mapping[str, Any], prices: Prices, with_interval: bool = Tru
     return [texts[name] for name in paid_names(prices)]
 
 
-def paid_in_words(row: Mapping[str, Any], prices: Prices, with_interval: bool = True) -> str:
-    """Money and CO2 of a row, as ``EUR 0.57, estimated power; 1.2 kg CO2e, estimated power``; empty where
-    there is none."""
-    names, cells = paid_names(prices), paid_cells(row, prices, with_interval)
-    texts = [
-        text if name == "cost" else f"CO2e {text}"
-        for name, text in zip(names, cells, strict=True)
-        if text != NONE
-    ]
-    return "; ".join(texts)
-
-
-def cost_sentences(results: Results) -> list[str]:
-    """What each network costs on the fewest and on the most nodes it was run on, and the prices of that.
-
-    Raises:
-        NothingToShow: no training run is left, or a column is missing.
-    """
-    sentences = []
-    for workload, of_workload in costs(results, usual_batch(results.clean)).groupby("workload"):
-        ordered = of_workload.sort_values("nodes", kind="stable")
-        ends = [ordered.iloc[0], ordered.iloc[-1]] if len(ordered) > 1 else [ordered.iloc[0]]
-        work = work_in_words(str(ends[0]["unit"]))
-        taken = zip(
-            ends,
-            times(*(end["time_s"] for end in ends)),
-            consumptions(*(end["energy_j"] for end in ends)),
-            strict=True,
-        )
-        parts = [_cost_sentence(end, time, energy, results) for end, time, energy in taken]
-        sentences.append(f"{workload}, {work}: {'; '.join(parts)}.")
-    if results.prices.given:
-        sentences.append(f"Prices: {results.prices.in_words()}.")
-    trained = is_training(results.observations).sum()
-    without = int(trained) - len(results.clean)
-    if without:
-        sentences.append(
-            f"{without} of {counted(int(trained), 'training run')} are left out of these numbers, because "
-            "something disturbed them."
-        )
-    return sentences
-
-
-def _cost_sentence(row: Any, time: str, energy: str, results: Results) -> str:
-    where = nodes_in_words(row["nodes"], row["nodes_are"])
-    paid = paid_in_words(row, results.prices, with_interval=False)
-    money = f" ({paid})" if paid else ""
-    if pd.isna(row["energy_j"]):
-        why = f" ({row['why']})" if isinstance(row["why"], str) else ""
-        return f"{where} {time}{money}, no energy{why}"
-    return f"{where} {energy} ({row['energy_source']}) and {time}{money}"
+def left_out_sentence(results: Results) -> str:
+    """How many training runs no number rests on; empty where all count."""
+    runs = results.observations
+    if not {"kind", "polluted"} <= set(runs.columns):
+        return ""
+    trained = runs[is_training(runs)]
+    without = int((trained["polluted"].astype(object).fillna("") != "").sum())
+    if not without:
+        return ""
+    return f"{without} of {counted(len(trained), 'training run')} are left out of all numbers."
 
 
 def source_sentences(results: Results) -> list[str]:

@@ -1,18 +1,22 @@
-"""Figures of a forecast: energy and time against the scale, with intervals and how it was run."""
+"""Figures of a forecast: energy, money, CO2 and time against the scale, with intervals and how it was run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.scale import unit_of
-from joulecast.quantities import consumptions, times, with_range
+from joulecast.energy.scale import scale_in_words, unit_of
+from joulecast.quantities import NONE, consumptions, masses, money, times, with_range
 from joulecast.report.figures.look import (
     CONFIG,
+    INK,
     Chart,
     colours,
+    label_places,
     titled,
     tooltips,
     value_axis,
@@ -22,55 +26,96 @@ from joulecast.report.figures.look import (
 
 Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320
+_MOST_LABELS = 14
+"""Lines that have their name at their end; more have a legend."""
 _NUMBERS = ("forecast", "low", "high", "as it was run")
+ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
 @dataclass(frozen=True)
 class _Quantity:
-    """What is drawn: its columns in a forecast, its units (with how many base units each has), its words."""
+    """What is drawn: its columns in a forecast, its units (from how much on, with how many base units each
+    has), its words."""
 
     name: str
+    column: str
     unit: str
-    units: tuple[tuple[float, str], ...]
+    units: tuple[tuple[float, float, str], ...]
     in_words: Callable[..., list[str]]
 
     def of(self, row: Row, end: str = "") -> float | None:
-        value: float | None = row[f"{self.name}{end}_{self.unit}"]
+        value: float | None = row.get(f"{self.column}{end}{self.unit}")
+        return value
+
+    def as_run(self, row: Row) -> float | None:
+        value: float | None = row.get(f"measured_{self.column}{self.unit}")
         return value
 
     def shown_in(self, rows: Sequence[Row]) -> tuple[float, str]:
-        """The largest unit of which the largest forecast has one or more."""
-        largest = max(self.of(row) or 0.0 for row in rows)
-        return max((unit for unit in self.units if unit[0] <= largest), default=self.units[0])
+        """The unit in which people read the forecast in the middle."""
+        middle = median(self.of(row) or 0.0 for row in rows)
+        _, size, name = max((u for u in self.units if u[0] <= middle), default=self.units[0])
+        return size, name
 
 
-_ENERGY = _Quantity("energy", "j", ((1.0, "J"), (3.6e6, "kWh"), (3.6e9, "MWh")), consumptions)
-_TIME = _Quantity("time", "s", ((1.0, "s"), (60.0, "min"), (3600.0, "h"), (86400.0, "d")), times)
+_ENERGY = _Quantity(
+    ENERGY,
+    "energy",
+    "_j",
+    ((0, 1.0, "J"), (1e3, 1e3, "kJ"), (3.6e5, 3.6e6, "kWh"), (3.6e9, 3.6e9, "MWh")),
+    consumptions,
+)
+_TIME = _Quantity(
+    TIME,
+    "time",
+    "_s",
+    ((0, 1.0, "s"), (120.0, 60.0, "min"), (7200.0, 3600.0, "h"), (1.728e5, 86400.0, "d")),
+    times,
+)
+_CO2 = _Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3, "t")), masses)
+
+
+def _quantities(currency: str) -> tuple[_Quantity, ...]:
+    paid = _Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
+    return _ENERGY, paid, _CO2, _TIME
+
+
+def names_of(networks: Sequence[str], platforms: Sequence[str]) -> list[str]:
+    """What to call trainings: their networks, with their platforms where there are several."""
+    if len(set(platforms)) == 1:
+        return list(networks)
+    return [f"{network}, {platform}" for network, platform in zip(networks, platforms, strict=True)]
+
+
+def training_names(rows: Sequence[Row]) -> list[str]:
+    """What charts call the training of each row."""
+    return names_of([row["workload"] for row in rows], [row["platform"] for row in rows])
 
 
 def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
     count = "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
     ends = ("", "_low", "_high")
-    one_platform = len({row["platform"] for row in rows}) == 1
     frame = pd.DataFrame(
         [
             [
                 row[count],
-                row["workload"] if one_platform else f"{row['workload']}, {row['platform']}",
+                name,
+                scale_in_words(row[count], row["nodes_are"]),
                 *(quantity.of(row, end) for end in ends),
-                row[f"measured_{quantity.name}_{quantity.unit}"],
+                quantity.as_run(row),
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
+                quantity.in_words(quantity.as_run(row))[0].replace(NONE, "not run"),
             ]
-            for row in rows
+            for row, name in zip(rows, training_names(rows), strict=True)
         ],
-        columns=["scale", "training", *_NUMBERS, quantity.name],
+        columns=["scale", "training", "on", *_NUMBERS, quantity.name, "measured"],
     )
     frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype(float) / factor
     return frame
 
 
-def _drawn(rows: Sequence[Row], quantity: _Quantity) -> Chart:
+def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
     """One quantity against the scale: a line and its 90 % interval for each training."""
     factor, unit = quantity.shown_in(rows)
     frame = _frame(rows, quantity, factor)
@@ -79,25 +124,56 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity) -> Chart:
         "scale:Q",
         title=f"{unit_of(rows[0]['nodes_are'])}s",
         scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(values=sorted(set(frame["scale"])), format="d"),
+        axis=alt.Axis(values=sorted(set(frame["scale"])), format="d", labelFlush=False),
     )
     room = value_scale(*(frame[name] for name in _NUMBERS))
-    names = colours(list(dict.fromkeys(frame["training"])))
-    legend = alt.Legend(columns=1, symbolOpacity=1)
-    colour = alt.Color("training:N", title=None, scale=names, legend=legend)
-    hover = tooltips("training", quantity.name)
+    labelled = len(names) <= _MOST_LABELS
+    legend = None if labelled else alt.Legend(columns=1, symbolOpacity=1)
+    colour = alt.Color("training:N", title=None, scale=colours(names), legend=legend)
+    hover = tooltips("training", "on", quantity.name, "measured")
     base = alt.Chart(values(frame)).encode(x=x, color=colour, tooltip=hover)
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=2).encode(
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=30), strokeWidth=2).encode(
         y=alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
     )
-    band = base.mark_area(opacity=0.2).encode(y=alt.Y("low:Q", scale=room), y2="high:Q")
-    runs = base.mark_point(shape="cross", size=90, filled=True).encode(
+    band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=room), y2="high:Q")
+    runs = base.mark_point(shape="cross", size=90, filled=True, opacity=1).encode(
         y=alt.Y("as it was run:Q", scale=room)
     )
+    drawn = band + lines + runs
+    if labelled:
+        ends = alt.Chart(values(_ends(frame, room))).mark_text(align="left", dx=7, color=INK)
+        drawn += ends.encode(
+            x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
+        )
     below = "band: 90 % interval; cross: as it was run"
-    if quantity is _ENERGY and {row["fitted_on"] for row in rows} == {"estimated"}:
-        below += "; power is estimated"
-    return titled(band + lines + runs, f"Forecast {quantity.name}", _HEIGHT, below)
+    if quantity is not _TIME and {row["fitted_on"] for row in rows} == {"estimated"}:
+        below = f"power is estimated; {below}"
+    return titled(drawn, f"Forecast {quantity.name}", _HEIGHT, below)
+
+
+def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
+    """The right end of each line, and where its name stands (``at``): none covers another."""
+    ends = frame[frame["forecast"].notna()].sort_values("scale", kind="stable")
+    ends = ends.groupby("training", sort=False).tail(1)
+    return ends.assign(at=label_places(ends["forecast"], room, _HEIGHT))[
+        ["scale", "training", "at"]
+    ]
+
+
+def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:
+    """Charts of forecasts against their scale, by what they show: :data:`ENERGY`, :data:`COST`,
+    :data:`CO2`, :data:`TIME`, as far as each is known.
+
+    Args:
+        rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
+        currency: of their costs.
+    """
+    charts, names = {}, list(dict.fromkeys(training_names(rows)))
+    for quantity in _quantities(currency):
+        known = [row for row in rows if quantity.of(row) is not None]
+        if known:
+            charts[quantity.name] = _drawn(known, quantity, names)
+    return charts
 
 
 def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
@@ -106,12 +182,13 @@ def forecast_chart(rows: Sequence[Row]) -> alt.HConcatChart:
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
     """
-    charts = []
-    for quantity in (_ENERGY, _TIME):
-        known = [row for row in rows if quantity.of(row) is not None]
-        if known:
-            charts.append(_drawn(known, quantity).properties(width=_WIDTH))
+    charts = forecast_charts(rows)
+    sized = [charts[name].properties(width=_WIDTH) for name in (ENERGY, TIME) if name in charts]
     # Altair checks against Vega-Lite's schema, which knows no layout of legends.
     legend = {name: value for name, value in CONFIG["legend"].items() if name != "layout"}
-    drawn: alt.HConcatChart = alt.hconcat(*charts).configure(**CONFIG | {"legend": legend})
+    # A reader's font may be wider than the one that names are measured in.
+    room = {"left": 5, "top": 5, "right": 30, "bottom": 5}
+    drawn: alt.HConcatChart = alt.hconcat(*sized, padding=room).configure(
+        **CONFIG | {"legend": legend}
+    )
     return drawn

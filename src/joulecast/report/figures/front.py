@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from joulecast.quantities import joules, listed, seconds, steady
+from joulecast.quantities import joules, seconds, steady
 from joulecast.report import answers
 from joulecast.report.figures.look import (
     INK,
@@ -27,37 +27,46 @@ from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words
 
 _MOST_FRONTS = 6
+_ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
-def energy_time_front(results: Results, forecasts: Sequence[Mapping[str, Any]]) -> Figure:
+def energy_time_front(
+    results: Results, known: Sequence[Mapping[str, Any]], finding: str = ""
+) -> Figure:
     """All settings by time and energy for the same work; those that nothing beats in both are joined.
 
+    Charts of the same work have the same axes.
+
     Args:
-        forecasts: points that were not run, with the columns of :func:`answers.measured_points`.
+        known: points with the columns of :func:`answers.measured_points`, and ``energy_low_j`` and
+            ``energy_high_j`` where they have an interval; they stand in for the measured ones of their
+            workloads.
+        finding: which setting costs least, in words.
 
     Raises:
         NothingToShow: no training run has an energy.
     """
     measured = answers.measured_points(results)
-    points = pd.concat([measured, pd.DataFrame(forecasts)], ignore_index=True)
+    given = pd.DataFrame(known, columns=[*measured.columns, "energy_low_j", "energy_high_j"])
+    ran = given.loc[given["how"] == answers.WAS_RUN, "workload"]
+    points = pd.concat([measured[~measured["workload"].isin(ran)], given], ignore_index=True)
     points = points[points["energy_j"].notna() & points["time_s"].notna()]
     if points.empty:
         raise NothingToShow(answers.why_no_energy(results), None)
+    numbers = ["time_s", "energy_j", "energy_low_j", "energy_high_j"]
+    points[numbers] = points[numbers].astype(float)
     fronts = list(points.groupby(["workload", "energy_source"], sort=True))
     charts: list[Chart] = []
-    tables, found = [], []
+    tables = []
     for (workload, source), of_front in fronts:
         marked = of_front.assign(front=on_front(of_front["time_s"], of_front["energy_j"]))
         marked = marked.sort_values(
             ["time_s", "energy_j"], key=lambda column: column.map(steady), kind="stable"
         )
         if len(charts) < _MOST_FRONTS:
-            charts.append(_front(marked, str(workload), str(source)))
+            alike = points[points["unit"] == marked["unit"].iloc[0]]
+            charts.append(_front(marked, alike, str(workload), str(source)))
         tables.append(_front_table(marked, str(workload), str(source)))
-        least = marked.loc[marked["energy_j"].map(steady).idxmin()]
-        word = answers.energy_is(str(source), least["how"] == answers.WAS_RUN)
-        cost = f"{joules(least['energy_j'])} ({word}) for {work_in_words(least['unit'])}"
-        found.append(f"{workload} {cost} {least['setting']}")
     more = (
         f" {len(fronts) - _MOST_FRONTS} more are in the tables."
         if len(fronts) > _MOST_FRONTS
@@ -67,11 +76,12 @@ def energy_time_front(results: Results, forecasts: Sequence[Mapping[str, Any]]) 
         "front",
         "Which setting costs least?",
         charts,
-        f"Least energy: {listed(found)}.",
-        "Lower left is better. Points joined by the line are the front: no other setting is both faster and "
-        "cheaper. Forecasts are made from the runs of the same chart; energies of different sources are "
-        "never in one chart." + more,
+        finding or "Every setting that was run or can be forecast, by its time and energy.",
+        "Lower left is better. The dashed line joins settings that no other beats in both time and energy; "
+        "upright lines are 90 % intervals of the energy. Energies of different sources have charts of their "
+        "own." + more,
         tables,
+        files=("tables/scaling",),
     )
 
 
@@ -83,7 +93,8 @@ def on_front(time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
     return pd.Series(~np.any(no_worse & better, axis=0), index=time_s.index)
 
 
-def _front(points: pd.DataFrame, workload: str, source: str) -> Chart:
+def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str) -> Chart:
+    """A chart of one workload, with axes that hold all the points that are ``alike``."""
     work = work_in_words(points["unit"].iloc[0])
     was_run = points["how"] == answers.WAS_RUN
     shown = points.assign(
@@ -98,13 +109,13 @@ def _front(points: pd.DataFrame, workload: str, source: str) -> Chart:
     x = alt.X(
         "time_s:Q",
         title=f"seconds for {work}",
-        scale=(times := value_scale(points["time_s"], pad=0.12)),
+        scale=(times := value_scale(alike["time_s"], pad=0.12)),
         axis=value_axis(times),
     )
     y = alt.Y(
         "energy_j:Q",
         title=f"joules for {work}",
-        scale=(energies := value_scale(points["energy_j"], pad=0.12)),
+        scale=(energies := value_scale(*(alike[name] for name in _ENERGIES), pad=0.12)),
         axis=value_axis(energies),
     )
     chart = alt.Chart(values(shown))
@@ -113,6 +124,9 @@ def _front(points: pd.DataFrame, workload: str, source: str) -> Chart:
         .mark_line(color=INK, strokeWidth=1.2, strokeDash=[4, 3], interpolate="step-after")
         .encode(x=x, y=y)
     )
+    spans = chart.mark_rule(color=INK, opacity=0.5).encode(
+        x=x, y=alt.Y("energy_low_j:Q", scale=energies), y2="energy_high_j:Q"
+    )
     kinds = [kind for kind in KNOWN if kind in set(shown["kind"])]
     dots = chart.mark_point(filled=True, stroke=INK, strokeWidth=0.6, opacity=0.95).encode(
         x=x,
@@ -120,9 +134,9 @@ def _front(points: pd.DataFrame, workload: str, source: str) -> Chart:
         color=alt.Color("kind:N", title=None, scale=colours(kinds, [KNOWN[k] for k in kinds])),
         shape=alt.Shape("kind:N", title=None, scale=shapes(kinds)),
         size=alt.condition("datum.front == 'on the front'", alt.value(150), alt.value(60)),
-        tooltip=tooltips("setting", "time", "energy", "90 % between", "rests on", "front"),
+        tooltip=tooltips("setting", "time", "energy", "90 % between", "rests on"),
     )
-    return titled(line + dots, workload, below=f"{source} energy, and forecasts from it")
+    return titled(line + spans + dots, workload, below=f"{source} energy, and forecasts from it")
 
 
 def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
@@ -136,4 +150,6 @@ def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
         )
         for row in points.itertuples()
     ]
-    return Table(f"{workload}: all settings", columns, rows, frozenset(columns[1:3]))
+    return Table(
+        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), "tables/scaling"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from joulecast.quantities import NONE, counted, is_number, joules, seconds
+from joulecast.quantities import NONE, is_number, joules, seconds
 from joulecast.report.figures.look import (
     INK,
     Figure,
@@ -19,8 +19,12 @@ from joulecast.report.figures.look import (
     tooltips,
     values,
 )
+from joulecast.report.figures.tuning_pays import pays_live
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow
+
+_FILE = "tables/tuning_live"
+_MOST_TICKS = 10
 
 
 def tuned_live(record: Mapping[str, Any]) -> Figure:
@@ -65,10 +69,9 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     )
     line = (
         alt.Chart(values(shown.assign(kind="mean so far")))
-        .mark_line(point=alt.OverlayMarkDef(size=50, shape="square"), strokeWidth=2)
-        .encode(x=x, y="mean:Q", color=colour, tooltip=hover)
+        .mark_line(strokeWidth=2.5)
+        .encode(x=x, y="mean:Q", color=colour)
     )
-    best = rows[costs.index(min(costs))]
     columns = ("training", "batch size", "cost", "energy", "phase of the search")
     table = [
         (
@@ -82,20 +85,20 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     ]
     return Figure(
         "policies",
-        "Does tuning the batch size pay?",
+        "Does tuning pay?",
         [titled(bars + line, f"{network}, tuned live by {record['policy']}")],
-        f"{counted(len(rows), 'training')} of {network} to a target accuracy, measured here: the first cost "
-        f"{in_words(costs[0])} with batch {rows[0]['batch_size']}, the cheapest {in_words(min(costs))} with "
-        f"batch {best['batch_size']}, all of them {in_words(means[-1])} on average. {_source(record)}",
-        f"A training is repeated; the policy chooses its batch size each time. {_cost_is(record)}",
-        [Table("Every training", columns, table, frozenset(columns[:4]))],
+        pays_live(record),
+        "A training is repeated; the policy chooses its batch size each time. "
+        f"{_cost_is(record)} {_source(record)}",
+        [Table("Every training", columns, table, frozenset(columns[:4]), _FILE)],
+        files=(_FILE,),
     )
 
 
 def _trainings(record: Mapping[str, Any]) -> alt.X:
     """An axis of all trainings: one that did not reach its target leaves its place empty."""
     numbers = [int(row["number"]) + 1 for row in record["recurrences"]]
-    axis = alt.Axis(labelAngle=0, labelOverlap=True)
+    axis = alt.Axis(labelAngle=0, values=numbers[:: max(1, len(numbers) // _MOST_TICKS)])
     return alt.X("training:O", title="training", scale=alt.Scale(domain=numbers), axis=axis)
 
 

@@ -1,6 +1,6 @@
 """What all figures share: their colours, their look, and how they are written as SVG and PDF."""
 
-import json
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,27 @@ from joulecast.energy.plain import plain_rows
 from joulecast.files.writing import written_aside
 from joulecast.report.grid import Table
 
-INK, GREY = "#1b1f24", "#59616b"
+SHADES = {
+    "ink": ("#1b1f24", "#e6e9ed"),
+    "soft": ("#59616b", "#a8b1bb"),
+    "grid": ("#e6e8eb", "#2c343c"),
+    "line": ("#d5dae0", "#3a424b"),
+    "paper": ("#ffffff", "#14181c"),
+    "tint": ("#f5f7f9", "#1e242a"),
+    "link": ("#0b5cad", "#8cc2ff"),
+    "warn": ("#7a4b00", "#ffd28a"),
+    "warn-tint": ("#fff6e5", "#382a0c"),
+    "good": ("#00563b", "#9fe0c3"),
+    "good-tint": ("#e6f5ef", "#10362a"),
+    "from": ("#084b83", "#a9d0f5"),
+    "from-tint": ("#e8f1fa", "#14304a"),
+    "never": ("#6b2a55", "#efb8dc"),
+    "never-tint": ("#faeef6", "#3c1c31"),
+}
+"""Colours of pages by name, on light and on dark paper; charts are drawn in the light ones."""
+INK, GREY, GRID = (SHADES[name][0] for name in ("ink", "soft", "grid"))
+WHITE, BLACK = "white", "black"
+"""Around marks, so that those next to each other can be seen apart, and text on bars."""
 END = "#D55E00"
 """The ends of a path, on a map of any colours."""
 
@@ -43,6 +63,7 @@ PARTS = {
 PHASES = {"training": "#0072B2", "evaluating": "#E69F00", "stalled": "#D9D9D9"}
 STEP = {"computing": "#0072B2", "exposed communication": "#D55E00", "bubble": "#D9D9D9"}
 PIPELINE = {"forward": "#0072B2", "backward": "#E69F00"}
+WHOSE = {"ours": "#0072B2", "a rival": "#8A939D"}
 KNOWN = {"was run": "#0072B2", "forecast": "#E69F00"}
 PALETTES = {
     "series": SERIES,
@@ -51,22 +72,25 @@ PALETTES = {
     "step": tuple(STEP.values()),
     "pipeline": tuple(PIPELINE.values()),
     "known": tuple(KNOWN.values()),
+    "whose": tuple(WHOSE.values()),
 }
 """The colours of each chart, by what they tell apart."""
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
-_HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
-_WIDE, _LARGE = 8.0, 1e5
+HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
+_WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
+_LABEL_PIXELS = 15
+"""Least distance of two names at the ends of lines."""
+
 CONFIG: dict[str, Any] = {
-    # The page says in words what a chart shows; marks read out one by one say nothing.
     "aria": False,
     "background": "transparent",
     "font": _FONT,
     "view": {"stroke": None},
     "axis": {
-        **{"labelColor": INK, "titleColor": INK, "gridColor": "#e6e8eb", "domainColor": GREY},
+        **{"labelColor": INK, "titleColor": INK, "gridColor": GRID, "domainColor": GREY},
         **{"tickColor": GREY, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500},
     },
     "legend": {
@@ -90,7 +114,8 @@ class Figure:
     """A figure of the page: charts side by side, and what they say in words.
 
     ``finding`` is what a reader should take home; ``how_to_read`` what points and lines are. Without charts
-    ``why_none`` says what is missing and ``target`` what Snakemake makes it with.
+    ``why_none`` says what is missing and ``target`` what Snakemake makes it with. ``files`` are the tables of
+    the results, without suffix, that its numbers come from.
     """
 
     name: str
@@ -101,22 +126,12 @@ class Figure:
     tables: list[Table] = field(default_factory=list)
     why_none: str | None = None
     target: str | None = None
-
-    @property
-    def specs(self) -> list[str]:
-        """Vega-Lite of each chart, as JSON that may stand in a script element."""
-        return [embedded(chart.properties(width="container").to_dict()) for chart in self.charts]
+    files: tuple[str, ...] = ()
 
 
 def emulated(runs: pd.DataFrame) -> str:
     """What a caption must say of runs whose nodes were processes of one machine."""
     return "; nodes were emulated" if (runs["nodes_are"] == "emulated").any() else ""
-
-
-def embedded(content: Any) -> str:
-    """JSON in which nothing can end the script element it stands in."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def values(frame: pd.DataFrame) -> alt.InlineData:
@@ -152,11 +167,39 @@ def value_scale(*columns: pd.Series, pad: float = 0.06) -> alt.Scale:
 
 def value_axis(scale: alt.Scale) -> alt.Axis:
     """A few ticks for the values of a scale; large ones are given in thousands (k) and millions (M)."""
-    large = max(scale.domain) >= _LARGE
-    return alt.Axis(tickCount=5, format="~s") if large else alt.Axis(tickCount=5)
+    low, high = scale.domain
+    form = "~s" if high >= _LARGE else "~g"
+    if scale.to_dict().get("type") != "log":
+        return alt.Axis(tickCount=5, format="~s") if high >= _LARGE else alt.Axis(tickCount=5)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if math.log10(high / low) < _FEW_DECADES else (1,)
+    ticks = [step * 10.0**power for power in decades for step in steps]
+    shown = [float(f"{tick:.3g}") for tick in ticks if low <= tick <= high]
+    return alt.Axis(values=shown, format=form)
 
 
-def titled(chart: Chart, title: str, height: int = _HEIGHT, below: str = "") -> Chart:
+def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
+    """Values at which names of lines stand, as near to the lines' ends as they have room.
+
+    Args:
+        ends: values of the ends, all within the scale.
+        height: of the chart in pixels.
+    """
+    is_log = scale.to_dict().get("type") == "log"
+    low, high = (math.log(end) if is_log else end for end in scale.domain)
+    found = ends.map(math.log) if is_log else ends
+    pixels = ((found - low) / (high - low) * height).sort_values(kind="stable")
+    places: list[float] = []
+    for pixel in pixels:
+        places.append(max(float(pixel), places[-1] + _LABEL_PIXELS if places else 0.0))
+    for k in range(len(places) - 1, -1, -1):
+        above = places[k + 1] - _LABEL_PIXELS if k + 1 < len(places) else float(height)
+        places[k] = min(places[k], above)
+    at = low + pd.Series(places, pixels.index, dtype=float) / height * (high - low)
+    return at.map(math.exp) if is_log else at
+
+
+def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
     """The chart under a title, and a line ``below`` it."""
     lines = alt.TitleParams(text=title, subtitle=below or alt.Undefined)
     made: Chart = chart.properties(title=lines, height=height)
@@ -188,7 +231,7 @@ def blocks(
     shown = frame.assign(middle=(frame["start"] + frame["stop"]) / 2)
     dark = [name for name in palette if palette[name] == SERIES[0]]
     on_dark = alt.FieldOneOfPredicate(field=part, oneOf=dark)
-    bars = alt.Chart(values(shown)).mark_bar(stroke="white", strokeWidth=gap)
+    bars = alt.Chart(values(shown)).mark_bar(stroke=WHITE, strokeWidth=gap)
     labels = alt.Chart(values(shown[shown["label"] != ""])).mark_text(fontSize=11)
     drawn: alt.LayerChart = bars.encode(
         x=x, x2="stop:Q", y=y, color=colour, tooltip=tooltips(*hover)
@@ -197,7 +240,8 @@ def blocks(
         y=y,
         text="label:N",
         tooltip=tooltips(*hover),
-        color=alt.condition(on_dark, alt.value("white"), alt.value(INK)),
+        # On a bar, not on paper: the same on dark pages.
+        color=alt.condition(on_dark, alt.value(WHITE), alt.value(BLACK)),
     )
     return drawn
 

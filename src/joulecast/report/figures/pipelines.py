@@ -26,6 +26,8 @@ from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results
 
 _MOST_PIPELINES, _MOST_EVENTS, _BARS_HEIGHT = 4, 600, 150
+_FILE = "tables/partition_pipeline"
+_THIN_GAP = 0.2
 _FORWARD_SHARE = 1 / 3
 """Share of the forward pass where only a stage's whole time is kept: backward multiplies twice as much."""
 _NAMES: dict[str, str] = {"gpipe": "GPipe", "1f1b": "1F1B"}
@@ -50,10 +52,9 @@ def pipeline_timelines(results: Results) -> Figure:
         raise NothingToShow(why, "partition_tables")
     columns = ("pipeline", "micro-batches", "schedule", "step by schedule", "busy", "measured step")
     rows, charts = [], []
+    longest_s = max(shape.makespan_s for each in drawn for shape in each.shapes().values())
     for pipeline in drawn:
-        shapes_of = pipeline.shapes()
-        longest_s = max(shape.makespan_s for shape in shapes_of.values())
-        for schedule, shape in shapes_of.items():
+        for schedule, shape in pipeline.shapes().items():
             rows.append(
                 (
                     *(pipeline.name, str(pipeline.micro_batches), _NAMES[schedule]),
@@ -68,9 +69,10 @@ def pipeline_timelines(results: Results) -> Figure:
         "What does a pipeline wait for?",
         charts,
         drawn[0].finding(rows[0][4], rows[1][4]),
-        "A row is a stage on a device of its own; a block is one micro-batch, and white is waiting. "
+        "A row is a stage on a device of its own; a block is one micro-batch, and what is empty is waiting. "
         + drawn[0].rests_on,
-        [Table("Pipelines", columns, rows, frozenset({columns[1], *columns[3:]}))],
+        [Table("Pipelines", columns, rows, frozenset({columns[1], *columns[3:]}), _FILE)],
+        files=(_FILE,),
     )
 
 
@@ -109,7 +111,8 @@ def _of_run(record: Mapping[str, Any], wrong: list[str]) -> _Pipeline | None:
     try:
         summary, stages = record["summary"], len(record["stages"])
         return _Pipeline(
-            f"{record['network']} in {counted(stages, 'stage')}",
+            f"{record['network']} in {counted(stages, 'stage')}"
+            + (f" ({record['planner']})" if record.get("planner") else ""),
             [float(time) for time in summary["forward_s"]],
             [float(time) for time in summary["backward_s"]],
             int(record["micro_batches"]),
@@ -156,14 +159,14 @@ def _gantt(shape: Timeline, name: str, longest_s: float) -> Chart:
         for event in shape.events[:_MOST_EVENTS]
     ]
     frame = pd.DataFrame(events)
-    long = frame["stop"] - frame["start"] > 0.03 * 1e3 * shape.makespan_s
+    long = frame["stop"] - frame["start"] > 0.03 * 1e3 * longest_s
     frame["label"] = frame["micro-batch"].where(long, "")
     stages = sorted(set(frame["stage"]), key=int)
     y = alt.Y("stage:O", title="stage", sort=stages)
     scale = alt.Scale(domain=[0, 1e3 * longest_s], nice=False)
     x = alt.X("start:Q", title="milliseconds", scale=scale, axis=alt.Axis(tickCount=5))
     hover = ("stage", "micro-batch", "pass", "from", "takes")
-    drawn = blocks(frame, x, y, "pass", PIPELINE, hover)
+    drawn = blocks(frame, x, y, "pass", PIPELINE, hover, gap=1 if long.any() else _THIN_GAP)
     return titled(drawn, name, max(80, 34 * len(stages))).properties(
         view=alt.ViewConfig(stroke=GREY)
     )

@@ -1,6 +1,7 @@
 """Figures of tuning: what policies cost by recurrence, replayed ones and the one tuned live."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import altair as alt
@@ -8,25 +9,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.quantities import counted, digits, percent, steady
+from joulecast.quantities import digits, percent
 from joulecast.report.figures.live import tuned_live
 from joulecast.report.figures.look import (
+    HEIGHT,
     INK,
     Chart,
     Figure,
     colours,
+    label_places,
     save,
     shapes,
     titled,
     tooltips,
+    value_scale,
     values,
 )
+from joulecast.report.figures.tuning_pays import pays_replayed
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.tuning.comparison import by_setting, cumulative_ratios
 from joulecast.tuning.policy_experiment import Setting
 
 _DEFAULT = "default"
+_FILE = "tables/tuning_savings"
 _SHOWN = ("power-limit-only", "zeus", "outward-walk", "curve", "warm-start")
 """Policies that are drawn; the others are in the table."""
 _HIGHEST_SHOWN, _BAND, _LOW = 2.0, (0.1, 0.9), 140
@@ -41,17 +47,27 @@ _CAVEATS = {
 
 
 def policy_costs(results: Results) -> Figure:
-    """Cost of tuning policies by recurrence: replayed ones against the default, else the one tuned live.
+    """Whether tuning pays: policies replayed against the default, and the one tuned live.
 
     Raises:
         NothingToShow: neither is there.
     """
-    others = [name for name in results.replays if name != _DEFAULT]
-    if _DEFAULT in results.replays and others:
-        return _replayed(results.replays)
+    found = []
+    if _DEFAULT in results.replays and set(results.replays) - {_DEFAULT}:
+        found.append(_replayed(results.replays))
     if results.live is not None and results.live.get("recurrences"):
-        return tuned_live(results.live)
-    raise NothingToShow("no policy was replayed, and no training was tuned live", "tuning_tables")
+        found.append(tuned_live(results.live))
+    if not found:
+        why = "no policy was replayed, and no training was tuned live"
+        raise NothingToShow(why, "tuning_tables")
+    return replace(
+        found[0],
+        charts=[chart for figure in found for chart in figure.charts],
+        finding=" ".join(figure.finding for figure in found),
+        how_to_read=" ".join(figure.how_to_read for figure in found),
+        tables=[table for figure in found for table in figure.tables],
+        files=tuple(name for figure in found for name in figure.files),
+    )
 
 
 def cumulative_cost(
@@ -99,14 +115,14 @@ def _cost_lines(
     Args:
         banded: draw a band from ``low`` to ``high``, in a small chart.
     """
-    scale = alt.Scale(zero=False)
+    scale = value_scale(shown["ratio"], pd.Series([1.0]))
     if banded:
         highest = min(1.02 * shown["high"].max(), _HIGHEST_SHOWN)
         scale = alt.Scale(domain=[min(shown["low"].min(), 0.98), highest], nice=False)
-    ticks = alt.Axis(tickMinStep=1, tickCount=5 if banded else 8)
+    ticks = alt.Axis(tickMinStep=1, tickCount=5 if banded else 8, labelFlush=False)
     y_title = "cost so far / default"
-    # Else the legend is as pale as the bands.
-    legend = alt.Legend(symbolOpacity=1) if banded else alt.Undefined
+    # Else the legend is as pale as the bands; without bands there is room for names at the lines.
+    legend = alt.Legend(symbolOpacity=1) if banded else None
     base = alt.Chart(values(shown)).encode(
         x=alt.X("recurrence:Q", title="trainings so far", axis=ticks),
         y=alt.Y("ratio:Q", title=y_title, scale=scale),
@@ -117,14 +133,18 @@ def _cost_lines(
         base.transform_filter(f"datum.recurrence % {every} == 1 % {every}")
         .mark_point(filled=True, size=60, clip=banded)
         .encode(
-            shape=alt.Shape("policy:N", title=None, scale=shapes(drawn)),
+            shape=alt.Shape("policy:N", title=None, scale=shapes(drawn), legend=legend),
             tooltip=tooltips("policy", "recurrence", "cost"),
         )
     )
     rule = alt.Chart(values(pd.DataFrame({"ratio": [1.0]}))).mark_rule(color=INK, strokeDash=[4, 3])
     lines = base.mark_line(strokeWidth=1.6, clip=banded) + marks + rule.encode(y="ratio:Q")
     if not banded:
-        return titled(lines, title)
+        ends = shown[shown["recurrence"] == shown["recurrence"].max()]
+        ends = ends.assign(at=label_places(ends["ratio"], scale, HEIGHT))
+        names = alt.Chart(values(ends)).mark_text(align="left", dx=7, color=INK)
+        y = alt.Y("at:Q", scale=scale)
+        return titled(lines + names.encode(x="recurrence:Q", y=y, text="policy:N"), title)
     band = base.mark_area(opacity=0.15, clip=True).encode(
         y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q"
     )
@@ -132,8 +152,8 @@ def _cost_lines(
 
 
 def relative_costs(replays: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Cost so far of each policy over the default's, mean over settings: ``policy``, ``recurrence`` (from 1),
-    ``ratio``, ``settings``.
+    """Cost so far of each policy over the default's: ``policy``, ``workload``, ``gpu``, ``recurrence`` (from
+    1), ``ratio``.
 
     Raises:
         NothingToShow: a column is missing.
@@ -148,20 +168,18 @@ def relative_costs(replays: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     default = so_far(_DEFAULT)
     parts = []
     for policy in replays:
-        ratio = (so_far(policy) / default).dropna().groupby(level="recurrence")
-        table = pd.DataFrame({"ratio": ratio.mean(), "settings": ratio.count()}).reset_index()
+        table = (so_far(policy) / default).dropna().rename("ratio").reset_index()
         parts.append(table.assign(policy=policy, recurrence=table["recurrence"] + 1))
     return pd.concat(parts, ignore_index=True)
 
 
 def _replayed(replays: Mapping[str, pd.DataFrame]) -> Figure:
-    table = relative_costs(replays)
+    of_settings = relative_costs(replays)
+    table = of_settings.groupby(["policy", "recurrence"], as_index=False)["ratio"].mean()
     drawn = [name for name in _SHOWN if name in replays] or sorted(set(replays) - {_DEFAULT})
     shown = table[table["policy"].isin(drawn)]
     shown = shown.assign(cost=[f"{percent(100 * r)} of the default's" for r in shown["ratio"]])
-    last = table[table["recurrence"] == table["recurrence"].max()].sort_values(
-        "ratio", key=lambda ratio: ratio.map(steady), kind="stable"
-    )
+    last = of_settings[of_settings["recurrence"] == of_settings["recurrence"].max()]
     compared = last[last["policy"].isin(drawn) & (last["policy"] != _KNOWS_MORE)]
     numbers = [r for r in (1, 2, 5, 10, 20, 50) if r <= table["recurrence"].max()]
     wide = table.pivot(index="policy", columns="recurrence", values="ratio")
@@ -171,28 +189,19 @@ def _replayed(replays: Mapping[str, pd.DataFrame]) -> Figure:
     columns = ("policy", *(f"after {n}" for n in numbers))
     return Figure(
         "policies",
-        "Does tuning the batch size pay?",
+        "Does tuning pay?",
         [_cost_lines(shown, drawn, "Cost so far")],
-        _cheapest_policy(compared),
+        pays_replayed(compared),
         " ".join(
             [
                 "Below the dashed line a policy has paid for its search. Cost weighs energy and time.",
                 *(caveat for policy, caveat in _CAVEATS.items() if policy in replays),
             ]
         ),
-        [Table("Cost so far relative to the default", columns, rows, frozenset(columns[1:]))],
-    )
-
-
-def _cheapest_policy(compared: pd.DataFrame) -> str:
-    """The finding, from the last recurrences in order of their cost."""
-    if compared.empty:
-        return (
-            "No policy was replayed that searches by itself, so none is compared with the default."
-        )
-    best = compared.iloc[0]
-    return (
-        f"After {counted(int(best['recurrence']), 'training')} {best['policy']} has cost "
-        f"{percent(100 * best['ratio'])} of what the default setting costs (replayed from recorded "
-        f"trainings, {counted(int(best['settings']), 'setting')})."
+        [
+            Table(
+                "Cost so far relative to the default", columns, rows, frozenset(columns[1:]), _FILE
+            )
+        ],
+        files=(_FILE,),
     )

@@ -68,15 +68,16 @@ def predicted_against_measured(results: Results) -> Figure:
     scale = scales_are(pd.concat([cells["nodes_are"] for cells in found]))
     columns = ("network", scale, "batch", "quantity", "in the runs", "predicted", "off by")
     numeric = frozenset(columns) - {"network", "quantity"}
-    table = Table("Predicted against measured", columns, rows, numeric)
+    table = Table("Predicted against measured", columns, rows, numeric, "tables/time_error")
     return Figure(
         "predicted",
-        "How good is the forecast?",
+        "Is the forecast right?",
         charts,
         " ".join(answers.error_sentences(results)[:-1]),
         "Each point is a setting: a network on so many nodes. On the line the forecast was right; above it, "
         f"too high. {answers.split_sentence(time['split'].iloc[0])}",
         [table],
+        files=("tables/time_error", "tables/energy_error"),
     )
 
 

@@ -169,7 +169,9 @@ def left_out_table(results: Results) -> Table | None:
     if marked.empty:
         return None
     rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
-    return _cut("Measured, but left out of fits and figures", ("run", "kind", "why"), rows)
+    return _cut(
+        "Measured, but left out of fits and figures", ("run", "kind", "why"), rows, "checks"
+    )
 
 
 def failed_table(results: Results) -> Table | None:
@@ -196,10 +198,12 @@ def failed_table(results: Results) -> Table | None:
         (str(row.run), now.get(str(row.now), str(row.now)), str(row.reason))
         for row in failed.itertuples()
     ]
-    return _cut("Attempts that failed", ("run", "now", "why"), rows)
+    return _cut("Attempts that failed", ("run", "now", "why"), rows, "tables/failed_runs")
 
 
-def _cut(caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+def _cut(
+    caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], file: str
+) -> Table:
     if len(rows) > _MOST_ROWS:
         caption = f"{caption}: the first {_MOST_ROWS} of {len(rows):,}"
-    return Table(caption, columns, rows[:_MOST_ROWS])
+    return Table(caption, columns, rows[:_MOST_ROWS], file=file)

@@ -6,6 +6,8 @@ from typing import Any
 import pandas as pd
 
 from joulecast.quantities import NONE, counted, is_number, percent
+from joulecast.report.figures.clusters import OURS, cluster_errors
+from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import METERED, NothingToShow, Results, having
 
@@ -15,15 +17,20 @@ _COLUMNS = (
     "judges",
 )
 _OWN_TRACE = "rest of its own trace"
+_SPLITS = {
+    "leave-one-node-count-out": "node counts not seen",
+    "extrapolation": "more nodes than seen",
+    "leave-one-workload-out": "networks not seen",
+}
 
 
 @dataclass(frozen=True)
 class Metered:
-    """A sentence in short, one for each question, and the errors of all models."""
+    """A line for the first screen, a sentence a question, and the figure."""
 
     in_short: str
     sentences: list[str]
-    errors: Table
+    figure: Figure
 
 
 def metered_section(results: Results) -> Metered:
@@ -37,18 +44,35 @@ def metered_section(results: Results) -> Metered:
         raise NothingToShow(f"{_FILE} is not here", "energy_tables")
     having(table, _COLUMNS, _FILE, "energy_tables")
     held_out = table[(table["split"] != "in-sample") & (table["judges"] == "models")]
-    energies = held_out[held_out["split"] != _OWN_TRACE]
-    ours = energies[energies["model"] == "MC2"]
+    asked = held_out.assign(question=[_question(row) for row in held_out.to_dict("records")])
+    energies = asked[asked["split"] != _OWN_TRACE]
+    ours = energies[energies["model"] == OURS]
     if ours.empty:
         raise NothingToShow(f"{_FILE} has no energy that MC2 had not seen", "energy_tables")
-    errors = ours["mape_percent"]
+    low, high = ours["mape_percent"].min(), ours["mape_percent"].max()
+    rivals = energies[energies["model"] != OURS].groupby("model")["mape_percent"].mean()
+    against = ""
+    if len(rivals):
+        best = str(rivals.sort_values(kind="stable").index[0])
+        theirs = energies[energies["model"] == best]["mape_percent"]
+        against = f"; the best rival, {best}: {percent(theirs.min())} to {percent(theirs.max())}"
     in_short = (
-        f"Energy on real clusters that others metered: {percent(errors.min())} to {percent(errors.max())} "
-        "off on average, by what was held out. The paper says "
-        f"{_printed(ours['published_percent'].iloc[0])}, of another machine."
+        f"MC2's energy was {percent(low)} to {percent(high)} off on average{against}. Held out, over "
+        f"{counted(int(ours['settings'].max()), 'setting')} of MLPerf Training that others metered."
     )
-    sentences = [_sentence(row, energies) for row in ours.to_dict("records")]
-    return Metered(in_short, sentences, _grid(held_out))
+    figure = Figure(
+        "clusters",
+        "How wrong is the energy model on real clusters?",
+        cluster_errors(energies),
+        in_short,
+        "Bar: mean error of the energy; line: its worst setting; shorter is better. Each fit had not seen "
+        "what it is judged on. “Time given”: the run's own time is known; “time forecast”: it is not. The "
+        "paper says "
+        f"{_printed(ours['published_percent'].iloc[0])} for MC2, of other networks on another machine.",
+        [_grid(asked)],
+        files=(METERED,),
+    )
+    return Metered(in_short, [_sentence(row, energies) for row in ours.to_dict("records")], figure)
 
 
 def _printed(value: Any) -> str:
@@ -58,24 +82,26 @@ def _printed(value: Any) -> str:
 
 def _question(row: dict[str, Any]) -> str:
     split = str(row["split"])
-    return split if split == _OWN_TRACE else f"{split}, time {row['time']}"
+    if split == _OWN_TRACE:
+        return split
+    time = "forecast" if row["time"] == "predicted" else row["time"]
+    return f"{_SPLITS.get(split, split)}, time {time}"
 
 
 def _sentence(row: dict[str, Any], energies: pd.DataFrame) -> str:
-    alike = energies[(energies["split"] == row["split"]) & (energies["time"] == row["time"])]
-    rivals = alike[alike["model"] != "MC2"].sort_values("mape_percent", kind="stable")
+    alike = energies[energies["question"] == row["question"]]
+    rivals = alike[alike["model"] != OURS].sort_values("mape_percent", kind="stable")
     text = (
-        f"{_question(row)}: MC2 is {percent(row['mape_percent'])} off on average and "
+        f"{row['question']}: MC2 is {percent(row['mape_percent'])} off on average and "
         f"{percent(row['max_percent'])} at worst, over {counted(int(row['settings']), 'setting')}"
     )
     if len(rivals):
         best = rivals.iloc[0]
         text += f"; its best rival, {best['model']}, {percent(best['mape_percent'])}"
-    return f"{text}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
-def _grid(held_out: pd.DataFrame) -> Table:
-    asked = held_out.assign(question=[_question(row) for row in held_out.to_dict("records")])
+def _grid(asked: pd.DataFrame) -> Table:
     questions = list(asked["question"].unique())
     rows = []
     for model, of_model in asked.groupby("model", sort=False):
@@ -84,4 +110,4 @@ def _grid(held_out: pd.DataFrame) -> Table:
         found = [percent(cells[q]) if q in cells else NONE for q in questions]
         rows.append((str(model), published, *found))
     columns = ("model", "published, of another machine", *questions)
-    return Table("Mean absolute errors of energy", columns, rows, frozenset(columns[1:]))
+    return Table("Mean absolute errors of energy", columns, rows, frozenset(columns[1:]), METERED)

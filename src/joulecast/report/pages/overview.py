@@ -1,19 +1,18 @@
-"""The overview page: one file with the question, the answers, five figures and a table, and how to repeat it.
+"""The overview page: one file with the answer, how sure it is, the figures behind it, and how to repeat it.
 
-It works from a folder (``file://``), without a network: the chart libraries stand in it, once. Whatever is
-missing in the results has its reason in its place, with the command that makes it.
+It works from a folder (``file://``), without a network and without JavaScript: charts stand in it as SVG.
+Whatever is missing in the results has its reason in its place, with the command that makes it.
 """
 
+import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -23,14 +22,15 @@ from joulecast.files.writing import written_aside
 from joulecast.quantities import counted, listed
 from joulecast.report import answers
 from joulecast.report.figures.front import energy_time_front
-from joulecast.report.figures.look import CONFIG, VEGA_LITE, Figure, embedded, save_static
+from joulecast.report.figures.inline import inline_svg, page_colours
+from joulecast.report.figures.look import Figure, save_static
 from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs
 from joulecast.report.figures.predicted import predicted_against_measured
 from joulecast.report.figures.time_parts import stage_shares
-from joulecast.report.pages import measured_runs, savings
+from joulecast.report.pages import first_screen, measured_runs, savings
 from joulecast.report.pages.metered import metered_section
-from joulecast.report.pages.papers import papers_section
+from joulecast.report.pages.papers import verdicts_by_paper
 from joulecast.report.results_folder import NothingToShow, Results, read_results
 
 T = TypeVar("T")
@@ -39,13 +39,15 @@ _EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """Errors of reading results of another form: the page names them in that place, and has the rest."""
 
 FIGURES = {
-    "predicted": "How good is the forecast?",
-    "stages": "Where does the time go?",
+    "forecast": "Cost and time",
     "front": "Which setting costs least?",
-    "policies": "Does tuning the batch size pay?",
+    "predicted": "Is the forecast right?",
+    "stages": "Where does the time go?",
+    "policies": "Does tuning pay?",
     "pipelines": "What does a pipeline wait for?",
+    "clusters": "How wrong is the energy model on real clusters?",
 }
-"""The five figures by name, with their titles."""
+"""The figures by name, with their titles."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,12 @@ class _Maker:
             why = f"the results are not of the form that this joulecast reads ({error!r})"
             return Part(None, why, self.command("all"))
 
-    def figure(self, name: str, make: Callable[[], Figure]) -> Figure:
-        part = self.part(make)
+    def figure(self, name: str, part: Part) -> Figure:
+        """The figure of a part, or one that says why there is none."""
+        if isinstance(part.content, Figure):
+            return part.content
         if part.content is not None:
-            found: Figure = part.content
+            found: Figure = part.content.figure
             return found
         return Figure(name, FIGURES[name], why_none=part.why_none, target=part.command)
 
@@ -96,7 +100,7 @@ def write_overview(
     configfile: str | None = None,
     prices: Prices = NO_PRICES,
 ) -> None:
-    """Write the overview page of a results folder, and its figures as SVG and PDF to ``figures/`` beside it.
+    """Write the overview page of a results folder, and its figures as SVG and PDF to ``figures/`` next to it.
 
     Args:
         results: the folder; nothing in it has to be there.
@@ -108,24 +112,30 @@ def write_overview(
         JoulecastError: no such folder, or the page cannot be written.
     """
     page = out or results / "index.html"
-    context = page_context(results, configfile, prices)
-    for figure in context["figures"]:
+    context = page_context(results, configfile, prices, page.parent)
+    for figure in context["figures"].values():
         save_static(figure, page.parent / "figures")
     with written_aside(page) as partial:
         partial.write_text(rendered(context), encoding="utf-8")
 
 
 def page_context(
-    results: Path, configfile: str | None = None, prices: Prices = NO_PRICES
+    results: Path,
+    configfile: str | None = None,
+    prices: Prices = NO_PRICES,
+    start: Path | None = None,
 ) -> dict[str, Any]:
     """What the page shows, part by part; arguments as of :func:`write_overview`.
+
+    Args:
+        start: folder that the page's links start from, its own; by default the results.
 
     Raises:
         JoulecastError: no such folder.
     """
     flags = f" --configfile {configfile}" if configfile else ""
     maker = _Maker(f"./run snakemake --cores all{flags}", configfile)
-    return _context(read_results(results, prices), maker, results)
+    return _context(read_results(results, prices), maker, results, start or results)
 
 
 def rendered(context: Mapping[str, Any]) -> str:
@@ -133,33 +143,46 @@ def rendered(context: Mapping[str, Any]) -> str:
     return _environment().get_template("overview.html.j2").render(context)
 
 
-def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
+def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[str, Any]:
     advised = maker.part(lambda: savings.advices(found))
-    forecasts = [point for one in advised.content or [] for point in one.points]
-    makers: Mapping[str, Callable[[], Figure]] = {
-        "predicted": lambda: predicted_against_measured(found),
-        "stages": lambda: stage_shares(found),
-        "front": lambda: energy_time_front(found, forecasts),
-        "policies": lambda: policy_costs(found),
-        "pipelines": lambda: pipeline_timelines(found),
+    advice: list[savings.Advice] = advised.content or []
+    answer, take = savings.headline(advice)
+    points = [point for one in advice for point in one.points]
+    forecast = maker.part(lambda: first_screen.cost_and_time(found))
+    metered = maker.part(lambda: metered_section(found))
+    parts = {
+        "forecast": forecast,
+        "front": maker.part(lambda: energy_time_front(found, points, f"{answer}.")),
+        "predicted": maker.part(lambda: predicted_against_measured(found)),
+        "stages": maker.part(lambda: stage_shares(found)),
+        "policies": maker.part(lambda: policy_costs(found)),
+        "pipelines": maker.part(lambda: pipeline_timelines(found)),
+        "clusters": metered,
     }
     campaigns = sorted({info.spec.campaign for info in found.infos})
+    replayed = _replayed(found)
     return {
-        "campaign": (listed(campaigns, 3) or folder.resolve().name) + _replayed(found),
+        "campaign": listed(campaigns, 3) or folder.resolve().name,
+        "badges": first_screen.badges(found, replayed),
         "is_empty": found.is_empty,
         "folder": str(folder),
-        "costs": maker.part(lambda: answers.cost_sentences(found)),
+        "answer": answer,
+        "take": take,
+        "forecast": forecast,
+        "short": savings.short_table(advice),
+        "within_a_day": savings.within_a_day(advice),
         "errors": maker.part(lambda: answers.error_sentences(found)),
         "sources": maker.part(lambda: answers.source_sentences(found)),
+        "left_out_line": answers.left_out_sentence(found),
         "advice": advised,
-        "warnings": savings.shared_warnings(advised.content or []),
+        "warnings": savings.shared_warnings(advice),
         "table": maker.part(lambda: answers.settings_table(found)),
-        "figures": [maker.figure(name, make) for name, make in makers.items()],
+        "figures": {name: maker.figure(name, part) for name, part in parts.items()},
         "facts_part": maker.part(lambda: measured_runs.what_was_measured(found.infos)),
         "left_out": maker.part(lambda: measured_runs.left_out_table(found)),
         "failed": maker.part(lambda: measured_runs.failed_table(found)),
-        "metered": maker.part(lambda: metered_section(found)),
-        "papers": maker.part(lambda: papers_section(found)),
+        "metered": metered,
+        "papers": maker.part(lambda: verdicts_by_paper(found)),
         "provenance": maker.part(lambda: measured_runs.provenance(found.infos, found.prices)),
         "recorded_notes": _recorded_notes(found),
         "disturbed": found.disturbed,
@@ -168,18 +191,31 @@ def _context(found: Results, maker: _Maker, folder: Path) -> dict[str, Any]:
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),
         "advise_command": _advise_command(found, folder, maker.priced_by(found.prices)),
-        "config": embedded(CONFIG),
-        "bundle": _bundle(),
-        "style": _asset("overview.css"),
+        "table_links": lambda names: _table_links(names, folder, start),
+        "svg": inline_svg,
+        "style": page_colours() + "\n" + _asset("overview.css"),
         "script": _asset("overview.js"),
     }
 
 
-def _replayed(found: Results) -> str:
-    """The recorded campaign that is shown, if the runs were measured elsewhere."""
+def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
+    """Name and address of those tables of the results that are there, each as a page where it is one.
+
+    Args:
+        names: paths below the results, without suffix.
+    """
+    found = []
+    for name in dict.fromkeys(name for name in names if name):
+        path = next((p for s in ("html", "csv") if (p := folder / f"{name}.{s}").is_file()), None)
+        if path is not None:
+            found.append((Path(name).name, Path(os.path.relpath(path, start)).as_posix()))
+    return found
+
+
+def _replayed(found: Results) -> list[str]:
+    """The recorded campaigns that are shown, if the runs were measured elsewhere."""
     named = (info.source.get("recorded_campaign") for info in found.infos)
-    recorded = {str(name) for name in named if name is not None}
-    return f", replayed from {listed(sorted(recorded), 3)}" if recorded else ""
+    return sorted({str(name) for name in named if name is not None})
 
 
 def _recorded_notes(found: Results) -> list[str]:
@@ -221,6 +257,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["coded"] = _coded
+    environment.filters["answered"] = _answered
     return environment
 
 
@@ -229,12 +266,11 @@ def _coded(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+def _answered(text: str) -> Markup:
+    """Text whose sentences may begin with an answer, which is strong."""
+    found = re.sub(r"(^|\. )(Yes|No|Not known):", r"\1<strong>\2:</strong>", str(_coded(text)))
+    return Markup(found)
+
+
 def _asset(name: str) -> str:
     return (files("joulecast.report.pages") / "templates" / name).read_text()
-
-
-@cache
-def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed of the version that the charts are written for."""
-    bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
-    return str(bundle).replace("</script", "<\\/script")

@@ -1,36 +1,23 @@
-"""What to change to save energy: the advice of :mod:`joulecast.planning` for every network, in sentences, and
-its forecasts as points beside what was measured."""
+"""Which setting to take: the answers of :mod:`joulecast.planning` for every network, with their verdicts, and
+their forecasts as points next to what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from joulecast.energy.prices import Prices
-from joulecast.energy.scale import scale_in_words
+from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
-from joulecast.planning.choice import Limit
-from joulecast.quantities import (
-    NONE,
-    consumptions,
-    digits,
-    is_number,
-    percent,
-    steady,
-    times,
-)
-from joulecast.report.answers import (
-    WAS_RUN,
-    energy_is,
-    paid_cells,
-    paid_in_words,
-    paid_names,
-)
+from joulecast.planning.choice import IN_WORDS, Limit
+from joulecast.quantities import NONE, consumptions, counted, is_number, listed, times, with_range
+from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
+from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words
 
-_MOST_NETWORKS, _MOST_ROWS = 6, 40
+_MOST_NETWORKS, _MOST_ROWS, _MOST_NAMED = 6, 40, 3
+_DAY_S = 86400.0
 _MOST_READ = 500
 """Records that are read for all advice together, some 20 ms each: all of them again for every network."""
 _RESTS_ON = {
@@ -42,15 +29,41 @@ _RESTS_ON = {
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about one network."""
+    """What to do about one network.
+
+    Attributes:
+        clear: whether there is a clear winner; ``None`` where no interval says so, or nothing is known.
+        setting: what to take, in words: the winner; or, where none is clear, the fastest of those whose
+            intervals overlap.
+        least: what is to be least.
+        label: what charts call it, if not as the campaign does.
+        trade: what a clear winner saves, and how much longer it takes than the fastest.
+        alone: whether no other setting is known.
+        ends_s: time of each setting that was weighed: the upper end of its interval, if it has one.
+        rows: of the short table, each of the cells that :func:`short_table` names.
+    """
 
     network: str
     sentences: list[str]
-    verdict: str = ""
+    clear: bool | None = None
+    setting: str | None = None
+    least: str = "energy"
+    rows: list[tuple[str, ...]] = field(default_factory=list)
     measure_next: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     table: Table | None = None
     points: list[dict[str, Any]] = field(default_factory=list)
+    prices: Prices = NO_PRICES
+    label: str = ""
+    work: str = ""
+    trade: str = ""
+    alone: bool = False
+    ends_s: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What charts call it."""
+        return self.label or self.network
 
 
 def advices(results: Results) -> list[Advice]:
@@ -69,13 +82,10 @@ def advices(results: Results) -> list[Advice]:
     if not results.record_folders:
         raise NothingToShow("the records that the advice rests on are not here", "measure")
     having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
+    asked = clean.sort_values("workload", kind="stable").drop_duplicates("workload").head(networks)
+    labels = names_of(list(asked["network"].astype(str)), list(asked["platform"].astype(str)))
     all_advice = []
-    for row in (
-        clean.sort_values("workload", kind="stable")
-        .drop_duplicates("workload")
-        .head(networks)
-        .itertuples()
-    ):
+    for row, label in zip(asked.itertuples(), labels, strict=True):
         name = str(row.workload)
         try:
             answer = advise(
@@ -86,55 +96,148 @@ def advices(results: Results) -> list[Advice]:
                 prices=results.prices,
             )
         except (JoulecastError, ValueError, KeyError) as error:
-            all_advice.append(Advice(name, [f"No advice: {error}."]))
+            all_advice.append(Advice(name, [f"No advice: {error}."], label=label))
             continue
-        all_advice.append(told_of(answer, name))
+        all_advice.append(replace(advice_of(answer, name), label=label))
     return all_advice
 
 
-def told_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
-    """An answer of :func:`joulecast.planning.advise.advise` in sentences.
+def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
+    """An answer of :func:`joulecast.planning.advise.advise` in sentences and tables.
 
     Args:
         name: what to call the network, if not as the answer does.
     """
     network = name or str(answer["network"])
     best, candidates = answer.get("best"), answer.get("candidates") or []
-    work = answer.get("work") or {}
-    unit = str(work.get("unit") or "samples")
+    unit = str((answer.get("work") or {}).get("unit") or "samples")
     prices = Prices(**(answer.get("prices") or {}))
-    verdict = (answer.get("verdict") or {}).get("in_words")
+    verdict = answer.get("verdict") or {}
+    known: dict[str, Any] = {
+        "measure_next": [
+            f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []
+        ],
+        "warnings": [str(warning) for warning in answer.get("warnings") or []],
+        "table": _table(network, candidates, unit, prices) if candidates else None,
+        "points": list(_points(network, candidates, unit)),
+        "prices": prices,
+        "work": work_in_words(unit),
+        "trade": verdict.get("trade") or "",
+        "alone": len(candidates) == 1,
+        "ends_s": tuple(float(one.get("time_high_s") or one["time_s"]) for one in candidates),
+    }
     if best is None:
-        sentences = [f"No setting can be recommended: {answer.get('why_none') or 'none is known'}."]
+        why = answer.get("why_none") or "none is known"
+        return Advice(network, [f"No setting can be recommended: {why}."], **known)
+    clear = verdict.get("clear_winner")
+    least = str((answer.get("limit") or {}).get("objective") or "energy")
+    named = {one["setting"]: one for one in candidates}
+    fastest = named.get(verdict.get("fastest"), best)
+    cheapest = named.get(verdict.get("cheapest"), best)
+    alike = 1 + len(verdict.get("overlapping") or [])
+    taken = {"the fastest": fastest, "the cheapest": cheapest} if clear is False else {"": best}
+    words = verdict.get("in_words")
+    sentences = [f"{words[0].upper()}{words[1:]}."] if words else []
+    if len(candidates) == 1:
+        short = "no other setting is known"
+    elif clear is None:
+        short = f"least expected {IN_WORDS[least]}; no interval says how sure"
     else:
-        sentences = list(_sentences(best, candidates, unit, prices))
-        if verdict:
-            verdict = f"{verdict[0].upper()}{verdict[1:]}."
-            sentences.append(verdict)
-        sentences.append(f"This rests on: {answer['rests_on']}.")
+        short = f"clear winner: least {IN_WORDS[least]}"
+    if clear is False:
+        short = f"no clear winner: {counted(alike, 'setting')} overlap"
+    # One row where the cheapest of those that overlap is the fastest, too.
+    rows: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    for which, one in reversed(taken.items()):
+        rows.setdefault(one["setting"], (one, []))[1].append(which)
     return Advice(
         network,
-        sentences,
-        verdict if best is not None and verdict else "",
-        [f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []],
-        [str(warning) for warning in answer.get("warnings") or []],
-        _table(network, candidates, unit, prices) if candidates else None,
-        list(_points(network, candidates, unit)),
+        [*sentences, f"This rests on: {answer['rests_on']}."],
+        clear,
+        (fastest if clear is False else best)["setting"],
+        least,
+        [
+            _short_row(
+                one, f"{short}; {' and '.join(which)} of these" if which[0] else short, prices
+            )
+            for one, which in rows.values()
+        ],
+        **known,
     )
 
 
+def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices) -> tuple[str, ...]:
+    energy = with_range(*_ends(one, "energy")) if is_number(one.get("energy_j")) else "none"
+    return (
+        *(str(one["setting"]), energy, _energy_is(one), *paid_cells(one, prices)),
+        *(with_range(*_ends(one, "time")), verdict),
+    )
+
+
+def short_table(advised: Sequence[Advice]) -> Table | None:
+    """Which setting to take, a row or two a network; ``None`` where none can be named."""
+    rows = [(one.name, *row) for one in advised for row in one.rows]
+    if not rows:
+        return None
+    paid = paid_names(advised[0].prices)
+    columns = ("network", "setting", "energy", "energy is", *paid, "time", "verdict")
+    work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
+    caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
+    return Table(caption, columns, rows)
+
+
+def within_a_day(advised: Sequence[Advice]) -> str:
+    """How many of the settings that were weighed end within a day; empty where there are none."""
+    ends = [end for one in advised for end in one.ends_s]
+    within = sum(end <= _DAY_S for end in ends)
+    if not ends:
+        return ""
+    if within == len(ends):
+        return "All of them end within a day."
+    return f"{within} of {counted(len(ends), 'setting')} end within a day; --deadline 1d weighs them alone."
+
+
+def headline(advised: Sequence[Advice]) -> tuple[str, str]:
+    """What costs least in a line, and a line on what to take where there is no clear winner."""
+    alone = [one for one in advised if one.alone]
+    clear = [one for one in advised if one.clear and not one.alone]
+    even = [one for one in advised if one.clear is False]
+    bare = [one for one in advised if one.clear is None and one.setting and not one.alone]
+    parts = []
+    if clear:
+        won = [f"{one.name} on {one.setting}" for one in clear[:_MOST_NAMED]]
+        more = [f"{len(clear) - _MOST_NAMED} more"] if len(clear) > _MOST_NAMED else []
+        parts.append(f"Least {clear[0].least}: {'; '.join([*won, *more])}")
+    if even:
+        names = listed([one.name for one in even], _MOST_NAMED)
+        parts.append(
+            f"No clear winner for {names}: several settings cost about the same {even[0].least}"
+        )
+    if bare:
+        named = "; ".join(f"{one.name} on {one.setting}" for one in bare[:_MOST_NAMED])
+        parts.append(f"Least expected {bare[0].least}: {named}")
+    trades = [f"{one.name}: {one.trade}." for one in clear[:_MOST_NAMED] if one.trade]
+    if alone:
+        named = "; ".join(f"{one.name} on {one.setting}" for one in alone[:_MOST_NAMED])
+        (trades if parts else parts).append(f"Only one setting was run: {named}")
+    if not parts:
+        return "No setting can be recommended yet", ""
+    fastest: dict[str, list[str]] = {}
+    for one in even:
+        fastest.setdefault(str(one.setting), []).append(one.name)
+    take = "; ".join(
+        setting if len(names) == len(advised) else f"{setting} for {listed(names, _MOST_NAMED)}"
+        for setting, names in fastest.items()
+    )
+    if take:
+        trades.append(f"Their 90 % intervals overlap, so take the fastest of them: {take}.")
+    return ". ".join(parts), " ".join(trades)
+
+
 def setting_of(candidate: Mapping[str, Any]) -> str:
-    """Nodes, batch, strategy and power limit in words."""
-    nodes = scale_in_words(candidate["nodes"], candidate.get("nodes_are"))
-    batch = candidate.get("batch_size")
+    """The setting of a candidate as part of a sentence."""
     limit = candidate.get("power_limit_w")
-    parts = [f"on {nodes}", f"batch {digits(batch)}" if is_number(batch) else ""]
-    strategy = str(candidate.get("strategy") or "node")
-    # "one node" and "8 nodes" say nothing beside the node count.
-    alone = any(unit in strategy for unit in ("node", "GPU", "rank"))
-    parts.append("" if alone else strategy)
-    parts.append(f"power limit {digits(limit)} W" if is_number(limit) else "")
-    return ", ".join(part for part in parts if part)
+    return f"on {candidate['setting']}" + (f", power limit {limit:g} W" if is_number(limit) else "")
 
 
 def _energy_is(candidate: Mapping[str, Any]) -> str:
@@ -145,66 +248,16 @@ def _energy_is(candidate: Mapping[str, Any]) -> str:
     return energy_is(str(candidate.get("energy_source")), candidate.get("rests_on") == "measured")
 
 
+def _ends(candidate: Mapping[str, Any], quantity: str) -> list[str]:
+    """A candidate's ``time`` or ``energy`` and the ends of its interval, all in one unit."""
+    unit, together = {"time": ("s", times), "energy": ("j", consumptions)}[quantity]
+    return together(*(candidate.get(f"{quantity}{end}_{unit}") for end in ("", "_low", "_high")))
+
+
 def _amount(candidate: Mapping[str, Any], quantity: str) -> tuple[str, str]:
     """A candidate's ``time`` or ``energy``, and its interval in the same unit."""
-    unit, together = {"time": ("s", times), "energy": ("j", consumptions)}[quantity]
-    value, low, high = together(
-        *(candidate.get(f"{quantity}{end}_{unit}") for end in ("", "_low", "_high"))
-    )
+    value, low, high = _ends(candidate, quantity)
     return value, NONE if NONE in (low, high) else f"{low} to {high}"
-
-
-def _interval(between: str) -> str:
-    return "" if between == NONE else f"90 % between {between.replace(' to ', ' and ')}"
-
-
-def _time(candidate: Mapping[str, Any]) -> str:
-    value, between = _amount(candidate, "time")
-    interval = _interval(between)
-    return value + (f" ({interval})" if interval else "")
-
-
-def _energy(candidate: Mapping[str, Any]) -> str:
-    if not is_number(candidate.get("energy_j")):
-        return f"no energy ({candidate.get('why_no_energy') or 'no reason is given'})"
-    value, between = _amount(candidate, "energy")
-    facts = [_energy_is(candidate), _interval(between)]
-    return f"{value} ({'; '.join(fact for fact in facts if fact)})"
-
-
-def _sentences(
-    best: Mapping[str, Any],
-    candidates: Sequence[Mapping[str, Any]],
-    unit: str,
-    prices: Prices,
-) -> Iterator[str]:
-    paid = paid_in_words(best, prices)
-    costs = f" It costs {paid}." if paid else ""
-    if is_number(best.get("energy_j")):
-        taken = f"{_energy(best)} and {_time(best)} for {work_in_words(unit)}"
-        yield f"Least energy: train {setting_of(best)}. That takes {taken}.{costs}"
-    else:
-        # Without energies the choice is by time.
-        taken = f"{_time(best)} for {work_in_words(unit)}, with {_energy(best)}"
-        yield f"Least time: train {setting_of(best)}. That takes {taken}.{costs}"
-    fastest = min(candidates, key=lambda c: steady(c["time_s"]), default=best)
-    if setting_of(fastest) == setting_of(best) and not is_number(best.get("energy_j")):
-        return
-    if setting_of(fastest) == setting_of(best):
-        yield "It is the fastest known setting, too: there is nothing to give up for it."
-        return
-    both_j = [best.get("energy_j"), fastest.get("energy_j")]
-    slower = digits(float(best["time_s"]) / float(fastest["time_s"]))
-    alike = best.get("energy_source") == fastest.get("energy_source")
-    if alike and all(is_number(energy) for energy in both_j):
-        energy, spent = (float(energy or 0.0) for energy in both_j)
-        yield (
-            f"That saves {percent(100 * (1 - energy / spent))} of the energy of the fastest setting "
-            f"({setting_of(fastest)}: {_energy(fastest)}, {_time(fastest)}), and takes {slower} "
-            "times as long."
-        )
-    else:
-        yield f"The fastest setting is {setting_of(fastest)}; this one takes {slower} times as long."
 
 
 def _table(
@@ -235,14 +288,16 @@ def _rests_on(candidate: Mapping[str, Any]) -> str:
 def _points(
     network: str, candidates: Sequence[Mapping[str, Any]], unit: str
 ) -> Iterator[dict[str, Any]]:
-    """Forecasts as points of the energy-time front; what was run is there already."""
+    """All candidates with an energy as points of the energy-time front."""
     for one in candidates:
-        if one.get("rests_on") != "measured" and is_number(one.get("energy_j")):
+        if is_number(one.get("energy_j")):
             yield {
                 "workload": network,
                 "setting": setting_of(one),
                 "time_s": float(one["time_s"]),
                 "energy_j": float(one["energy_j"]),
+                "energy_low_j": one.get("energy_low_j"),
+                "energy_high_j": one.get("energy_high_j"),
                 "energy_source": str(one["energy_source"]),
                 "unit": unit,
                 "how": _RESTS_ON.get(str(one["rests_on"]), "forecast"),

@@ -1,0 +1,147 @@
+"""The forecast of a campaign's networks for the work that all costs are given for, on every scale."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.forecast import Asked, forecast_table
+from joulecast.energy.plain import plain_rows
+from joulecast.energy.prices import Prices, cost_keys
+from joulecast.energy.scale import is_observed, unit_of
+from joulecast.errors import JoulecastError
+from joulecast.planning.from_records import LONG_TRAINING
+from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.tables.priced import work_in_words, work_of
+
+_BEYOND = 4
+"""Times the largest scale that was run, up to which is forecast where no table says how far."""
+_MOST_READ = 500
+_AS_RUN = "the work that was run"
+_AMOUNTS = (
+    *("work", "measured_time_s", "measured_energy_j"),
+    *(
+        f"{name}{end}{unit}"
+        for name, unit in (("time", "_s"), ("energy", "_j"))
+        for end in ("", "_low", "_high")
+    ),
+    *cost_keys(),
+)
+
+
+@dataclass(frozen=True)
+class CampaignForecast:
+    """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
+
+    Money and CO2 of what was run (``measured_cost``, ``measured_co2_kg``) are by the same prices. ``notes``
+    say what is not forecast, and why.
+    """
+
+    rows: list[dict[str, Any]]
+    work_is: str
+    notes: list[str]
+
+
+def campaign_forecast(results: Results) -> CampaignForecast:
+    """Forecasts from the fewest nodes that were run up to the end of the table ``scaling_forecast``, or to
+    four times the most that were run.
+
+    Runs that count the same are forecast together, as one chart shows them; the kind with most runs counts.
+
+    Raises:
+        NothingToShow: there are no records, or too many to fit while a page is made.
+        JoulecastError: nothing can be forecast.
+    """
+    folders = results.record_folders
+    if not folders:
+        raise NothingToShow("the records that a forecast rests on are not here", "measure")
+    if len(folders) > _MOST_READ:
+        raise NothingToShow(
+            f"{len(folders):,} records take too long to fit here; `joulecast forecast` does it"
+        )
+    # Says in a word where none is left.
+    _ = results.clean
+    runs = KnownRuns.of_records(folders)
+    trained = runs.trained
+    counted_in = trained["nodes_are"].map(unit_of)
+    trained = trained[counted_in == counted_in.mode().iloc[0]]
+    rows, notes, works = [], [], []
+    for unit, of_unit in trained.groupby(_units(trained), sort=False):
+        times = 1.0 if unit == _AS_RUN else LONG_TRAINING
+        try:
+            table, refused = forecast_table(
+                runs, _asked(results, of_unit, str(unit), times), results.prices
+            )
+        except JoulecastError as error:
+            notes.append(str(error))
+            continue
+        names = {*of_unit["workload"], *of_unit["network"]}
+        in_range = _in_range(table, of_unit, results)
+        rows += [_for_work(row, times, results.prices) for row in in_range]
+        notes += [
+            note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names
+        ]
+        works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
+    if not rows:
+        raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
+    return CampaignForecast(rows, " or ".join(dict.fromkeys(works)), notes)
+
+
+def _units(trained: pd.DataFrame) -> pd.Series:
+    """What the work of each run is asked for in; runs of others, and those whose samples are not known, are
+    forecast for the work that they did."""
+    units = trained.get("work_unit", pd.Series(index=trained.index, dtype=object))
+    named = units.where(units.map(lambda unit: isinstance(unit, str)), "samples")
+    return named.mask((trained["kind"] == "imported") | (named == "steps"), _AS_RUN)
+
+
+def _last(results: Results, most: int) -> int:
+    table = results.tables.get("scaling_forecast")
+    if table is None or not {"nodes", "rests_on"} <= set(table.columns):
+        return _BEYOND * most
+    fitted = table.loc[table["rests_on"] == "fitted", "nodes"]
+    return max(most, int(fitted.max())) if len(fitted) else _BEYOND * most
+
+
+def _scales(ran: Iterable[int], last: int) -> list[int]:
+    found = sorted(set(ran))
+    doubled = [2**k for k in range(last.bit_length()) if found[0] < 2**k <= last]
+    return sorted({*found, *doubled})
+
+
+def _asked(results: Results, runs: pd.DataFrame, unit: str, times: float) -> Asked:
+    ran = [int(count) for count in runs["nodes"]]
+    scales = _scales(ran, _last(results, max(ran)))
+    scale: dict[str, Any] = (
+        {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
+    )
+    work: dict[str, Any] = {} if unit == _AS_RUN else {unit: times * work_of(unit)}
+    return Asked(**scale, **work)
+
+
+def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list[dict[str, Any]]:
+    """Rows of each workload from the fewest nodes that it was run on, as far as it is forecast."""
+    count = "gpus" if is_observed(runs) else "nodes"
+    ran = runs.groupby(["network", "platform"])["nodes"]
+    ends = {key: (int(nodes.min()), _last(results, int(nodes.max()))) for key, nodes in ran}
+    kept = []
+    for row in plain_rows(table):
+        fewest, last = ends.get((row["workload"], row["platform"]), (0, -1))
+        if fewest <= row[count] <= last:
+            kept.append(row)
+    return kept
+
+
+def _for_work(row: Mapping[str, Any], times: float, prices: Prices) -> dict[str, Any]:
+    """The row for a share of the work that was asked for."""
+    share = {name: None if row[name] is None else row[name] / times for name in _AMOUNTS}
+    seconds, joules = share["measured_time_s"], share["measured_energy_j"]
+    ran = seconds is not None
+    return {
+        **row,
+        **share,
+        "measured_cost": prices.money(seconds, joules, row["nodes"], row["gpus"]) if ran else None,
+        "measured_co2_kg": prices.co2_kg(joules),
+    }

@@ -1,0 +1,90 @@
+"""Charts as SVG that stands in a page: drawn when the page is made, with the numbers of each mark.
+
+A mark's ``data-tip`` has what a reader sees on hovering, as ``name: text`` parted by :data:`PARTED`. Colours
+are those of :data:`~joulecast.report.figures.look.SHADES`, so that a page shows them on dark paper, too.
+"""
+
+import json
+import re
+from typing import Any
+
+import vl_convert
+
+from joulecast.report.figures.look import CONFIG, SERIES, SHADES, VEGA_LITE, WHITE, Chart
+
+PARTED = " · "
+_WIDTH = 400
+"""Pixels that a whole chart is wide, with its axes: as on a telephone, so that text stays legible there."""
+_QUIET = {"aria": False}
+_SIZE = re.compile(r' (?:version|xmlns(?::xlink)?|xmlns:xlink)="[^"]*"')
+_IDLE = re.compile(
+    r' (?:role="graphics-[a-z]+"|aria-[a-z]*(?:description|hidden)="[^"]*"|pointer-events="none"'
+    r'|font-family="[^"]*"|(?:stroke-width|opacity)="1"|font-size="12px"|role-[a-z]+-[a-z]+(?="))'
+)
+"""What changes nothing in a page that has the font: a third of what Vega writes."""
+_EMPTY = re.compile(r'<path class="(?:background|foreground)" d="(?:M0,0h0v0h0Z)?"[^>]*/>')
+_PLACED = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"]*"')
+_DECIMALS = re.compile(r"\.0\d*(?!\d)|(?<=\d\.[1-9])\d+")
+
+
+def inline_svg(chart: Chart, name: str) -> str:
+    """The chart as an SVG element.
+
+    Args:
+        name: of the chart, which no other on the page has.
+    """
+    fit: dict[str, Any] = {"autosize": {"type": "fit-x", "contains": "padding"}, "width": _WIDTH}
+    spec = _described(chart.to_dict()) | fit
+    quiet = {part: CONFIG.get(part, {}) | _QUIET for part in ("axis", "legend", "title")}
+    config = {key: value for key, value in CONFIG.items() if key != "aria"} | quiet
+    svg = str(vl_convert.vegalite_to_svg(spec | {"config": config}, vl_version=VEGA_LITE))
+    # A tenth of a pixel is enough of a place.
+    svg = _PLACED.sub(lambda found: _DECIMALS.sub("", found[0]), _EMPTY.sub("", _IDLE.sub("", svg)))
+    head, marks = svg.split(">", 1)
+    marks = re.sub(r"\b(clip|gradient_)(\d+)", rf"{name}-\1\2", marks)
+    marks = marks.replace(' aria-label="', ' data-tip="')
+    return f'{_SIZE.sub("", head)} aria-hidden="true" focusable="false">{marks}'
+
+
+def _described(part: dict[str, Any]) -> dict[str, Any]:
+    """A specification in which what is shown on hovering stands with each mark, as its description."""
+    found = dict(part)
+    for whole in ("layer", "concat", "hconcat", "vconcat"):
+        if whole in found:
+            found[whole] = [_described(inner) for inner in found[whole]]
+    encoding = dict(found.get("encoding", {}))
+    shown = encoding.pop("tooltip", None)
+    if isinstance(shown, list):
+        texts = [
+            f"{json.dumps(s['title'] + ': ')} + datum[{json.dumps(s['field'])}]" for s in shown
+        ]
+        joined = f" + {json.dumps(PARTED)} + ".join(texts)
+        more = {"calculate": joined, "as": "described"}
+        found["transform"] = [*found.get("transform", []), more]
+        encoding["description"] = {"field": "described", "type": "nominal"}
+        found["encoding"] = encoding
+    elif "mark" in found:
+        mark = found["mark"]
+        found["mark"] = ({"type": mark} if isinstance(mark, str) else mark) | _QUIET
+    return found
+
+
+def page_colours() -> str:
+    """CSS: the page's colours by name, for light and for dark screens (paper is light), and in its charts."""
+    light, dark = (
+        "".join(f"--{name}:{shades[of]};" for name, shades in SHADES.items()) for of in (0, 1)
+    )
+    drawn = {SHADES[name][0]: name for name in ("ink", "soft", "grid")} | {SERIES[-1]: "ink"}
+    rules = [
+        f'.chart [{attribute}="{colour}" i]{{{attribute}:var(--{name})}}'
+        for colour, name in drawn.items()
+        for attribute in ("fill", "stroke")
+    ]
+    return "\n".join(
+        [
+            f":root{{{light}}}",
+            f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}",
+            *rules,
+            f'.chart [stroke="{WHITE}"]{{stroke:var(--paper)}}',
+        ]
+    )

@@ -1,0 +1,143 @@
+"""The first screen of the page: what the training costs, how long it takes, and how sure that is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecast.energy.observations import is_training
+from joulecast.energy.scale import scale_in_words, unit_of
+from joulecast.quantities import counted, listed
+from joulecast.report.campaign_forecast import CampaignForecast, campaign_forecast
+from joulecast.report.figures.forecast import TIME, forecast_charts, training_names
+from joulecast.report.figures.look import Chart, Figure
+from joulecast.report.forecast_lines import forecast_cells
+from joulecast.report.grid import Table
+from joulecast.report.results_folder import NothingToShow, Results
+
+FORECAST_FILE = "tables/scaling_forecast"
+_MOST_SPOKEN = 4
+
+
+@dataclass(frozen=True)
+class Badge:
+    """What a reader must not miss: a few words, their kind (as of ``source``), and more words."""
+
+    text: str
+    kind: str
+    more: str
+
+
+@dataclass(frozen=True)
+class CostAndTime:
+    """The figure of costs and time; ``charts`` by what they show, with a text for who cannot see them."""
+
+    figure: Figure
+    charts: dict[str, Chart]
+    spoken: dict[str, str]
+    trainings: list[str]
+    work_is: str
+    notes: list[str]
+
+    @property
+    def costs(self) -> list[str]:
+        """What is shown of costs: energy, money, CO2, as far as they are known."""
+        return [name for name in self.charts if name != TIME]
+
+
+def cost_and_time(results: Results) -> CostAndTime:
+    """The forecast of the campaign as charts of cost and of time.
+
+    Raises:
+        JoulecastError: nothing can be forecast.
+    """
+    found = campaign_forecast(results)
+    currency = results.prices.currency
+    charts = forecast_charts(found.rows, currency)
+    if TIME not in charts:
+        raise NothingToShow("no forecast has a time", "measure")
+    cells = forecast_cells({"forecasts": found.rows, "prices": results.prices.as_json()})
+    trainings = list(dict.fromkeys(training_names(found.rows)))
+    figure = Figure(
+        "forecast",
+        f"Cost and time for {found.work_is}",
+        list(charts.values()),
+        "",
+        "Forecast by MC2, fitted to the runs of this campaign.",
+        [_table(cells, found.work_is)],
+        files=(FORECAST_FILE,),
+    )
+    spoken = {name: _spoken(found, cells, name) for name in charts}
+    return CostAndTime(figure, charts, spoken, trainings, found.work_is, found.notes)
+
+
+def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
+    columns = [
+        name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"
+    ]
+    # What is the same in all rows stands in the caption alone.
+    same = {
+        name: cells[0].get(name, "") for name in ("platform", "work is", "energy is", "nodes are")
+    }
+    same = {
+        name: value for name, value in same.items() if all(row.get(name) == value for row in cells)
+    }
+    kept = ["workload", *(name for name in columns if name != "workload" and name not in same)]
+    facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
+    rows = [tuple(row.get(name, "") for name in kept) for row in cells]
+    caption = f"Forecasts for {work_is}, with 90 % intervals ({facts})"
+    numeric = frozenset(kept) - {"workload", "work is", "energy is", "nodes are", "platform"}
+    return Table(caption, tuple(kept), rows, numeric, FORECAST_FILE)
+
+
+def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:
+    """What a chart shows, for who cannot see it: the ends of its lines."""
+    ends: dict[str, list[str]] = {}
+    for row, cell, name in zip(found.rows, cells, training_names(found.rows), strict=True):
+        if cell.get(quantity):
+            count = row["nodes"] if unit_of(row["nodes_are"]) == "node" else row["gpus"]
+            text = f"{cell[quantity]} on {scale_in_words(count, row['nodes_are'])}"
+            ends.setdefault(name, []).append(text)
+    lines = [
+        f"{name} {texts[0]}" + (f", {texts[-1]}" if len(texts) > 1 else "")
+        for name, texts in list(ends.items())[:_MOST_SPOKEN]
+    ]
+    return f"Forecast {quantity} for {found.work_is} by scale: {'; '.join(lines)}."
+
+
+_ENERGY_BADGES = {
+    "measured": "a meter of these nodes measured it",
+    "recorded": "it was measured elsewhere and kept as data",
+    "imported": "others measured it",
+    "estimated": "computed from utilisation and the watts in the platform's file; no meter measured it",
+    "simulated": "it was simulated, never run",
+}
+_NODE_BADGES = {
+    "emulated": ("nodes are emulated", "processes of one machine, each slowed to a slower node"),
+    "ranks of one host": ("nodes share one machine", "they share its cores and its memory"),
+}
+
+
+def badges(results: Results, replayed: Sequence[str]) -> list[Badge]:
+    """What nodes and energies are, in words; nothing where there are no runs.
+
+    Args:
+        replayed: names of the recorded campaigns that are shown.
+    """
+    found = [
+        Badge(*(_NODE_BADGES[are][0], "estimated", _NODE_BADGES[are][1]))
+        for are in sorted({info.nodes_are for info in results.infos})
+        if are in _NODE_BADGES
+    ]
+    runs = results.observations
+    if len(runs) and {"kind", "energy_source", "energy_j"} <= set(runs.columns):
+        trained = runs[is_training(runs)]
+        metered = trained[trained["energy_j"].notna()]
+        for source, number in metered["energy_source"].value_counts().items():
+            more = f"{_ENERGY_BADGES.get(str(source), '')} ({counted(int(number), 'run')})"
+            found.append(Badge(f"energy is {source}", str(source), more))
+        if len(trained) and metered.empty:
+            found.append(
+                Badge("no energy is known", "simulated", "no run has an energy; the page says why")
+            )
+    if replayed:
+        found.append(Badge("recorded campaign", "recorded", f"replayed from {listed(replayed, 3)}"))
+    return found
