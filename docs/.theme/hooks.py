@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST = 300
+_BLOCK = re.compile(r"(<pre\b[^>]*>(?:<span></span>)?<code>)(.*?)(</code></pre>)", re.S)
 _STYLESHEET = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _KEPT_AS_IS = re.compile(r"(<(pre|script|textarea|style)\b.*?</\2>)", re.S)
 _URL_VARIABLE = re.compile(r"""(--[\w-]+):url\((?:'[^']*'|"[^"]*"|[^)]*)\);?""")
@@ -34,7 +35,8 @@ def on_post_page(output: str, **_: Any) -> str:
     """
     unnamed = '<div class="md-search" data-md-component="search" role="dialog">'
     named = output.replace(unnamed, unnamed.replace(">", ' aria-label="Search">'))
-    named = re.sub(r"(<pre\b[^>]*>(?:<span></span>)?<code)>", r'\1 tabindex="0">', named)
+    # The theme takes the focus from blocks that are not in view, hence the element inside of each.
+    named = _BLOCK.sub(r'\1<span tabindex="0">\2</span>\3', named)
     parts = _KEPT_AS_IS.split(named)
     # A split by two groups has the text between, the whole match, and its tag, in turn.
     return "".join(
