@@ -259,7 +259,7 @@ def test_the_report_has_every_table_and_figure_with_its_caption(clone, made):
         assert f'"{word}"' in report, word
     (opens_on,) = re.findall(r'workflow_desc = "(.*)"', report)
     assert re.search(r"Zeus: \d+ of 59 reproduced", opens_on) and "var metadata = {}" not in report
-    assert "Wei Jia et al." in report and "Proteus, IEEE TPDS" in report, "captions name sources"
+    assert "Wei et al." in report and "Proteus, IEEE TPDS" in report, "captions name sources"
 
 
 def test_a_report_of_some_targets_has_what_there_is(clone, made):

@@ -1,6 +1,6 @@
 """MC2: materials, computing, communicating, each with its time and its power.
 
-Reconstructed from the abstract of Wei Jia et al. 2024 and from the field; the equations are not the
+Reconstructed from the abstract of Wei et al. 2024 and from the field; the equations are not the
 paper's. Per step of N nodes with b samples each and G bytes of gradients::
 
     T_materials = m b                      (what prefetching leaves exposed)
