@@ -1,16 +1,20 @@
 """Pages and pictures of the documentation that come from the code: ``python tests/reference.py``."""
 
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
+from playwright.sync_api import sync_playwright
 from reference_pages import api, commands, configuration, platforms, records, tables
 
 import joulecast
+from joulecast.energy.fitting import fit_campaign
 from joulecast.files.shipped import recorded_folder
 from joulecast.importers.mlperf import import_mlperf
+from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.citations import Citation
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +54,32 @@ def draw_forecast(picture: Path) -> None:
         joulecast.forecast(folder, nodes=[2, 4, 8, 16, 32, 64]).plot().save(picture)
 
 
+def draw_overview(picture: Path) -> None:
+    """The first screen of the page of the same runs, in headless Chromium."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        import_mlperf(recorded_folder(Path("recorded/mlperf-power")), results / "records")
+        records = sorted((results / "records").iterdir())
+        fit = fit_campaign(records, bootstrap=20, series_splits=2, series_period_s=1.0)
+        fit.save(results / "fits")
+        write_overview(results)
+        with sync_playwright() as playwright:
+            chromium = shutil.which("chromium")
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 1200, "height": 900})
+            page.goto((results / "index.html").as_uri())
+            page.screenshot(path=picture)
+            browser.close()
+
+
+PICTURES: dict[Path, Callable[[Path], None]] = {
+    DOCS / "images/forecast.svg": draw_forecast,
+    DOCS / "images/overview.png": draw_overview,
+}
+
+
 if __name__ == "__main__":
-    draw_forecast(DOCS / "images/forecast.svg")
+    for picture, draw in PICTURES.items():
+        draw(picture)
     for page, made in PAGES.items():
         page.write_text(made())
