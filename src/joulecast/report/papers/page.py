@@ -67,6 +67,7 @@ def _line(line: Summary, rows: pd.DataFrame) -> dict[str, Any]:
         "regenerated": line.regenerated,
         "near": line.near,
         "why_not": line.why_not,
+        "why_not_what": line.why_not_what,
         "title": citation.title,
         "citation": citation.text,
         "left_out": citation.left_out,

@@ -50,6 +50,12 @@ class Summary:
     near: list[str]
     why_not: list[str]
 
+    @property
+    def why_not_what(self) -> str:
+        """What the reasons of ``why_not`` are given for."""
+        none = self.in_short == Verdict.NOT_COMPARABLE.value
+        return "Why it is not comparable" if none else "Why not the rest"
+
 
 def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
     """The papers' lines, in their order.
@@ -98,8 +104,8 @@ def _came_out(rows: pd.DataFrame) -> str:
     if reproduced:
         return ", ".join([f"{reproduced} of {len(rows)} reproduced", *judged])
     if judged:
-        return f"not comparable but for {', '.join(judged)}, of {len(rows)}"
-    return "not comparable"
+        return f"{', '.join(judged)}, of {len(rows)}; the rest not comparable"
+    return Verdict.NOT_COMPARABLE.value
 
 
 def _judged(rows: pd.DataFrame) -> list[str]:
@@ -107,7 +113,7 @@ def _judged(rows: pd.DataFrame) -> list[str]:
     judged = rows[rows["comparable"] == "yes"]
     judged = judged[judged["verdict"] != Verdict.NOT_COMPARABLE]
     if judged.empty:
-        return ["No number is of the same setting."]
+        return ["The paper's settings cannot be repeated here."]
     found = []
     kinds = judged["reference_is"].where(judged["published"].isna(), "").fillna("")
     for kind, of_kind in judged.groupby(kinds, sort=False):

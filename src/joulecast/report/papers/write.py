@@ -19,7 +19,9 @@ _SAID = """\
 setting is the same, and the difference is larger. `not comparable`: the setting is another one, or there
 is no number on one side; the row has the reason, and no better or worse is claimed. `missing`: what ours
 is made of is not here; the row has the reason. `replayed`: computed from what the papers' authors
-measured. `reference`: a number to compare with that no paper prints, as of the authors' public code."""
+measured. `reference`: a number to compare with that no paper prints, as of the authors' public code.
+MAPE: mean error in percent, without sign. Held out, so not seen by the fit: a node count
+(`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
 _IN_LATEX = [c for c in COLUMNS if c not in _NOT_IN_LATEX]
@@ -58,10 +60,10 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
 
 
 def _in_short(line: Summary) -> str:
-    parts = [f"Claims: {line.paper.published.claim}", f"Regenerated: {line.regenerated}"]
+    parts = [f"Claims: {line.paper.published.claim}", f"Computed here: {line.regenerated}"]
     parts.append(f"How near: {' '.join(line.near)}")
     if line.why_not:
-        parts.append(f"Why not the rest: {'; '.join(line.why_not)}.")
+        parts.append(f"{line.why_not_what}: {'; '.join(line.why_not)}.")
     return f"* **{line.paper.name}: {line.in_short}.** {' '.join(parts)}"
 
 
