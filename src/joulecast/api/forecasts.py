@@ -28,7 +28,7 @@ def measure(
     """Measure the training runs that a configuration asks for, one after the other.
 
     Call it again after an interruption: only missing runs are measured. It waits until no other measurement
-    of this user holds the machine. Nothing but runs is made; the workflow makes tables and pages of them.
+    holds the machine. It makes only run records; the workflow makes tables and pages from them.
 
     Args:
         configuration: a file, or its content; ``joulecast config default`` prints all keys.
@@ -115,7 +115,7 @@ def evaluate(
     | None = None,
     time: Literal["given", "predicted"] | None = None,
 ) -> dict[str, Any]:
-    """Judge MC2 and its rivals on what one split of run records holds out.
+    """Judge MC2 and its rivals on the runs that one split leaves out of the fit.
 
     Args:
         split: what the fits do not see; by default ``leave-one-workload-out``, or

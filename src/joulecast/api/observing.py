@@ -29,11 +29,11 @@ def observe(
 ) -> Observing:
     """Observe the training in a ``with`` block, or of a decorated function, as ``joulecast measure`` does.
 
-    Each rank enters it; the first one writes the record. Under ``joulecast measure`` it adds nothing.
+    All ranks must enter it; the first one writes the record. Under ``joulecast measure`` it has no effect.
 
     Args:
         name: name of the training, for :func:`joulecast.forecast`.
-        samples_per_step: samples that all ranks train on in a step; else as the loaders show.
+        samples_per_step: samples of a step on all ranks; by default the batches of the loaders.
         steps: first and last step that count, from 0; all but the first one by default.
         out: folder of the records, ``results/measured`` by default; all hosts must see it.
         platform: platform that it runs on: a name, or a FILE.yaml.

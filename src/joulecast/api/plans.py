@@ -241,7 +241,7 @@ def partition(
         replicate: whether a stage may be on several devices.
         memory_bytes: memory of a device.
         mode: ``compat`` answers as PipeDream's optimizer does.
-        ideals: most ideals to list, before the certificate is given up.
+        ideals: limit of the ideals to list; a graph with more gets no certificate.
 
     Returns:
         ``bottleneck_us``, ``certified`` with its ``certificate``, ``speedup_bound``, ``stages`` with their

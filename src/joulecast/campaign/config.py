@@ -104,9 +104,9 @@ class PowerSection(Section):
 
     meters: list[str] = Field(
         list(ALL_METERS),
-        description="Meters to try, the better one first: of those that cover the same, one counts. Kinds "
-        "that the machine is not made for are passed over (`joulecast meters` shows all). estimated is a "
-        "formula of utilisation and the platform's watts; its figures carry this label, and judge no model.",
+        description="Meters to try, the best first. If several cover the same part, one counts. Kinds that "
+        "the machine is not made for are skipped (`joulecast meters` shows all). estimated is a formula of "
+        "utilisation and the platform's watts; its figures carry this label, and judge no model.",
     )
     sample_period_s: float = Field(0.1, ge=0.005, le=10, description="Time between two readings.")
 

@@ -108,7 +108,7 @@ def evaluate(
     split: Annotated[
         Split | None,
         typer.Option(
-            help="What is held out: by default a workload, or a node count if there is one workload alone."
+            help="What the fit does not see: by default a workload, or a node count if there is one workload."
         ),
     ] = None,
     time: Annotated[

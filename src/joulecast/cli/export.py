@@ -25,7 +25,9 @@ Source = Annotated[
 @export_app.command("openmetrics")
 def export_openmetrics(
     source: Source,
-    out: Annotated[Path | None, typer.Argument(help="File; else standard output.")] = None,
+    out: Annotated[
+        Path | None, typer.Argument(help="File to write; standard output by default.")
+    ] = None,
 ) -> None:
     """Write OpenMetrics text, as for a node exporter's textfile collector (OUT.prom)."""
     from joulecast.integrations.openmetrics import openmetrics_text, write_openmetrics

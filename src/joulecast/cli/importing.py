@@ -32,7 +32,7 @@ def _add(kind: str) -> None:
     def import_kind(
         source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],
         out: Annotated[
-            Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
+            Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
         ],
         runs: Annotated[
             Path | None,
@@ -57,9 +57,15 @@ def _add(kind: str) -> None:
         batch_size: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
         start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
         stop: Annotated[Text, _run_option("--stop", "End of the training.")] = None,
-        epochs: Annotated[float | None, _run_option("--epochs", "Trained in it.")] = None,
-        samples: Annotated[float | None, _run_option("--samples", "Trained in it.")] = None,
-        steps: Annotated[float | None, _run_option("--steps", "Trained in it.")] = None,
+        epochs: Annotated[
+            float | None, _run_option("--epochs", "Epochs that the run trained.")
+        ] = None,
+        samples: Annotated[
+            float | None, _run_option("--samples", "Samples that the run trained on.")
+        ] = None,
+        steps: Annotated[
+            float | None, _run_option("--steps", "Steps that the run trained.")
+        ] = None,
         accelerators: Annotated[
             int | None, _run_option("--accelerators", "Number of accelerators of a node.")
         ] = None,
@@ -180,12 +186,12 @@ def import_mlperf(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Folder of submissions, git repository (bare too), or flat tables; or `mlperf-power`, "
-            "which is shipped."
+            help="Folder of submissions, git repository (also a bare one), or flat tables; or "
+            "`mlperf-power`, which is shipped."
         ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="Folder for the records; those that are there are replaced.")
+        Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
     ],
     revision: Annotated[
         str | None, typer.Option(help="Read this revision of the repository, not the files.")

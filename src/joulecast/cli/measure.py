@@ -60,7 +60,7 @@ def measure(
     samples_per_step: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Samples that all ranks train on in a step; by default as the loaders show."
+            min=1, help="Samples of a step on all ranks; by default the batches of the loaders."
         ),
     ] = None,
     steps: Annotated[

@@ -32,7 +32,7 @@ PricesFile = Annotated[
 
 
 Named = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Of a training that `measure` has run.")
+    str | None, typer.Argument(metavar="[NAME]", help="Name of a training that `measure` ran.")
 ]
 MeteredPlatform = Annotated[
     str, typer.Option(help="Platform whose watts an estimate takes: a name, or a FILE.yaml.")

@@ -55,7 +55,9 @@ def partition(
     ] = Mode.exact,
     ideals: Annotated[
         int | None,
-        typer.Option(min=1, help="Most ideals to list, before the certificate is given up."),
+        typer.Option(
+            min=1, help="Limit of the ideals to list; a graph with more gets no certificate."
+        ),
     ] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,

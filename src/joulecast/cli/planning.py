@@ -51,7 +51,7 @@ def advise(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="time, energy, cost, co2 or edp; energy by default, or time within budgets alone."
+            help="time, energy, cost, co2 or edp. By default energy; time, with budgets and no deadline."
         ),
     ] = None,
     deadline: Annotated[

@@ -16,11 +16,11 @@ STAGES = tuple(STAGE_MEANINGS)
 PHASES = ("init", "run", "epoch", "block", "evaluation")
 
 FRAME_MEANINGS = {
-    "stages": "Which rank did what when. One row an interval; imported runs have none. Intervals of a "
+    "stages": "What each rank did, and when. One row an interval; imported runs have none. Intervals of a "
     "rank may overlap: communication that is hidden behind computing counts as computing.",
     "power": "The readings of the meters. One row a reading.",
-    "activity": "What the kernel counted meanwhile. One row a node and sample.",
-    "phases": "What the run's own log has of it. One row an interval.",
+    "activity": "What the kernel counted during the run. One row a node and sample.",
+    "phases": "Phases that the log of the run names. One row an interval.",
 }
 
 

@@ -77,7 +77,7 @@ class MeterInfo(BaseModel):
     failed_reads: NonNegativeInt = 0
     """How many gave no value."""
     missed_deadlines: NonNegativeInt = 0
-    """How many came too late to be made."""
+    """How many were skipped, because their time had passed."""
     longest_gap_s: NonNegativeFloat | None = None
     """Longest time between two good readings."""
     coverage: float | None = Field(None, ge=0, le=1)

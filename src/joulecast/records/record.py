@@ -141,7 +141,7 @@ class RunInfo(_Part):
     step_bytes: list[Count] | None = None
     """Size of each sum of an all-reduce calibration."""
     reference_step_s: dict[str, NonNegativeFloat] | None = None
-    """Time of a step on a free core, of an emulated run."""
+    """Of an emulated run: time of a step on a free core."""
     unseen: dict[str, str] = {}
     """Of an observed training: stages that it does not show, each with the reason. Their time is in
     another stage, which the reason names."""
