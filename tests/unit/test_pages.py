@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
+from joulecast.planning.candidate import Candidate
 from joulecast.quantities import NONE, digits, joules, listed, percent, seconds
 from joulecast.records.record import write_record
 from joulecast.report import answers
@@ -26,6 +27,7 @@ from joulecast.report.figures.look import PALETTES, SHADES
 from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.figures.tuning_pays import pays_live
+from joulecast.report.pages.first_screen import cost_and_time
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advice_of, advices, headline, short_table, within_a_day
 from joulecast.report.results_folder import NothingToShow, read_results
@@ -81,6 +83,24 @@ def test_front_by_hand():
     assert on_front(*bits).all() and on_front(*bits[::-1]).all(), (
         "rounding puts nothing off the front"
     )
+
+
+def test_a_tooltip_names_the_batch_and_where_energy_is_from(results):
+    """What was run is not called measured where no meter measured it; times have no source."""
+    found = cost_and_time(results)
+    svg = inline_svg(found.charts["energy"], "e")
+    assert re.search(
+        r"on: 2 nodes · batch: 8 \(4 a node\) · energy: [^·]+ · as it was run \(est", svg
+    )
+    assert "measured:" not in svg and "estimated" not in inline_svg(found.charts["time"], "t")
+    assert "Drawn for batch 4 a node." in found.figure.how_to_read
+
+
+def test_plain_data_parallelism_is_not_named():
+    one = Candidate(4, 32, 8.0, "dp=4", "fitted", 1.0)
+    assert one.setting == "4 nodes, batch 32"
+    assert replace(one, rests_on="simulated").setting == "4 nodes, batch 32, dp=4"
+    assert replace(one, strategy="dp=8").setting == "4 nodes, batch 32, dp=8"
 
 
 def test_costs_by_hand(results):

@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from joulecast.energy.scale import scale_in_words, unit_of
-from joulecast.quantities import NONE, consumptions, masses, money, times, with_range
+from joulecast.quantities import NONE, consumptions, digits, masses, money, times, with_range
 from joulecast.report.figures.look import (
     CONFIG,
     INK,
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320
 _MOST_LABELS = 14
 """Lines that have their name at their end; more have a legend."""
-_NUMBERS = ("forecast", "low", "high", "as it was run")
+_NUMBERS = ("forecast", "low", "high", "run")
 ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
@@ -94,7 +94,8 @@ def training_names(rows: Sequence[Row]) -> list[str]:
 
 def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
-    count = "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
+    count = _count(rows)
+    as_run = _as_run_name(rows, quantity)
     ends = ("", "_low", "_high")
     frame = pd.DataFrame(
         [
@@ -102,6 +103,7 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
                 row[count],
                 name,
                 scale_in_words(row[count], row["nodes_are"]),
+                _batch(row, count),
                 *(quantity.of(row, end) for end in ends),
                 quantity.as_run(row),
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
@@ -109,10 +111,45 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
             ]
             for row, name in zip(rows, training_names(rows), strict=True)
         ],
-        columns=["scale", "training", "on", *_NUMBERS, quantity.name, "measured"],
+        columns=["scale", "training", "on", "batch", *_NUMBERS, quantity.name, as_run],
     )
     frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype(float) / factor
     return frame
+
+
+def _count(rows: Sequence[Row]) -> str:
+    """The column that scales are counted in."""
+    return "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
+
+
+def _batch(row: Row, count: str) -> str:
+    """The batch of a forecast, of all nodes and of one."""
+    if row.get("batch_size") is None:
+        return "not known"
+    each = digits(row["batch_size"] / row[count])
+    return f"{digits(row['batch_size'])} ({each} a {unit_of(row['nodes_are'])})"
+
+
+def batch_in_words(rows: Sequence[Row]) -> str:
+    """The batch that forecasts have, ``batch 4 a node``; empty where none is known."""
+    count = _count(rows)
+    known = [row for row in rows if row.get("batch_size") is not None and row[count]]
+    each = sorted({row["batch_size"] / row[count] for row in known})
+    if len(each) == 1:
+        return f"batch {digits(each[0])} a {unit_of(rows[0]['nodes_are'])}"
+    whole = sorted({row["batch_size"] for row in known})
+    if not whole:
+        return ""
+    span = digits(whole[0]) if len(whole) == 1 else f"{digits(whole[0])} to {digits(whole[-1])}"
+    return f"batch {span} of all {unit_of(rows[0]['nodes_are'])}s"
+
+
+def _as_run_name(rows: Sequence[Row], quantity: _Quantity) -> str:
+    """What to call what was run: with the source of its energy, unless it is a time."""
+    sources = {str(row["fitted_on"]) for row in rows if row.get("fitted_on")}
+    if quantity is _TIME or not sources:
+        return "as it was run"
+    return f"as it was run ({', '.join(sorted(sources))})"
 
 
 def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
@@ -130,14 +167,14 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
     labelled = len(names) <= _MOST_LABELS
     legend = None if labelled else alt.Legend(columns=1, symbolOpacity=1)
     colour = alt.Color("training:N", title=None, scale=colours(names), legend=legend)
-    hover = tooltips("training", "on", quantity.name, "measured")
+    hover = tooltips("training", "on", "batch", quantity.name, _as_run_name(rows, quantity))
     base = alt.Chart(values(frame)).encode(x=x, color=colour, tooltip=hover)
     lines = base.mark_line(point=alt.OverlayMarkDef(size=30), strokeWidth=2).encode(
         y=alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
     )
     band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=room), y2="high:Q")
     runs = base.mark_point(shape="cross", size=90, filled=True, opacity=1).encode(
-        y=alt.Y("as it was run:Q", scale=room)
+        y=alt.Y("run:Q", scale=room)
     )
     drawn = band + lines + runs
     if labelled:

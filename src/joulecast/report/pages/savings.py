@@ -39,6 +39,7 @@ class Advice:
         label: what charts call it, if not as the campaign does.
         trade: what a clear winner saves, and how much longer it takes than the fastest.
         alone: whether no other setting is known.
+        batches: how many batches of a rank were weighed.
         ends_s: time of each setting that was weighed: the upper end of its interval, if it has one.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
@@ -58,6 +59,7 @@ class Advice:
     work: str = ""
     trade: str = ""
     alone: bool = False
+    batches: int = 0
     ends_s: tuple[float, ...] = ()
 
     @property
@@ -124,6 +126,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "work": work_in_words(unit),
         "trade": verdict.get("trade") or "",
         "alone": len(candidates) == 1,
+        "batches": len({one.get("batch_per_rank") for one in candidates}),
         "ends_s": tuple(float(one.get("time_high_s") or one["time_s"]) for one in candidates),
     }
     if best is None:
