@@ -27,6 +27,7 @@ from joulecast.report.figures.look import PALETTES, SHADES
 from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.figures.tuning_pays import pays_live
+from joulecast.report.held_out import error_sentences, more_on_errors, unseen_times
 from joulecast.report.pages.first_screen import cost_and_time
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advice_of, advices, headline, short_table, within_a_day
@@ -118,20 +119,40 @@ def test_error_of_the_unseen_is_that_of_the_fits(results):
     unseen = times[(times["model"] == "MC2") & (times["split"] == "leave-one-node-count-out")]
     means = unseen.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
     expected = 100 * (means["predicted"] / means["measured"] - 1)
-    told = answers.unseen_times(results).set_index(["network", "nodes", "batch"])
+    told = unseen_times(results).set_index(["network", "nodes", "batch"])
     assert told["difference_percent"].sort_index().to_numpy() == pytest.approx(
         expected.sort_index().to_numpy()
     )
-    sentence = answers.error_sentences(results)[0]
+    sentence = error_sentences(results)[0]
     assert percent(expected.abs().mean()) in sentence and "6 settings it had not seen" in sentence
 
 
+def test_the_error_stands_next_to_the_best_rival_and_what_the_interval_held(results):
+    times = results.fit.times[results.fit.times["split"] == "leave-one-node-count-out"]
+    sizes = (times["predicted"] / times["measured"] - 1).abs()
+    assert sizes.notna().all()
+    ours = times[times["model"] == "MC2"]
+    inside = (
+        100 * ((ours["lower"] <= ours["measured"]) & (ours["measured"] <= ours["upper"])).mean()
+    )
+    rivals = times[times["model"] != "MC2"].assign(repeat=0)
+    means = rivals.groupby(["model", "network", "nodes", "batch"])[["measured", "predicted"]].mean()
+    errors = (means["predicted"] / means["measured"] - 1).abs().groupby("model").mean()
+    sentence = error_sentences(results)[0]
+    assert f"the best rival, {errors.idxmin()}: {percent(100 * errors.min())}" in sentence
+    assert f"{inside:.0f} % of the held-out runs lie inside the 90 % interval" in sentence
+    assert "Repeats of one setting vary: the time by " in more_on_errors(results)[1]
+
+
 def test_an_estimate_is_no_error_of_the_model(results):
-    said = " ".join(answers.error_sentences(results))
-    assert "no error of the model" in said and "Energy (estimated)" not in said
+    said = " ".join(error_sentences(results))
+    assert (
+        "does not say how wrong the model is about measured energy" in said
+        and "Energy (estimated)" not in said
+    )
     energies = results.fit.energies.assign(energy_source="measured")
     fit = replace(results.fit, energies=energies)
-    assert "Energy (measured)" in " ".join(answers.error_sentences(replace(results, fit=fit)))
+    assert "Energy (measured)" in " ".join(error_sentences(replace(results, fit=fit)))
 
 
 def test_sources_of_energy_are_never_in_one_chart(results):

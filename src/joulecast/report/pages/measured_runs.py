@@ -9,7 +9,7 @@ from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.records.metering import host_of, kind_of
 from joulecast.records.record import RunInfo
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import CHECKS, NothingToShow, Results, having
 
 _NODES_ARE = {
     "hosts": "a machine each",
@@ -23,7 +23,7 @@ _KINDS = {
     "allreduce": "exchanging gradients alone",
     "sleeping_rank": "waiting for a sleeping node",
 }
-_MOST_ROWS = 200
+_MOST_ROWS, _MOST_WARNINGS = 200, 12
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,20 @@ def failed_table(results: Results) -> Table | None:
         for row in failed.itertuples()
     ]
     return _cut("Attempts that failed", ("run", "now", "why"), rows, "tables/failed_runs")
+
+
+def check_warnings(results: Results) -> list[str]:
+    """Warnings that checks gave of runs, but those of disturbances, of which the page says more."""
+    checks = results.tables.get(CHECKS)
+    if checks is None or not {"verdict", "run", "check", "found"} <= set(checks.columns):
+        return []
+    warned = checks[(checks["verdict"] == "warning") & (checks["check"] != "disturbed")]
+    lines = [
+        f"{check}: {found} ({listed(sorted(set(map(str, of_check['run'].dropna()))), 4)})"
+        for (check, found), of_check in warned.groupby(["check", "found"], sort=False)
+    ]
+    more = len(lines) - _MOST_WARNINGS
+    return [*lines[:_MOST_WARNINGS], *([f"{more} more warnings in checks.csv"] if more > 0 else [])]
 
 
 def _cut(
