@@ -1,4 +1,4 @@
-"""How wrong the model was on runs that its fit had not seen: errors, rivals, intervals, and how runs differ."""
+"""How wrong the model was on runs that its fit had not seen, with rivals, intervals and spread."""
 
 from collections.abc import Iterator
 

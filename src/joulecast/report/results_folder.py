@@ -19,6 +19,8 @@ from joulecast.records.record import RunInfo, read_info
 
 TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""
+CHECKS = "checks"
+"""The table of what checks found in the records."""
 METERED = "metered/tables/energy_summary"
 """The table of errors on clusters that others metered, which are no part of the campaign."""
 
@@ -74,6 +76,14 @@ class Results:
         """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
         notes = [] if self.observations.empty else disturbance_notes(self.observations)
         return notes[0] if notes else None
+
+    @property
+    def disturbed_trainings(self) -> bool:
+        """Whether figures rest on training runs that were disturbed, and not on calibrations alone."""
+        if not {"polluted", "disturbed"} <= set(self.observations.columns):
+            return False
+        used = self.observations[self.observations["polluted"] == ""]
+        return bool((is_training(used) & (used["disturbed"] != "")).any())
 
     @property
     def doubtful_meters(self) -> str | None:
@@ -204,7 +214,8 @@ def _json_files(
 
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     paths = {name: folder / f"tables/{name}.csv" for name in TABLES}
-    for name, path in (paths | {METERED: folder / f"{METERED}.csv"}).items():
+    paths |= {METERED: folder / f"{METERED}.csv", CHECKS: folder / f"{CHECKS}.csv"}
+    for name, path in paths.items():
         if not path.exists():
             continue
         try:
