@@ -73,8 +73,9 @@ def _in_short(ours: pd.DataFrame, energies: pd.DataFrame) -> str:
     fewest, most = int(settings.min()), counted(int(settings.max()), "setting")
     each = most if settings.nunique() == 1 else f"{fewest} to {most}"
     text = (
-        f"Energy that was held out, of MLPerf Training that others metered: "
-        f"{counted(len(rows), 'question')}, {each} each. MC2 was {_percents(ours['mape_percent'])} off on average"
+        "Energy that was held out, of MLPerf Training that others metered: "
+        f"{counted(len(rows), 'question')}, {each} each. "
+        f"MC2 was {_percents(ours['mape_percent'])} off on average"
     )
     pairs = [
         (float(row["mape_percent"]), float(best["mape_percent"]))

@@ -170,7 +170,6 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "take": take,
         "forecast": forecast,
         "short": savings.short_table(advice),
-        "within_a_day": savings.within_a_day(advice),
         "errors": maker.part(lambda: held_out.error_sentences(found)),
         "sources": maker.part(lambda: answers.source_sentences(found)),
         "left_out_line": answers.left_out_sentence(found),

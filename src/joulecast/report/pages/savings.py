@@ -9,12 +9,21 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
 from joulecast.planning.choice import IN_WORDS, Limit
-from joulecast.quantities import NONE, consumptions, counted, is_number, listed, times, with_range
+from joulecast.quantities import (
+    NONE,
+    consumptions,
+    counted,
+    digits,
+    is_number,
+    listed,
+    times,
+    with_range,
+)
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
-from joulecast.report.tables.priced import work_in_words
+from joulecast.report.tables.priced import work_in_words, work_of
 
 _MOST_NETWORKS, _MOST_ROWS, _MOST_NAMED = 6, 40, 3
 _DAY_S = 86400.0
@@ -40,7 +49,7 @@ class Advice:
         trade: what a clear winner saves, and how much longer it takes than the fastest.
         alone: whether no other setting is known.
         batches: how many batches of a rank were weighed.
-        ends_s: time of each setting that was weighed: the upper end of its interval, if it has one.
+        unit: what work is counted in.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
 
@@ -60,7 +69,7 @@ class Advice:
     trade: str = ""
     alone: bool = False
     batches: int = 0
-    ends_s: tuple[float, ...] = ()
+    unit: str = "samples"
 
     @property
     def name(self) -> str:
@@ -127,7 +136,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "trade": verdict.get("trade") or "",
         "alone": len(candidates) == 1,
         "batches": len({one.get("batch_per_rank") for one in candidates}),
-        "ends_s": tuple(float(one.get("time_high_s") or one["time_s"]) for one in candidates),
+        "unit": unit,
     }
     if best is None:
         why = answer.get("why_none") or "none is known"
@@ -161,7 +170,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         least,
         [
             _short_row(
-                one, f"{short}; {' and '.join(which)} of these" if which[0] else short, prices
+                one, f"{short}; {' and '.join(which)} of these" if which[0] else short, prices, unit
             )
             for one, which in rows.values()
         ],
@@ -169,12 +178,19 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
     )
 
 
-def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices) -> tuple[str, ...]:
+def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices, unit: str) -> tuple[str, ...]:
     energy = with_range(*_ends(one, "energy")) if is_number(one.get("energy_j")) else "none"
     return (
         *(str(one["setting"]), energy, _energy_is(one), *paid_cells(one, prices)),
-        *(with_range(*_ends(one, "time")), verdict),
+        *(with_range(*_ends(one, "time")), _in_a_day(one, unit), verdict),
     )
+
+
+def _in_a_day(one: Mapping[str, Any], unit: str) -> str:
+    """The work that a setting does in a day, with its interval: the longest time does the least."""
+    ends = [one.get(f"time{end}_s") for end in ("", "_high", "_low")]
+    done = [digits(work_of(unit) * _DAY_S / end) if is_number(end) else NONE for end in ends]
+    return with_range(*done)
 
 
 def short_table(advised: Sequence[Advice]) -> Table | None:
@@ -183,21 +199,12 @@ def short_table(advised: Sequence[Advice]) -> Table | None:
     if not rows:
         return None
     paid = paid_names(advised[0].prices)
-    columns = ("network", "setting", "energy", "energy is", *paid, "time", "verdict")
+    columns = ("network", "setting", "energy", "energy is", *paid, "time")
+    units = " or ".join(dict.fromkeys(one.unit for one in advised if one.rows))
+    columns += (f"{units} in a day", "verdict")
     work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
     caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
     return Table(caption, columns, rows)
-
-
-def within_a_day(advised: Sequence[Advice]) -> str:
-    """How many of the settings that were weighed end within a day; empty where there are none."""
-    ends = [end for one in advised for end in one.ends_s]
-    within = sum(end <= _DAY_S for end in ends)
-    if not ends:
-        return ""
-    if within == len(ends):
-        return "All of them end within a day."
-    return f"{within} of {counted(len(ends), 'setting')} end within a day; --deadline 1d weighs them alone."
 
 
 def headline(advised: Sequence[Advice]) -> tuple[str, str]:
