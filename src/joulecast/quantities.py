@@ -143,6 +143,11 @@ def joules(value: Any) -> str:
     return energies(value)[0]
 
 
+def span(low: str, high: str) -> str:
+    """``1.1 to 2.8``; only one of them where they are the same."""
+    return low if low == high else f"{low} to {high}"
+
+
 def with_range(value: str, low: str, high: str) -> str:
     """``146 s (96.8 to 250 s)``, of quantities that were given together; only the value without a range."""
     if NONE in (low, high):

@@ -10,9 +10,10 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, cost_keys
-from joulecast.energy.scale import is_observed, unit_of
+from joulecast.energy.scale import is_observed, scale_in_words, unit_of
 from joulecast.errors import JoulecastError
 from joulecast.planning.from_records import LONG_TRAINING
+from joulecast.quantities import seconds, span
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
 
@@ -36,12 +37,15 @@ class CampaignForecast:
     """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
 
     Money and CO2 of what was run (``measured_cost``, ``measured_co2_kg``) are by the same prices. ``notes``
-    say what is not forecast, and why.
+    say what is not forecast, and why. ``most_run`` is the largest scale that was run, ``runs_were`` how long
+    runs lasted, and on what.
     """
 
     rows: list[dict[str, Any]]
     work_is: str
     notes: list[str]
+    most_run: int
+    runs_were: str
 
 
 def campaign_forecast(results: Results) -> CampaignForecast:
@@ -86,7 +90,22 @@ def campaign_forecast(results: Results) -> CampaignForecast:
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
-    return CampaignForecast(rows, " or ".join(dict.fromkeys(works)), notes)
+    return CampaignForecast(
+        rows,
+        " or ".join(dict.fromkeys(works)),
+        notes,
+        int(trained["nodes"].max()),
+        _in_words(trained),
+    )
+
+
+def _in_words(trained: pd.DataFrame) -> str:
+    """How long runs lasted, and on how many nodes: ``runs of 1.10 s to 2.79 s on 1 to 4 nodes``."""
+    lasted, scales = trained["total_s"].astype(float), trained["nodes"]
+    times_s = span(seconds(lasted.min()), seconds(lasted.max()))
+    most = scale_in_words(int(scales.max()), trained["nodes_are"].iloc[0])
+    few = int(scales.min())
+    return f"runs of {times_s} on {most if few == scales.max() else f'{few} to {most}'}"
 
 
 def _units(trained: pd.DataFrame) -> pd.Series:

@@ -13,6 +13,7 @@ from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import NONE, consumptions, digits, masses, money, times, with_range
 from joulecast.report.figures.look import (
     CONFIG,
+    GREY,
     INK,
     Chart,
     colours,
@@ -29,6 +30,8 @@ _HEIGHT, _WIDTH = 240, 320
 _MOST_LABELS = 14
 """Lines that have their name at their end; more have a legend."""
 _NUMBERS = ("forecast", "low", "high", "run")
+_DOUBLING = alt.Scale(type="log", base=2, nice=False)
+"""As many pixels from 4 to 8 nodes as from 8 to 16."""
 ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
@@ -152,15 +155,34 @@ def _as_run_name(rows: Sequence[Row], quantity: _Quantity) -> str:
     return f"as it was run ({', '.join(sorted(sources))})"
 
 
-def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
+def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Chart:
+    """The part of a chart that nothing was run on, shaded and labelled where lines leave room."""
+    room = alt.InlineData(values=[{"from": most_run, "scale": last}])
+    shade = alt.Chart(room).mark_rect(color=GREY, opacity=0.1)
+    drawn = shade.encode(x=alt.X("from:Q", title=title, scale=_DOUBLING), x2="scale:Q")
+    falls = quantity is _TIME
+    words = alt.Chart(room).mark_text(
+        align="right" if falls else "left", baseline="top", dx=-4 if falls else 4, color=INK
+    )
+    label: Chart = drawn + words.encode(
+        x=alt.X("scale:Q" if falls else "from:Q", title=title, scale=_DOUBLING),
+        y=alt.value(4),
+        text=alt.value("beyond what was run"),
+    )
+    return label
+
+
+def _drawn(
+    rows: Sequence[Row], quantity: _Quantity, names: Sequence[str], most_run: int | None
+) -> Chart:
     """One quantity against the scale: a line and its 90 % interval for each training."""
     factor, unit = quantity.shown_in(rows)
     frame = _frame(rows, quantity, factor)
-    # Scales double: as many pixels from 4 to 8 as from 8 to 16.
+    title = f"{unit_of(rows[0]['nodes_are'])}s"
     x = alt.X(
         "scale:Q",
-        title=f"{unit_of(rows[0]['nodes_are'])}s",
-        scale=alt.Scale(type="log", base=2, nice=False),
+        title=title,
+        scale=_DOUBLING,
         axis=alt.Axis(values=sorted(set(frame["scale"])), format="d", labelFlush=False),
     )
     room = value_scale(*(frame[name] for name in _NUMBERS))
@@ -177,6 +199,9 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
         y=alt.Y("run:Q", scale=room)
     )
     drawn = band + lines + runs
+    last = float(frame["scale"].max())
+    if most_run is not None and most_run < last:
+        drawn = _beyond(quantity, most_run, last, title) + drawn
     if labelled:
         ends = alt.Chart(values(_ends(frame, room))).mark_text(align="left", dx=7, color=INK)
         drawn += ends.encode(
@@ -197,19 +222,22 @@ def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
     ]
 
 
-def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:
+def forecast_charts(
+    rows: Sequence[Row], currency: str = "EUR", most_run: int | None = None
+) -> dict[str, Chart]:
     """Charts of forecasts against their scale, by what they show: :data:`ENERGY`, :data:`COST`,
     :data:`CO2`, :data:`TIME`, as far as each is known.
 
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
         currency: of their costs.
+        most_run: the largest scale that was run: what is beyond is shaded.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
     for quantity in _quantities(currency):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:
-            charts[quantity.name] = _drawn(known, quantity, names)
+            charts[quantity.name] = _drawn(known, quantity, names, most_run)
     return charts
 
 

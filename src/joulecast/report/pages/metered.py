@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.quantities import NONE, counted, is_number, percent, steady
+from joulecast.quantities import NONE, counted, is_number, percent, span, steady
 from joulecast.report.figures.clusters import OURS, cluster_errors
 from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
@@ -92,11 +92,7 @@ def _in_short(ours: pd.DataFrame, energies: pd.DataFrame) -> str:
 
 
 def _percents(sizes: pd.Series) -> str:
-    return _span(percent(sizes.min()), percent(sizes.max()))
-
-
-def _span(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
+    return span(percent(sizes.min()), percent(sizes.max()))
 
 
 def _best_rival(row: Mapping[str, Any], energies: pd.DataFrame) -> Mapping[str, Any] | None:

@@ -188,9 +188,8 @@ def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices, unit: str) 
 
 def _in_a_day(one: Mapping[str, Any], unit: str) -> str:
     """The work that a setting does in a day, with its interval: the longest time does the least."""
-    ends = [one.get(f"time{end}_s") for end in ("", "_high", "_low")]
-    done = [digits(work_of(unit) * _DAY_S / end) if is_number(end) else NONE for end in ends]
-    return with_range(*done)
+    ends = (one.get(f"time{end}_s") for end in ("", "_high", "_low"))
+    return with_range(*(digits(work_of(unit) * _DAY_S / end) if end else NONE for end in ends))
 
 
 def short_table(advised: Sequence[Advice]) -> Table | None:
