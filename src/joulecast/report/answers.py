@@ -142,7 +142,7 @@ def settings_table(results: Results) -> Table:
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
-    table = costs(results, usual_batch(results.clean))
+    table = costs(results)
     try:
         times = unseen_times(results)
         new = times["split"].iloc[0] != "in-sample"
@@ -162,7 +162,7 @@ def settings_table(results: Results) -> Table:
     columns = (
         *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time"),
         *(() if shared else ("for", f"energy per {ones}")),
-        *("forecast of time off by", "forecast of energy off by", "batch of all nodes", "runs"),
+        *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
     )
     rows = []
     for row, money in zip(table.itertuples(), plain_rows(table), strict=True):
@@ -228,6 +228,10 @@ def source_sentences(results: Results) -> list[str]:
     sentences = [
         f"{_MEANINGS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
     ]
+    by_others = int((trained["kind"] == "imported").sum())
+    for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):
+        if number:
+            sentences.insert(0, f"Times were measured{whose} ({counted(number, 'run')}).")
     dark = int(trained["energy_source"].isna().sum())
     if dark:
         why = why_no_energy(results).removeprefix("no run has an energy").strip(" ()")

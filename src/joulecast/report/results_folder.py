@@ -17,8 +17,10 @@ from joulecast.files.reading import read_json_object
 from joulecast.records.folders import record_folders
 from joulecast.records.record import RunInfo, read_info
 
-TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
+TABLES = ("failed_runs", "scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""
+PAPERS = ("tables/papers", "paper/tables/papers")
+"""Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
 CHECKS = "checks"
 """The table of what checks found in the records."""
 METERED = "metered/tables/energy_summary"
@@ -26,11 +28,12 @@ METERED = "metered/tables/energy_summary"
 
 
 class NothingToShow(JoulecastError):
-    """Reason why a part of the page is missing, and the target that makes what it needs."""
+    """Reason why a part of the page is missing, and what makes what it needs: a target of Snakemake, or a
+    campaign of another configuration."""
 
-    def __init__(self, why: str, target: str | None = None) -> None:
+    def __init__(self, why: str, target: str | None = None, configfile: str | None = None) -> None:
         super().__init__(why)
-        self.target = target
+        self.target, self.configfile = target, configfile
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,7 @@ def _json_files(
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     paths = {name: folder / f"tables/{name}.csv" for name in TABLES}
     paths |= {METERED: folder / f"{METERED}.csv", CHECKS: folder / f"{CHECKS}.csv"}
+    paths |= {"papers": folder / f"{papers_file(folder)}.csv"}
     for name, path in paths.items():
         if not path.exists():
             continue
@@ -222,6 +226,11 @@ def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataF
             yield name, read_csv(path, "table", {})
         except JoulecastError as error:
             unreadable.append(str(error))
+
+
+def papers_file(folder: Path) -> str:
+    """Path below the results, without suffix, of the table of the papers' numbers."""
+    return next((name for name in PAPERS if (folder / f"{name}.csv").is_file()), PAPERS[0])
 
 
 def _replays(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:

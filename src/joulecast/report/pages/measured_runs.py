@@ -116,7 +116,10 @@ def _meters(infos: Sequence[RunInfo]) -> str:
     used: Counter[tuple[str, str]] = Counter()
     for info in infos:
         used.update({(kind_of(m.meter), str(m.source)) for m in info.metering.meters})
-    values = [f"{kind} ({source}, {counted(n, 'run')})" for (kind, source), n in used.most_common()]
+    values = [
+        f"{kind} ({'' if kind == source else f'{source}, '}{counted(n, 'run')})"
+        for (kind, source), n in used.most_common()
+    ]
     return listed(values) or "nothing: no run has an energy"
 
 
@@ -125,11 +128,19 @@ def _absent(infos: Sequence[RunInfo]) -> str:
     for info in infos:
         for meter in info.meters:
             if not meter.available:
-                where = reasons.setdefault(f"{kind_of(meter.meter)}: {meter.reason}", set())
+                where = reasons.setdefault(_named(kind_of(meter.meter), str(meter.reason)), set())
                 where.add(host_of(meter.node))
     return "; ".join(
         f"{why} (on {listed(sorted(where), 3)})" for why, where in sorted(reasons.items())
     )
+
+
+def _named(kind: str, reason: str) -> str:
+    """A reason with its meter's name, once."""
+    name, _, rest = reason.partition(": ")
+    if name.lower() != kind.lower():
+        return f"{kind}: {reason}"
+    return rest if rest.lower().startswith(name.lower()) else reason
 
 
 def _dates(infos: Sequence[RunInfo]) -> str:

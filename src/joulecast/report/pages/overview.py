@@ -34,6 +34,7 @@ from joulecast.report.pages.papers import verdicts_by_paper
 from joulecast.report.results_folder import NothingToShow, Results, read_results
 
 T = TypeVar("T")
+SNAKEMAKE = "./run snakemake --cores all"
 
 _EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """Errors of reading results of another form: the page names them in that place, and has the rest."""
@@ -77,7 +78,10 @@ class _Maker:
         try:
             return Part(make())
         except NothingToShow as nothing:
-            return Part(None, str(nothing), self.command(nothing.target))
+            command = self.command(nothing.target)
+            if nothing.configfile is not None:
+                command = f"{SNAKEMAKE} --configfile {nothing.configfile}"
+            return Part(None, str(nothing), command)
         except JoulecastError as error:
             return Part(None, str(error), self.command("all"))
         except _EARLIER_DATA as error:
@@ -134,7 +138,7 @@ def page_context(
         JoulecastError: no such folder.
     """
     flags = f" --configfile {configfile}" if configfile else ""
-    maker = _Maker(f"./run snakemake --cores all{flags}", configfile)
+    maker = _Maker(f"{SNAKEMAKE}{flags}", configfile)
     return _context(read_results(results, prices), maker, results, start or results)
 
 
