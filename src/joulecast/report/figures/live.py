@@ -56,7 +56,7 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     hover = tooltips(
         "training", "cost of it", "mean so far", "batch size", "phase of the search", "energy"
     )
-    began = f"mean with batch {record['recurrences'][0]['batch_size']}, the first"
+    began = f"mean of batch {record['recurrences'][0]['batch_size']}"
     kinds = ["one training", "mean so far", began]
     colour = alt.Color("kind:N", title=None, scale=colours(kinds))
     x = _trainings(record)
