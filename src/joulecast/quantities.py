@@ -5,7 +5,7 @@ Quantities that stand in one sentence are given together, and get one unit.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -111,6 +111,13 @@ def consumptions(*values: Any) -> list[str]:
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _MUCH_J:
         return energies(*values)
     return _together([v / _J_PER_WH if is_number(v) else v for v in values], _WATT_HOURS)
+
+
+def consumptions_of(column: Iterable[Any]) -> Callable[..., list[str]]:
+    """What puts the energies of a column in words: :func:`consumptions` where all are large, else
+    :func:`energies`, so that a reader compares joules with joules."""
+    known = [abs(value) for value in column if is_number(value)]
+    return consumptions if min(known, default=0.0) >= _MUCH_J else energies
 
 
 def masses(*values: Any) -> list[str]:

@@ -11,7 +11,7 @@ from joulecast.energy.prices import Prices, co2_text, cost_columns, cost_text
 from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import (
     NONE,
-    consumptions,
+    consumptions_of,
     counted,
     digits,
     joules,
@@ -164,13 +164,13 @@ def settings_table(results: Results) -> Table:
         *(() if shared else ("for", f"energy per {ones}")),
         *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
     )
-    rows = []
+    rows, in_joules = [], consumptions_of(table["energy_j"])
     for row, money in zip(table.itertuples(), plain_rows(table), strict=True):
         source = NONE if pd.isna(row.energy_source) else str(row.energy_source)
         why = f"none: {row.why}" if source == NONE and isinstance(row.why, str) else source
         rows.append(
             (
-                *(str(row.workload), str(row.nodes), *consumptions(row.energy_j), why),
+                *(str(row.workload), str(row.nodes), *in_joules(row.energy_j), why),
                 *paid_cells(money, results.prices, with_interval=False),
                 seconds(row.time_s),
                 *(() if shared else _of_work(row)),
