@@ -37,14 +37,13 @@ class CampaignForecast:
     """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
 
     Money and CO2 of what was run (``measured_cost``, ``measured_co2_kg``) are by the same prices. ``notes``
-    say what is not forecast, and why. ``most_run`` is the largest scale that was run, ``runs_were`` how long
-    runs lasted, and on what.
+    say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training was run
+    on; ``runs_were`` says how long runs lasted, and on what.
     """
 
     rows: list[dict[str, Any]]
     work_is: str
     notes: list[str]
-    most_run: int
     runs_were: str
 
 
@@ -94,7 +93,6 @@ def campaign_forecast(results: Results) -> CampaignForecast:
         rows,
         " or ".join(dict.fromkeys(works)),
         notes,
-        int(trained["nodes"].max()),
         _in_words(trained),
     )
 
@@ -144,12 +142,13 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list
     """Rows of each workload from the fewest nodes that it was run on, as far as it is forecast."""
     count = "gpus" if is_observed(runs) else "nodes"
     ran = runs.groupby(["network", "platform"])["nodes"]
+    most = {key: int(nodes.max()) for key, nodes in ran}
     ends = {key: (int(nodes.min()), _last(results, int(nodes.max()))) for key, nodes in ran}
     kept = []
     for row in plain_rows(table):
         fewest, last = ends.get((row["workload"], row["platform"]), (0, -1))
         if fewest <= row[count] <= last:
-            kept.append(row)
+            kept.append(row | {"most_run": most[(row["workload"], row["platform"])]})
     return kept
 
 

@@ -172,9 +172,7 @@ def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Char
     return label
 
 
-def _drawn(
-    rows: Sequence[Row], quantity: _Quantity, names: Sequence[str], most_run: int | None
-) -> Chart:
+def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
     """One quantity against the scale: a line and its 90 % interval for each training."""
     factor, unit = quantity.shown_in(rows)
     frame = _frame(rows, quantity, factor)
@@ -191,17 +189,22 @@ def _drawn(
     colour = alt.Color("training:N", title=None, scale=colours(names), legend=legend)
     hover = tooltips("training", "on", "batch", quantity.name, _as_run_name(rows, quantity))
     base = alt.Chart(values(frame)).encode(x=x, color=colour, tooltip=hover)
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=30), strokeWidth=2).encode(
-        y=alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
-    )
+    y = alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
+    ran = pd.Series([row.get("most_run") or float("inf") for row in rows], index=frame.index)
+    parts = [(frame[frame["scale"] <= ran], [1, 0]), (frame[frame["scale"] >= ran], [5, 3])]
+    lines = base.mark_point(size=30, filled=True, opacity=1).encode(y=y)
+    for part, dash in parts:
+        if len(part):
+            line = alt.Chart(values(part)).mark_line(strokeWidth=2, strokeDash=dash)
+            lines += line.encode(x=x, y=y, color=colour, tooltip=hover)
     band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=room), y2="high:Q")
     runs = base.mark_point(shape="cross", size=90, filled=True, opacity=1).encode(
         y=alt.Y("run:Q", scale=room)
     )
     drawn = band + lines + runs
     last = float(frame["scale"].max())
-    if most_run is not None and most_run < last:
-        drawn = _beyond(quantity, most_run, last, title) + drawn
+    if ran.max() < last:
+        drawn = _beyond(quantity, int(ran.max()), last, title) + drawn
     if labelled:
         ends = alt.Chart(values(_ends(frame, room))).mark_text(align="left", dx=7, color=INK)
         drawn += ends.encode(
@@ -222,22 +225,21 @@ def _ends(frame: pd.DataFrame, room: alt.Scale) -> pd.DataFrame:
     ]
 
 
-def forecast_charts(
-    rows: Sequence[Row], currency: str = "EUR", most_run: int | None = None
-) -> dict[str, Chart]:
+def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Chart]:
     """Charts of forecasts against their scale, by what they show: :data:`ENERGY`, :data:`COST`,
     :data:`CO2`, :data:`TIME`, as far as each is known.
 
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
+            Where they say ``most_run``, the largest scale that a training was run on, lines are dashed
+            beyond it, and what is beyond all of them is shaded.
         currency: of their costs.
-        most_run: the largest scale that was run: what is beyond is shaded.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))
     for quantity in _quantities(currency):
         known = [row for row in rows if quantity.of(row) is not None]
         if known:
-            charts[quantity.name] = _drawn(known, quantity, names, most_run)
+            charts[quantity.name] = _drawn(known, quantity, names)
     return charts
 
 

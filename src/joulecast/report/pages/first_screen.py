@@ -56,7 +56,7 @@ def cost_and_time(results: Results) -> CostAndTime:
     """
     found = campaign_forecast(results)
     currency = results.prices.currency
-    charts = forecast_charts(found.rows, currency, found.most_run)
+    charts = forecast_charts(found.rows, currency)
     if TIME not in charts:
         raise NothingToShow("no forecast has a time", "measure")
     cells = forecast_cells({"forecasts": found.rows, "prices": results.prices.as_json()})
@@ -68,7 +68,7 @@ def cost_and_time(results: Results) -> CostAndTime:
         f"Cost and time for {found.work_is}",
         list(charts.values()),
         "",
-        f"Forecast by MC2, fitted to {found.runs_were}.{drawn}",
+        f"Forecast by MC2, fitted to {found.runs_were}; dashed: beyond what was run.{drawn}",
         [_table(cells, found.work_is)],
         files=(FORECAST_FILE,),
     )

@@ -194,13 +194,18 @@ def _in_a_day(one: Mapping[str, Any], unit: str) -> str:
 
 def short_table(advised: Sequence[Advice]) -> Table | None:
     """Which setting to take, a row or two a network; ``None`` where none can be named."""
-    rows = [(one.name, *row) for one in advised for row in one.rows]
-    if not rows:
+    units = list(dict.fromkeys(one.unit for one in advised if one.rows))
+    if not units:
         return None
+    each = {unit: f" {unit}" if len(units) > 1 else "" for unit in units}
+    rows = [
+        (one.name, *row[:-2], f"{row[-2]}{each[one.unit]}", row[-1])
+        for one in advised
+        for row in one.rows
+    ]
     paid = paid_names(advised[0].prices)
     columns = ("network", "setting", "energy", "energy is", *paid, "time")
-    units = " or ".join(dict.fromkeys(one.unit for one in advised if one.rows))
-    columns += (f"{units} in a day", "verdict")
+    columns += (f"{units[0] if len(units) == 1 else 'work'} in a day", "verdict")
     work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
     caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
     return Table(caption, columns, rows)
