@@ -5,7 +5,7 @@ Quantities that stand in one sentence are given together, and get one unit.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -113,6 +113,13 @@ def consumptions(*values: Any) -> list[str]:
     return _together([v / _J_PER_WH if is_number(v) else v for v in values], _WATT_HOURS)
 
 
+def consumptions_of(column: Iterable[Any]) -> Callable[..., list[str]]:
+    """What puts the energies of a column in words: :func:`consumptions` where all are large, else
+    :func:`energies`, so that a reader compares joules with joules."""
+    known = [abs(value) for value in column if is_number(value)]
+    return consumptions if min(known, default=0.0) >= _MUCH_J else energies
+
+
 def masses(*values: Any) -> list[str]:
     """Masses in kg, as 1.23 kg; all of them in one unit."""
     return _together([1e3 * value if is_number(value) else value for value in values], _GRAMS)
@@ -141,6 +148,11 @@ def seconds(value: Any) -> str:
 def joules(value: Any) -> str:
     """One energy, as :func:`energies` gives it."""
     return energies(value)[0]
+
+
+def span(low: str, high: str) -> str:
+    """``1.1 to 2.8``; only one of them where they are the same."""
+    return low if low == high else f"{low} to {high}"
 
 
 def with_range(value: str, low: str, high: str) -> str:

@@ -132,7 +132,8 @@ def test_no_page_is_wider_than_its_window(browser, pages, name, width):
         """() => [...document.querySelectorAll('.chart svg')].filter((svg) => {
         const box = svg.getBoundingClientRect();
         return [...svg.querySelectorAll('text')].some(
-            (t) => t.textContent && t.getBoundingClientRect().right > box.right + 2);
+            (t) => t.textContent && (t.getBoundingClientRect().right > box.right + 2
+                || t.getBoundingClientRect().left < box.left - 2));
         }).length"""
     )
     assert cut == 0
@@ -231,8 +232,29 @@ def test_networks_can_be_left_out(whole):
     whole.get_by_label("vit_ti", exact=True).uncheck()
     assert row.is_hidden() and all(not mark.is_visible() for mark in marks.all())
     assert whole.locator("#answer .chart:visible [data-tip^='training: resnet18']").count()
+    none = whole.get_by_text("No network is chosen.")
+    assert none.is_hidden()
+    whole.get_by_label("resnet18", exact=True).uncheck()
+    assert none.is_visible()
+    whole.get_by_label("resnet18", exact=True).check()
     whole.get_by_label("vit_ti", exact=True).check()
-    assert row.is_visible()
+    assert row.is_visible() and none.is_hidden()
+
+
+def test_a_tap_shows_the_numbers_of_a_mark_and_the_verdict_is_in_view(browser, pages):
+    found = Opened(browser, pages / "whole/index.html", 400, has_touch=True, is_mobile=True)
+    page, tip = found.page, found.page.locator("#tip")
+    mark = page.locator("#answer .chart:visible .mark-symbol path[data-tip]").first
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
+    assert "batch: " in tip.inner_text()
+    page.locator("figcaption").first.tap()
+    assert tip.is_hidden()
+    for cell in page.locator("#answer table.cards td").all():
+        place = cell.bounding_box()
+        assert place["x"] >= 0 and place["x"] + place["width"] <= 400
+    found.close()
 
 
 def test_without_scripts_charts_and_costs_are_there(browser, pages):

@@ -130,6 +130,14 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
             f"`./run joulecast remeasure {results}` removes these runs; the next start of the campaign "
             "measures them again."
         )
+    if trainings.sum() == 0:
+        kept = observations["polluted"] == ""
+        total = int((kept & ~is_training(observations)).sum())
+        was = "was" if others == 1 else "were"
+        return [
+            f"{others} of {counted(total, 'calibration run')} {was} disturbed ({first['run']}: "
+            f"{first['disturbed']}); no training run was. {again}"
+        ]
     return [
         f"Disturbed: other programs were at work during {int(trainings.sum())} of "
         f"{counted(int(trained.sum()), 'training run')}{calibrated} that these figures rest on: "

@@ -106,8 +106,10 @@ class Candidate:
         """The setting in words."""
         nodes = scale_in_words(self.nodes, self.nodes_are)
         batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
-        # "one node" and "8 nodes" say nothing beside the node count.
-        alone = any(unit in self.strategy for unit in ("node", "GPU", "rank"))
+        # "one node" and "8 nodes" say nothing next to the node count; nor does data parallelism over all of
+        # them where nothing else was run. Simulations weigh it against other strategies.
+        plain = self.rests_on != "simulated" and self.strategy == f"dp={self.nodes}"
+        alone = plain or any(unit in self.strategy for unit in ("node", "GPU", "rank"))
         strategy = "" if alone else f", {self.strategy}"
         return f"{nodes}{batch}{strategy}"
 

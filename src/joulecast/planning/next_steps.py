@@ -78,7 +78,7 @@ def measure_next(
         steps.append(
             (
                 f"{again}{widest.setting}",
-                f"its interval is the widest (+-{50 * _width(widest, weighed):.0f} %) of {len(rivals)} that "
+                f"its interval is the widest (±{50 * _width(widest, weighed):.0f} %) of {len(rivals)} that "
                 "overlap the choice's",
             )
         )

@@ -1,18 +1,17 @@
-"""The answers in numbers: what settings cost, and how wrong the model was on what it had not seen."""
+"""The answers in numbers: what settings cost, and what their energies are."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.evaluation import MEASURED, SETTING, settings
 from joulecast.energy.observations import is_training, of_usual_batch
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, co2_text, cost_columns, cost_text
 from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import (
     NONE,
-    consumptions,
+    consumptions_of,
     counted,
     digits,
     joules,
@@ -21,96 +20,12 @@ from joulecast.quantities import (
     seconds,
 )
 from joulecast.report.grid import Table
+from joulecast.report.held_out import unseen_energies, unseen_times
 from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words, work_of
 
 WAS_RUN = "was run"
 """How a setting is known that is no forecast."""
-
-_SPLITS = ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out", "in-sample")
-_SPLIT_SENTENCES = {
-    "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
-    "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
-    "leave-one-workload-out": "The fit had seen the network on its smallest node count only, and others.",
-    "in-sample": "The fit had seen these very runs, so this says nothing of settings that are new; more node "
-    "counts are needed for that.",
-}
-_JUDGED = ("run", "split", "model", "measured", "predicted", *SETTING)
-
-
-def split_sentence(split: str) -> str:
-    """What a fit had seen of what it is judged on."""
-    return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
-
-
-def _judged(frame: pd.DataFrame, file: str) -> pd.DataFrame:
-    """MC2's predictions of the hardest split that there is."""
-    if frame.empty:
-        raise NothingToShow(f"{file} has no rows: nothing could be predicted", "energy_tables")
-    having(frame, _JUDGED, file, "energy_tables")
-    mc2 = frame[(frame["model"] == "MC2") & frame["measured"].notna() & frame["predicted"].notna()]
-    for split in _SPLITS:
-        rows = mc2[mc2["split"] == split]
-        if "time" in rows:
-            asked = "given" if split == "leave-one-workload-out" else "predicted"
-            rows = rows[rows["time"] == asked]
-        if len(rows):
-            return rows
-    raise NothingToShow(f"{file} has no prediction of MC2", "energy_tables")
-
-
-def unseen_times(results: Results) -> pd.DataFrame:
-    """A row a setting: ``measured`` and ``predicted`` in s, of the hardest split that there is.
-
-    Raises:
-        NothingToShow: nothing was fitted.
-    """
-    if results.fit is None:
-        raise NothingToShow("no model was judged on runs that it had not seen", "energy_tables")
-    return settings(_judged(results.fit.times, "fits/times.parquet"), [*SETTING, "split"])
-
-
-def unseen_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Rows as in :func:`unseen_times` in J, for each energy source; none where there is no energy."""
-    if results.fit is None or results.fit.energies.empty:
-        return
-    try:
-        judged = _judged(results.fit.energies, "fits/energies.parquet")
-    except NothingToShow:
-        return
-    cells = settings(judged, [*SETTING, "split"])
-    for source, of_source in cells.groupby("energy_source", sort=True):
-        yield str(source), of_source
-
-
-def _mean_and_worst(cells: pd.DataFrame) -> str:
-    sizes = cells["difference_percent"].abs()
-    return (
-        f"{percent(sizes.mean())} off on average, {percent(sizes.max())} at worst, over "
-        f"{counted(len(cells), 'setting')}"
-    )
-
-
-def error_sentences(results: Results) -> list[str]:
-    """Sentences on the errors of MC2: one for the time, one for each source of energies.
-
-    Raises:
-        NothingToShow: nothing was fitted.
-    """
-    times = unseen_times(results)
-    split = str(times["split"].iloc[0])
-    seen = "" if split == "in-sample" else " it had not seen"
-    sentences = [f"Time: {_mean_and_worst(times)}{seen}."]
-    for source, cells in unseen_energies(results):
-        unseen = "" if cells["split"].iloc[0] == "in-sample" else " it had not seen"
-        if source in MEASURED:
-            sentences.append(f"Energy ({source}): {_mean_and_worst(cells)}{unseen}.")
-        else:
-            sentences.append(
-                f"Energy: {_mean_and_worst(cells)}{unseen}; against {source} energy, which no meter "
-                "measured, so this is no error of the model."
-            )
-    return [*sentences, split_sentence(split)]
 
 
 def why_no_energy(results: Results) -> str:
@@ -227,7 +142,7 @@ def settings_table(results: Results) -> Table:
     Raises:
         NothingToShow: no training run is left, or a column is missing.
     """
-    table = costs(results, usual_batch(results.clean))
+    table = costs(results)
     try:
         times = unseen_times(results)
         new = times["split"].iloc[0] != "in-sample"
@@ -247,15 +162,15 @@ def settings_table(results: Results) -> Table:
     columns = (
         *("network", scales_are(table["nodes_are"]), "energy", "energy is", *paid, "time"),
         *(() if shared else ("for", f"energy per {ones}")),
-        *("forecast of time off by", "forecast of energy off by", "batch of all nodes", "runs"),
+        *("time off by (held out)", "energy off by (held out)", "batch of all nodes", "runs"),
     )
-    rows = []
+    rows, in_joules = [], consumptions_of(table["energy_j"])
     for row, money in zip(table.itertuples(), plain_rows(table), strict=True):
         source = NONE if pd.isna(row.energy_source) else str(row.energy_source)
         why = f"none: {row.why}" if source == NONE and isinstance(row.why, str) else source
         rows.append(
             (
-                *(str(row.workload), str(row.nodes), *consumptions(row.energy_j), why),
+                *(str(row.workload), str(row.nodes), *in_joules(row.energy_j), why),
                 *paid_cells(money, results.prices, with_interval=False),
                 seconds(row.time_s),
                 *(() if shared else _of_work(row)),
@@ -313,6 +228,10 @@ def source_sentences(results: Results) -> list[str]:
     sentences = [
         f"{_MEANINGS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
     ]
+    by_others = int((trained["kind"] == "imported").sum())
+    for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):
+        if number:
+            sentences.insert(0, f"Times were measured{whose} ({counted(number, 'run')}).")
     dark = int(trained["energy_source"].isna().sum())
     if dark:
         why = why_no_energy(results).removeprefix("no run has an energy").strip(" ()")

@@ -10,9 +10,10 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, cost_keys
-from joulecast.energy.scale import is_observed, unit_of
+from joulecast.energy.scale import is_observed, scale_in_words, unit_of
 from joulecast.errors import JoulecastError
 from joulecast.planning.from_records import LONG_TRAINING
+from joulecast.quantities import seconds, span
 from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
 
@@ -36,12 +37,14 @@ class CampaignForecast:
     """Rows of :func:`joulecast.energy.forecast.forecast`, for the work ``work_is`` in words.
 
     Money and CO2 of what was run (``measured_cost``, ``measured_co2_kg``) are by the same prices. ``notes``
-    say what is not forecast, and why.
+    say what is not forecast, and why. ``most_run`` of a row is the largest scale that its training was run
+    on; ``runs_were`` says how long runs lasted, and on what.
     """
 
     rows: list[dict[str, Any]]
     work_is: str
     notes: list[str]
+    runs_were: str
 
 
 def campaign_forecast(results: Results) -> CampaignForecast:
@@ -86,7 +89,21 @@ def campaign_forecast(results: Results) -> CampaignForecast:
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
         raise NothingToShow("; ".join(notes) or "no training can be forecast", "measure")
-    return CampaignForecast(rows, " or ".join(dict.fromkeys(works)), notes)
+    return CampaignForecast(
+        rows,
+        " or ".join(dict.fromkeys(works)),
+        notes,
+        _in_words(trained),
+    )
+
+
+def _in_words(trained: pd.DataFrame) -> str:
+    """How long runs lasted, and on how many nodes: ``runs of 1.10 s to 2.79 s on 1 to 4 nodes``."""
+    lasted, scales = trained["total_s"].astype(float), trained["nodes"]
+    times_s = span(seconds(lasted.min()), seconds(lasted.max()))
+    most = scale_in_words(int(scales.max()), trained["nodes_are"].iloc[0])
+    few = int(scales.min())
+    return f"runs of {times_s} on {most if few == scales.max() else f'{few} to {most}'}"
 
 
 def _units(trained: pd.DataFrame) -> pd.Series:
@@ -125,12 +142,13 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list
     """Rows of each workload from the fewest nodes that it was run on, as far as it is forecast."""
     count = "gpus" if is_observed(runs) else "nodes"
     ran = runs.groupby(["network", "platform"])["nodes"]
+    most = {key: int(nodes.max()) for key, nodes in ran}
     ends = {key: (int(nodes.min()), _last(results, int(nodes.max()))) for key, nodes in ran}
     kept = []
     for row in plain_rows(table):
         fewest, last = ends.get((row["workload"], row["platform"]), (0, -1))
         if fewest <= row[count] <= last:
-            kept.append(row)
+            kept.append(row | {"most_run": most[(row["workload"], row["platform"])]})
     return kept
 
 

@@ -1,13 +1,13 @@
 """A forecast in lines for people: the terminal's table, and that of a notebook."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
 from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import (
     NONE,
-    consumptions,
+    consumptions_of,
     counted,
     digits,
     seconds,
@@ -15,14 +15,16 @@ from joulecast.quantities import (
     with_range,
 )
 
+InWords = Callable[..., list[str]]
 
-def _as_run(row: Mapping[str, Any]) -> str:
+
+def _as_run(row: Mapping[str, Any], in_joules: InWords) -> str:
     """Means of the runs of a forecast setting."""
     if row["measured_time_s"] is None:
         return "not run"
     parts = [seconds(row["measured_time_s"])]
     if row["measured_energy_j"] is not None:
-        parts += consumptions(row["measured_energy_j"])
+        parts += in_joules(row["measured_energy_j"])
     return ", ".join(parts)
 
 
@@ -32,10 +34,10 @@ def _costs(row: Mapping[str, Any], currency: str) -> dict[str, str]:
     return {name: text for name, text in cells.items() if text != NONE}
 
 
-def _cells(row: Mapping[str, Any], currency: str) -> dict[str, str]:
+def _cells(row: Mapping[str, Any], currency: str, in_joules: InWords) -> dict[str, str]:
     amounts = {
         name: with_range(*together(*(row[f"{name}{end}_{unit}"] for end in ("", "_low", "_high"))))
-        for name, unit, together in (("time", "s", times), ("energy", "j", consumptions))
+        for name, unit, together in (("time", "s", times), ("energy", "j", in_joules))
     }
     unit = unit_of(row["nodes_are"])
     return {
@@ -46,7 +48,7 @@ def _cells(row: Mapping[str, Any], currency: str) -> dict[str, str]:
         "work is": str(row["work_is"]),
         **amounts,
         **_costs(row, currency),
-        "as it was run": _as_run(row),
+        "as it was run": _as_run(row, in_joules),
         "energy is": f"forecast from {row['fitted_on']}" if row["fitted_on"] else "not known",
         "nodes are": str(row["nodes_are"]),
     }
@@ -59,7 +61,8 @@ def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
         result: what :func:`joulecast.energy.forecast.forecast` returns.
     """
     currency = Prices(**result["prices"]).currency
-    return [_cells(row, currency) for row in result["forecasts"]]
+    in_joules = consumptions_of(row["energy_j"] for row in result["forecasts"])
+    return [_cells(row, currency, in_joules) for row in result["forecasts"]]
 
 
 def forecast_notes(result: Mapping[str, Any]) -> list[str]:

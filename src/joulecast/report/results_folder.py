@@ -17,18 +17,23 @@ from joulecast.files.reading import read_json_object
 from joulecast.records.folders import record_folders
 from joulecast.records.record import RunInfo, read_info
 
-TABLES = ("failed_runs", "papers", "scaling_forecast", "simulator_error")
+TABLES = ("failed_runs", "scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""
+PAPERS = ("tables/papers", "paper/tables/papers")
+"""Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
+CHECKS = "checks"
+"""The table of what checks found in the records."""
 METERED = "metered/tables/energy_summary"
 """The table of errors on clusters that others metered, which are no part of the campaign."""
 
 
 class NothingToShow(JoulecastError):
-    """Reason why a part of the page is missing, and the target that makes what it needs."""
+    """Reason why a part of the page is missing, and what makes what it needs: a target of Snakemake, or a
+    campaign of another configuration."""
 
-    def __init__(self, why: str, target: str | None = None) -> None:
+    def __init__(self, why: str, target: str | None = None, configfile: str | None = None) -> None:
         super().__init__(why)
-        self.target = target
+        self.target, self.configfile = target, configfile
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,14 @@ class Results:
         """What a reader must know of disturbed runs; ``None`` if no figure rests on any."""
         notes = [] if self.observations.empty else disturbance_notes(self.observations)
         return notes[0] if notes else None
+
+    @property
+    def disturbed_trainings(self) -> bool:
+        """Whether figures rest on training runs that were disturbed, and not on calibrations alone."""
+        if not {"polluted", "disturbed"} <= set(self.observations.columns):
+            return False
+        used = self.observations[self.observations["polluted"] == ""]
+        return bool((is_training(used) & (used["disturbed"] != "")).any())
 
     @property
     def doubtful_meters(self) -> str | None:
@@ -204,13 +217,20 @@ def _json_files(
 
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
     paths = {name: folder / f"tables/{name}.csv" for name in TABLES}
-    for name, path in (paths | {METERED: folder / f"{METERED}.csv"}).items():
+    paths |= {METERED: folder / f"{METERED}.csv", CHECKS: folder / f"{CHECKS}.csv"}
+    paths |= {"papers": folder / f"{papers_file(folder)}.csv"}
+    for name, path in paths.items():
         if not path.exists():
             continue
         try:
             yield name, read_csv(path, "table", {})
         except JoulecastError as error:
             unreadable.append(str(error))
+
+
+def papers_file(folder: Path) -> str:
+    """Path below the results, without suffix, of the table of the papers' numbers."""
+    return next((name for name in PAPERS if (folder / f"{name}.csv").is_file()), PAPERS[0])
 
 
 def _replays(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:

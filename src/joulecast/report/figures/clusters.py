@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from joulecast.quantities import percent
-from joulecast.report.figures.look import INK, WHOSE, Chart, titled, tooltips, values
+from joulecast.report.figures.look import INK, WHOSE, Chart, row_axis, titled, tooltips, values
 
 OURS = "MC2"
 _ROW, _MOST = 18, 6
@@ -32,7 +32,7 @@ def _errors(rows: pd.DataFrame, question: str, models: list[str], longest: float
         whose=["ours" if model == OURS else "a rival" for model in rows["model"]],
     )
     scale = alt.Scale(domain=[0, longest], nice=False)
-    y = alt.Y("model:N", sort=models, title=None, axis=alt.Axis(ticks=False))
+    y = alt.Y("model:N", sort=models, title=None, axis=row_axis(models))
     colour = alt.Color(
         "whose:N",
         legend=None,

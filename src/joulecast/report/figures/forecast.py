@@ -10,9 +10,10 @@ import altair as alt
 import pandas as pd
 
 from joulecast.energy.scale import scale_in_words, unit_of
-from joulecast.quantities import NONE, consumptions, masses, money, times, with_range
+from joulecast.quantities import NONE, consumptions, digits, masses, money, times, with_range
 from joulecast.report.figures.look import (
     CONFIG,
+    GREY,
     INK,
     Chart,
     colours,
@@ -28,7 +29,9 @@ Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320
 _MOST_LABELS = 14
 """Lines that have their name at their end; more have a legend."""
-_NUMBERS = ("forecast", "low", "high", "as it was run")
+_NUMBERS = ("forecast", "low", "high", "run")
+_DOUBLING = alt.Scale(type="log", base=2, nice=False)
+"""As many pixels from 4 to 8 nodes as from 8 to 16."""
 ENERGY, TIME, COST, CO2 = "energy", "time", "cost", "CO2e"
 
 
@@ -94,7 +97,8 @@ def training_names(rows: Sequence[Row]) -> list[str]:
 
 def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFrame:
     """A line for each forecast, with :data:`_NUMBERS` in the shown unit."""
-    count = "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
+    count = _count(rows)
+    as_run = _as_run_name(rows, quantity)
     ends = ("", "_low", "_high")
     frame = pd.DataFrame(
         [
@@ -102,6 +106,7 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
                 row[count],
                 name,
                 scale_in_words(row[count], row["nodes_are"]),
+                _batch(row, count),
                 *(quantity.of(row, end) for end in ends),
                 quantity.as_run(row),
                 with_range(*quantity.in_words(*(quantity.of(row, end) for end in ends))),
@@ -109,37 +114,97 @@ def _frame(rows: Sequence[Row], quantity: _Quantity, factor: float) -> pd.DataFr
             ]
             for row, name in zip(rows, training_names(rows), strict=True)
         ],
-        columns=["scale", "training", "on", *_NUMBERS, quantity.name, "measured"],
+        columns=["scale", "training", "on", "batch", *_NUMBERS, quantity.name, as_run],
     )
     frame[list(_NUMBERS)] = frame[list(_NUMBERS)].astype(float) / factor
     return frame
+
+
+def _count(rows: Sequence[Row]) -> str:
+    """The column that scales are counted in."""
+    return "nodes" if unit_of(rows[0]["nodes_are"]) == "node" else "gpus"
+
+
+def _batch(row: Row, count: str) -> str:
+    """The batch of a forecast, of all nodes and of one."""
+    if row.get("batch_size") is None:
+        return "not known"
+    each = digits(row["batch_size"] / row[count])
+    return f"{digits(row['batch_size'])} ({each} a {unit_of(row['nodes_are'])})"
+
+
+def batch_in_words(rows: Sequence[Row]) -> str:
+    """The batch that forecasts have, ``batch 4 a node``; empty where none is known."""
+    count = _count(rows)
+    known = [row for row in rows if row.get("batch_size") is not None and row[count]]
+    each = sorted({row["batch_size"] / row[count] for row in known})
+    if len(each) == 1:
+        return f"batch {digits(each[0])} a {unit_of(rows[0]['nodes_are'])}"
+    whole = sorted({row["batch_size"] for row in known})
+    if not whole:
+        return ""
+    span = digits(whole[0]) if len(whole) == 1 else f"{digits(whole[0])} to {digits(whole[-1])}"
+    return f"batch {span} of all {unit_of(rows[0]['nodes_are'])}s"
+
+
+def _as_run_name(rows: Sequence[Row], quantity: _Quantity) -> str:
+    """What to call what was run: with the source of its energy, unless it is a time."""
+    sources = {str(row["fitted_on"]) for row in rows if row.get("fitted_on")}
+    if quantity is _TIME or not sources:
+        return "as it was run"
+    return f"as it was run ({', '.join(sorted(sources))})"
+
+
+def _beyond(quantity: _Quantity, most_run: int, last: float, title: str) -> Chart:
+    """The part of a chart that nothing was run on, shaded and labelled where lines leave room."""
+    room = alt.InlineData(values=[{"from": most_run, "scale": last}])
+    shade = alt.Chart(room).mark_rect(color=GREY, opacity=0.1)
+    drawn = shade.encode(x=alt.X("from:Q", title=title, scale=_DOUBLING), x2="scale:Q")
+    falls = quantity is _TIME
+    words = alt.Chart(room).mark_text(
+        align="right" if falls else "left", baseline="top", dx=-4 if falls else 4, color=INK
+    )
+    label: Chart = drawn + words.encode(
+        x=alt.X("scale:Q" if falls else "from:Q", title=title, scale=_DOUBLING),
+        y=alt.value(4),
+        text=alt.value("beyond what was run"),
+    )
+    return label
 
 
 def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Chart:
     """One quantity against the scale: a line and its 90 % interval for each training."""
     factor, unit = quantity.shown_in(rows)
     frame = _frame(rows, quantity, factor)
-    # Scales double: as many pixels from 4 to 8 as from 8 to 16.
+    title = f"{unit_of(rows[0]['nodes_are'])}s"
     x = alt.X(
         "scale:Q",
-        title=f"{unit_of(rows[0]['nodes_are'])}s",
-        scale=alt.Scale(type="log", base=2, nice=False),
+        title=title,
+        scale=_DOUBLING,
         axis=alt.Axis(values=sorted(set(frame["scale"])), format="d", labelFlush=False),
     )
     room = value_scale(*(frame[name] for name in _NUMBERS))
     labelled = len(names) <= _MOST_LABELS
     legend = None if labelled else alt.Legend(columns=1, symbolOpacity=1)
     colour = alt.Color("training:N", title=None, scale=colours(names), legend=legend)
-    hover = tooltips("training", "on", quantity.name, "measured")
+    hover = tooltips("training", "on", "batch", quantity.name, _as_run_name(rows, quantity))
     base = alt.Chart(values(frame)).encode(x=x, color=colour, tooltip=hover)
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=30), strokeWidth=2).encode(
-        y=alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
-    )
+    y = alt.Y("forecast:Q", title=f"{quantity.name}, {unit}", scale=room, axis=value_axis(room))
+    ran = pd.Series([row.get("most_run") or float("inf") for row in rows], index=frame.index)
+    parts = [(frame[frame["scale"] <= ran], [1, 0]), (frame[frame["scale"] >= ran], [5, 3])]
+    lines = base.mark_point(size=30, filled=True, opacity=1).encode(y=y)
+    for part, dash in parts:
+        if len(part):
+            line = alt.Chart(values(part)).mark_line(strokeWidth=2, strokeDash=dash)
+            lines += line.encode(x=x, y=y, color=colour, tooltip=hover)
     band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=room), y2="high:Q")
     runs = base.mark_point(shape="cross", size=90, filled=True, opacity=1).encode(
-        y=alt.Y("as it was run:Q", scale=room)
+        y=alt.Y("run:Q", scale=room)
     )
     drawn = band + lines + runs
+    last = float(frame["scale"].max())
+    if ran.max() < last:
+        drawn = _beyond(quantity, int(ran.max()), last, title) + drawn
     if labelled:
         ends = alt.Chart(values(_ends(frame, room))).mark_text(align="left", dx=7, color=INK)
         drawn += ends.encode(
@@ -166,6 +231,8 @@ def forecast_charts(rows: Sequence[Row], currency: str = "EUR") -> dict[str, Cha
 
     Args:
         rows: ``forecasts`` of :func:`joulecast.energy.forecast.forecast`.
+            Where they say ``most_run``, the largest scale that a training was run on, lines are dashed
+            beyond it, and what is beyond all of them is shaded.
         currency: of their costs.
     """
     charts, names = {}, list(dict.fromkeys(training_names(rows)))

@@ -19,7 +19,7 @@ from joulecast.report.figures.look import (
     tooltips,
     values,
 )
-from joulecast.report.figures.tuning_pays import pays_live
+from joulecast.report.figures.tuning_pays import costs_of_first, pays_live
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow
 
@@ -56,7 +56,8 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     hover = tooltips(
         "training", "cost of it", "mean so far", "batch size", "phase of the search", "energy"
     )
-    kinds = ["one training", "mean so far"]
+    began = f"mean of batch {record['recurrences'][0]['batch_size']}"
+    kinds = ["one training", "mean so far", began]
     colour = alt.Color("kind:N", title=None, scale=colours(kinds))
     x = _trainings(record)
     axis = alt.Axis(tickCount=5)
@@ -72,6 +73,10 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
         .mark_line(strokeWidth=2.5)
         .encode(x=x, y="mean:Q", color=colour)
     )
+    usual = costs_of_first(record)[0]
+    first = pd.DataFrame({"mean": [float(usual.mean())] if len(usual) else [], "kind": began})
+    rule = alt.Chart(values(first)).mark_rule(strokeWidth=2, strokeDash=[5, 3])
+    drawn = bars + line + rule.encode(y="mean:Q", color=colour)
     columns = ("training", "batch size", "cost", "energy", "phase of the search")
     table = [
         (
@@ -86,7 +91,7 @@ def tuned_live(record: Mapping[str, Any]) -> Figure:
     return Figure(
         "policies",
         "Does tuning pay?",
-        [titled(bars + line, f"{network}, tuned live by {record['policy']}")],
+        [titled(drawn, f"{network}, tuned live by {record['policy']}")],
         pays_live(record),
         "A training is repeated; the policy chooses its batch size each time. "
         f"{_cost_is(record)} {_source(record)}",

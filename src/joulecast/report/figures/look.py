@@ -81,6 +81,8 @@ HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
+_ROW_LABEL, _LETTER, _WIDER = 170, 7.3, 1.15
+"""Pixels of a row's name at most, of a letter in a wide font, and how much wider that one is."""
 _LABEL_PIXELS = 15
 """Least distance of two names at the ends of lines."""
 
@@ -176,6 +178,14 @@ def value_axis(scale: alt.Scale) -> alt.Axis:
     ticks = [step * 10.0**power for power in decades for step in steps]
     shown = [float(f"{tick:.3g}") for tick in ticks if low <= tick <= high]
     return alt.Axis(values=shown, format=form)
+
+
+def row_axis(names: Sequence[str]) -> alt.Axis:
+    """The axis of rows with names, with room for them in a reader's font, which may be wider than the one
+    that names are measured in."""
+    longest = max(map(len, names), default=0)
+    room = min(_ROW_LABEL * _WIDER, _LETTER * longest)
+    return alt.Axis(labelLimit=_ROW_LABEL, ticks=False, minExtent=room)
 
 
 def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:

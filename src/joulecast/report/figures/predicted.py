@@ -12,7 +12,7 @@ from joulecast.energy.evaluation import MEASURED, SETTING, settings
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import digits, joules, percent, seconds
-from joulecast.report import answers
+from joulecast.report import held_out
 from joulecast.report.figures.look import (
     GREY,
     INK,
@@ -44,10 +44,10 @@ def predicted_against_measured(results: Results) -> Figure:
     Raises:
         NothingToShow: nothing was fitted.
     """
-    time = answers.unseen_times(results)
+    time = held_out.unseen_times(results)
     charts = [_against_runs(_Panel("Predicted and measured time", "measured time", "s", time))]
     found = [time]
-    for source, cells in answers.unseen_energies(results):
+    for source, cells in held_out.unseen_energies(results):
         found.append(cells.assign(source=source))
         charts.append(
             _against_runs(_Panel(f"Predicted and {source} energy", f"{source} energy", "J", cells))
@@ -73,9 +73,9 @@ def predicted_against_measured(results: Results) -> Figure:
         "predicted",
         "Is the forecast right?",
         charts,
-        " ".join(answers.error_sentences(results)[:-1]),
+        " ".join([*held_out.error_sentences(results), *held_out.more_on_errors(results)]),
         "Each point is a setting: a network on so many nodes. On the line the forecast was right; above it, "
-        f"too high. {answers.split_sentence(time['split'].iloc[0])}",
+        f"too high. {held_out.split_sentence(time['split'].iloc[0])}",
         [table],
         files=("tables/time_error", "tables/energy_error"),
     )

@@ -19,6 +19,7 @@ from joulecast.report.figures.look import (
     blocks,
     emulated,
     nothing,
+    row_axis,
     save,
     titled,
     values,
@@ -265,8 +266,8 @@ def stacked(
     end = whole or 1.03 * max([longest, *marked]) or 1.0
     scale = alt.Scale(domain=[0, end], nice=False)
     x = alt.X("start:Q", title=axis, scale=scale, axis=alt.Axis(tickCount=5))
-    names = alt.Axis(labelLimit=170, ticks=False)
-    y = alt.Y("run:N", sort=list(parts.index), title=None, axis=names)
+    names = list(parts.index)
+    y = alt.Y("run:N", sort=names, title=None, axis=row_axis(list(map(str, names))))
     gap = 1 if row_height == _ROW_HEIGHT else 0
     drawn = blocks(sizes, x, y, "part", palette, ("run", "part", what), gap)
     if len(marked):

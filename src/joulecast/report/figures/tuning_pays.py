@@ -12,6 +12,9 @@ from joulecast.quantities import counted, is_number, percent, steady
 _DRAWS, _ENDS, _FEWEST = 2000, (5, 95), 3
 
 
+_Costs = NDArray[np.float64]
+
+
 def _answer(low: float, high: float) -> str:
     return "Yes" if high < 1 else "No" if low > 1 else "Not known"
 
@@ -24,41 +27,57 @@ def pays_live(record: Mapping[str, Any]) -> str:
     """The answer of a training that was tuned live: what all its repeats cost, against those with the batch
     size that the search began with.
 
-    The interval is a bootstrap (Efron and Tibshirani 1993) within the repeats of each batch size.
+    The interval is a bootstrap (Efron and Tibshirani 1993) within the repeats of each batch size. An answer
+    that would be another one without any single training of the first batch size is none.
     """
-    rows = [row for row in record["recurrences"] if is_number(row.get("cost"))]
     first = record["recurrences"][0]["batch_size"]
-    costs = [
-        np.array([float(r["cost"]) for r in rows if (r["batch_size"] == first) is same])
-        for same in (True, False)
-    ]
-    began, others = costs
+    began, others = costs_of_first(record)
     measured = (
-        f"{counted(len(rows), 'training')} of {record['network']}, tuned live in this campaign"
+        f"{counted(len(began) + len(others), 'training')} of {record['network']}{_goal(record)}, tuned live "
+        "in this campaign"
     )
+    scope = "It says nothing of the networks above."
     if len(began) < _FEWEST or not len(others):
         return (
             f"Not known: only {len(began)} of {measured}, had the batch size that the search began with "
-            f"({first}), and {len(others)} another."
+            f"({first}), and {len(others)} another. {scope}"
         )
-    rng = np.random.default_rng(1)
-    ratio, low, high = _ratio(began, others, rng)
+    ratio, low, high = _ratio(began, others)
+    answer, why = _answer(low, high), ""
+    less = [_answer(*_ratio(np.delete(began, k), others)[1:]) for k in range(len(began))]
+    if any(other != answer for other in less) and answer != "Not known":
+        answer, why = "Not known", "it hangs on one training: "
     return (
-        f"{_answer(low, high)}: {measured}, took {percent(100 * ratio)} of what the batch size that the "
-        f"search began with ({first}) takes ({_interval(low, high)}), the search included."
+        f"{answer}: {why}{measured}, took {percent(100 * ratio)} of what the batch size that the search "
+        f"began with ({first}) takes ({_interval(low, high)}), the search included; {len(began)} of them had "
+        f"that batch size. {scope}"
     )
 
 
-def _ratio(
-    began: NDArray[np.float64], others: NDArray[np.float64], rng: np.random.Generator
-) -> tuple[float, float, float]:
-    """Mean of all over the mean of those that began, and its interval."""
+def costs_of_first(record: Mapping[str, Any]) -> tuple[_Costs, _Costs]:
+    """Costs of the trainings with the batch size that the search began with, and of the others."""
+    rows = [row for row in record["recurrences"] if is_number(row.get("cost"))]
+    first = record["recurrences"][0]["batch_size"]
+    began, others = (
+        np.array([float(r["cost"]) for r in rows if (r["batch_size"] == first) is same])
+        for same in (True, False)
+    )
+    return began, others
 
-    def of(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-        total: NDArray[np.float64] = (one.sum(-1) + other.sum(-1)) / (
-            one.shape[-1] + other.shape[-1]
-        )
-        ratio: NDArray[np.float64] = total / one.mean(-1)
+
+def _goal(record: Mapping[str, Any]) -> str:
+    """What a training ends with, where the record says so."""
+    target = record.get("target_accuracy")
+    return f" to accuracy {target:g}" if is_number(target) else ""
+
+
+def _ratio(began: _Costs, others: _Costs) -> tuple[float, float, float]:
+    """Mean of all over the mean of those that began, and its interval; of the same costs always the same."""
+    rng = np.random.default_rng(1)
+
+    def of(one: _Costs, other: _Costs) -> _Costs:
+        total: _Costs = (one.sum(-1) + other.sum(-1)) / (one.shape[-1] + other.shape[-1])
+        ratio: _Costs = total / one.mean(-1)
         return ratio
 
     drawn = of(*(rng.choice(each, (_DRAWS, len(each))) for each in (began, others)))

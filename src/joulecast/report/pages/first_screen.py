@@ -7,7 +7,12 @@ from joulecast.energy.observations import is_training
 from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import counted, listed
 from joulecast.report.campaign_forecast import CampaignForecast, campaign_forecast
-from joulecast.report.figures.forecast import TIME, forecast_charts, training_names
+from joulecast.report.figures.forecast import (
+    TIME,
+    batch_in_words,
+    forecast_charts,
+    training_names,
+)
 from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import Table
@@ -56,12 +61,14 @@ def cost_and_time(results: Results) -> CostAndTime:
         raise NothingToShow("no forecast has a time", "measure")
     cells = forecast_cells({"forecasts": found.rows, "prices": results.prices.as_json()})
     trainings = list(dict.fromkeys(training_names(found.rows)))
+    batch = batch_in_words(found.rows)
+    drawn = f" Drawn for {batch}." if batch else ""
     figure = Figure(
         "forecast",
         f"Cost and time for {found.work_is}",
         list(charts.values()),
         "",
-        "Forecast by MC2, fitted to the runs of this campaign.",
+        f"Forecast by MC2, fitted to {found.runs_were}; dashed: beyond what was run.{drawn}",
         [_table(cells, found.work_is)],
         files=(FORECAST_FILE,),
     )

@@ -9,7 +9,7 @@ from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.records.metering import host_of, kind_of
 from joulecast.records.record import RunInfo
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import CHECKS, NothingToShow, Results, having
 
 _NODES_ARE = {
     "hosts": "a machine each",
@@ -23,7 +23,7 @@ _KINDS = {
     "allreduce": "exchanging gradients alone",
     "sleeping_rank": "waiting for a sleeping node",
 }
-_MOST_ROWS = 200
+_MOST_ROWS, _MOST_WARNINGS = 200, 12
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,10 @@ def _meters(infos: Sequence[RunInfo]) -> str:
     used: Counter[tuple[str, str]] = Counter()
     for info in infos:
         used.update({(kind_of(m.meter), str(m.source)) for m in info.metering.meters})
-    values = [f"{kind} ({source}, {counted(n, 'run')})" for (kind, source), n in used.most_common()]
+    values = [
+        f"{kind} ({'' if kind == source else f'{source}, '}{counted(n, 'run')})"
+        for (kind, source), n in used.most_common()
+    ]
     return listed(values) or "nothing: no run has an energy"
 
 
@@ -125,11 +128,19 @@ def _absent(infos: Sequence[RunInfo]) -> str:
     for info in infos:
         for meter in info.meters:
             if not meter.available:
-                where = reasons.setdefault(f"{kind_of(meter.meter)}: {meter.reason}", set())
+                where = reasons.setdefault(_named(kind_of(meter.meter), str(meter.reason)), set())
                 where.add(host_of(meter.node))
     return "; ".join(
         f"{why} (on {listed(sorted(where), 3)})" for why, where in sorted(reasons.items())
     )
+
+
+def _named(kind: str, reason: str) -> str:
+    """A reason with its meter's name, once."""
+    name, _, rest = reason.partition(": ")
+    if name.lower() != kind.lower():
+        return f"{kind}: {reason}"
+    return rest if rest.lower().startswith(name.lower()) else reason
 
 
 def _dates(infos: Sequence[RunInfo]) -> str:
@@ -199,6 +210,20 @@ def failed_table(results: Results) -> Table | None:
         for row in failed.itertuples()
     ]
     return _cut("Attempts that failed", ("run", "now", "why"), rows, "tables/failed_runs")
+
+
+def check_warnings(results: Results) -> list[str]:
+    """Warnings that checks gave of runs, but those of disturbances, of which the page says more."""
+    checks = results.tables.get(CHECKS)
+    if checks is None or not {"verdict", "run", "check", "found"} <= set(checks.columns):
+        return []
+    warned = checks[(checks["verdict"] == "warning") & (checks["check"] != "disturbed")]
+    lines = [
+        f"{check}: {found} ({listed(sorted(set(map(str, of_check['run'].dropna()))), 4)})"
+        for (check, found), of_check in warned.groupby(["check", "found"], sort=False)
+    ]
+    more = len(lines) - _MOST_WARNINGS
+    return [*lines[:_MOST_WARNINGS], *([f"{more} more warnings in checks.csv"] if more > 0 else [])]
 
 
 def _cut(

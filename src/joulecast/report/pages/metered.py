@@ -1,11 +1,12 @@
 """Errors of energy on real clusters: MC2 and its rivals on runs that others metered."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from joulecast.quantities import NONE, counted, is_number, percent
+from joulecast.quantities import NONE, counted, is_number, percent, span, steady
 from joulecast.report.figures.clusters import OURS, cluster_errors
 from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
@@ -49,17 +50,7 @@ def metered_section(results: Results) -> Metered:
     ours = energies[energies["model"] == OURS]
     if ours.empty:
         raise NothingToShow(f"{_FILE} has no energy that MC2 had not seen", "energy_tables")
-    low, high = ours["mape_percent"].min(), ours["mape_percent"].max()
-    rivals = energies[energies["model"] != OURS].groupby("model")["mape_percent"].mean()
-    against = ""
-    if len(rivals):
-        best = str(rivals.sort_values(kind="stable").index[0])
-        theirs = energies[energies["model"] == best]["mape_percent"]
-        against = f"; the best rival, {best}: {percent(theirs.min())} to {percent(theirs.max())}"
-    in_short = (
-        f"MC2's energy was {percent(low)} to {percent(high)} off on average{against}. Held out, over "
-        f"{counted(int(ours['settings'].max()), 'setting')} of MLPerf Training that others metered."
-    )
+    in_short = _in_short(ours, energies)
     figure = Figure(
         "clusters",
         "How wrong is the energy model on real clusters?",
@@ -73,6 +64,42 @@ def metered_section(results: Results) -> Metered:
         files=(METERED,),
     )
     return Metered(in_short, [_sentence(row, energies) for row in ours.to_dict("records")], figure)
+
+
+def _in_short(ours: pd.DataFrame, energies: pd.DataFrame) -> str:
+    """The errors of all questions; the best rival differs by question, and so do the settings."""
+    rows = ours.to_dict("records")
+    settings = ours["settings"].astype(int)
+    fewest, most = int(settings.min()), counted(int(settings.max()), "setting")
+    each = most if settings.nunique() == 1 else f"{fewest} to {most}"
+    text = (
+        "Energy that was held out, of MLPerf Training that others metered: "
+        f"{counted(len(rows), 'question')}, {each} each. "
+        f"MC2 was {_percents(ours['mape_percent'])} off on average"
+    )
+    pairs = [
+        (float(row["mape_percent"]), float(best["mape_percent"]))
+        for row in rows
+        if (best := _best_rival(row, energies)) is not None
+    ]
+    if not pairs:
+        return f"{text}."
+    better = sum(steady(mine) < steady(theirs) for mine, theirs in pairs)
+    theirs = _percents(pd.Series([their for _, their in pairs]))
+    return (
+        f"{text}, the best rival of each {theirs}; MC2 is the better in {better} of {len(pairs)}."
+    )
+
+
+def _percents(sizes: pd.Series) -> str:
+    return span(percent(sizes.min()), percent(sizes.max()))
+
+
+def _best_rival(row: Mapping[str, Any], energies: pd.DataFrame) -> Mapping[str, Any] | None:
+    """The rival with the least mean error of MC2's question; ``None`` where there is none."""
+    alike = energies[(energies["question"] == row["question"]) & (energies["model"] != OURS)]
+    sizes = alike["mape_percent"].map(steady).sort_values(kind="stable")
+    return None if sizes.empty else alike.loc[sizes.index[0]].to_dict()
 
 
 def _printed(value: Any) -> str:
@@ -89,14 +116,12 @@ def _question(row: dict[str, Any]) -> str:
 
 
 def _sentence(row: dict[str, Any], energies: pd.DataFrame) -> str:
-    alike = energies[energies["question"] == row["question"]]
-    rivals = alike[alike["model"] != OURS].sort_values("mape_percent", kind="stable")
+    best = _best_rival(row, energies)
     text = (
         f"{row['question']}: MC2 is {percent(row['mape_percent'])} off on average and "
         f"{percent(row['max_percent'])} at worst, over {counted(int(row['settings']), 'setting')}"
     )
-    if len(rivals):
-        best = rivals.iloc[0]
+    if best is not None:
         text += f"; its best rival, {best['model']}, {percent(best['mape_percent'])}"
     return f"{text[0].upper()}{text[1:]}."
 

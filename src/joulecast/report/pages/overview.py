@@ -20,7 +20,7 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.files.writing import written_aside
 from joulecast.quantities import counted, listed
-from joulecast.report import answers
+from joulecast.report import answers, held_out
 from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
 from joulecast.report.figures.look import Figure, save_static
@@ -34,6 +34,7 @@ from joulecast.report.pages.papers import verdicts_by_paper
 from joulecast.report.results_folder import NothingToShow, Results, read_results
 
 T = TypeVar("T")
+SNAKEMAKE = "./run snakemake --cores all"
 
 _EARLIER_DATA = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """Errors of reading results of another form: the page names them in that place, and has the rest."""
@@ -77,7 +78,10 @@ class _Maker:
         try:
             return Part(make())
         except NothingToShow as nothing:
-            return Part(None, str(nothing), self.command(nothing.target))
+            command = self.command(nothing.target)
+            if nothing.configfile is not None:
+                command = f"{SNAKEMAKE} --configfile {nothing.configfile}"
+            return Part(None, str(nothing), command)
         except JoulecastError as error:
             return Part(None, str(error), self.command("all"))
         except _EARLIER_DATA as error:
@@ -134,7 +138,7 @@ def page_context(
         JoulecastError: no such folder.
     """
     flags = f" --configfile {configfile}" if configfile else ""
-    maker = _Maker(f"./run snakemake --cores all{flags}", configfile)
+    maker = _Maker(f"{SNAKEMAKE}{flags}", configfile)
     return _context(read_results(results, prices), maker, results, start or results)
 
 
@@ -170,12 +174,11 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "take": take,
         "forecast": forecast,
         "short": savings.short_table(advice),
-        "within_a_day": savings.within_a_day(advice),
-        "errors": maker.part(lambda: answers.error_sentences(found)),
+        "errors": maker.part(lambda: held_out.error_sentences(found)),
         "sources": maker.part(lambda: answers.source_sentences(found)),
         "left_out_line": answers.left_out_sentence(found),
         "advice": advised,
-        "warnings": savings.shared_warnings(advice),
+        "warnings": [*savings.shared_warnings(advice), *measured_runs.check_warnings(found)],
         "table": maker.part(lambda: answers.settings_table(found)),
         "figures": {name: maker.figure(name, part) for name, part in parts.items()},
         "facts_part": maker.part(lambda: measured_runs.what_was_measured(found.infos)),
@@ -186,6 +189,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "provenance": maker.part(lambda: measured_runs.provenance(found.infos, found.prices)),
         "recorded_notes": _recorded_notes(found),
         "disturbed": found.disturbed,
+        "disturbed_trainings": found.disturbed_trainings,
         "doubtful_meters": found.doubtful_meters,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",

@@ -3,9 +3,9 @@
 import pandas as pd
 
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results, having, papers_file
 
-_FILE = "tables/papers"
+_CONFIG = "config/paper.yaml"
 _COLUMNS = ("paper", "verdict")
 
 
@@ -15,10 +15,10 @@ def verdicts_by_paper(results: Results) -> Table:
     Raises:
         NothingToShow: it is not there, or lacks columns.
     """
-    table = results.tables.get("papers")
+    table, file = results.tables.get("papers"), papers_file(results.folder)
     if table is None:
-        raise NothingToShow(f"{_FILE}.csv is not here", "paper_tables")
-    having(table, _COLUMNS, f"{_FILE}.csv", "paper_tables")
+        raise NothingToShow(f"{file}.csv is not here", configfile=_CONFIG)
+    having(table, _COLUMNS, f"{file}.csv", "paper_tables")
     verdicts = table["verdict"].astype(object).fillna("none")
     kinds = list(verdicts.value_counts().index)
     counts = pd.crosstab(table["paper"].astype(object).fillna("unnamed"), verdicts)[kinds]
@@ -27,4 +27,4 @@ def verdicts_by_paper(results: Results) -> Table:
         for p, row in zip(counts.index, counts.to_numpy(), strict=True)
     ]
     rows.append(("all", *(str(n) for n in counts.sum())))
-    return Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds), _FILE)
+    return Table("Verdicts by paper", ("paper", *kinds), rows, frozenset(kinds), file)

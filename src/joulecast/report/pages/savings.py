@@ -9,12 +9,21 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.planning.advise import advise
 from joulecast.planning.choice import IN_WORDS, Limit
-from joulecast.quantities import NONE, consumptions, counted, is_number, listed, times, with_range
+from joulecast.quantities import (
+    NONE,
+    consumptions,
+    counted,
+    digits,
+    is_number,
+    listed,
+    times,
+    with_range,
+)
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
-from joulecast.report.tables.priced import work_in_words
+from joulecast.report.tables.priced import work_in_words, work_of
 
 _MOST_NETWORKS, _MOST_ROWS, _MOST_NAMED = 6, 40, 3
 _DAY_S = 86400.0
@@ -39,7 +48,8 @@ class Advice:
         label: what charts call it, if not as the campaign does.
         trade: what a clear winner saves, and how much longer it takes than the fastest.
         alone: whether no other setting is known.
-        ends_s: time of each setting that was weighed: the upper end of its interval, if it has one.
+        batches: how many batches of a rank were weighed.
+        unit: what work is counted in.
         rows: of the short table, each of the cells that :func:`short_table` names.
     """
 
@@ -58,7 +68,8 @@ class Advice:
     work: str = ""
     trade: str = ""
     alone: bool = False
-    ends_s: tuple[float, ...] = ()
+    batches: int = 0
+    unit: str = "samples"
 
     @property
     def name(self) -> str:
@@ -124,7 +135,8 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         "work": work_in_words(unit),
         "trade": verdict.get("trade") or "",
         "alone": len(candidates) == 1,
-        "ends_s": tuple(float(one.get("time_high_s") or one["time_s"]) for one in candidates),
+        "batches": len({one.get("batch_per_rank") for one in candidates}),
+        "unit": unit,
     }
     if best is None:
         why = answer.get("why_none") or "none is known"
@@ -158,7 +170,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         least,
         [
             _short_row(
-                one, f"{short}; {' and '.join(which)} of these" if which[0] else short, prices
+                one, f"{short}; {' and '.join(which)} of these" if which[0] else short, prices, unit
             )
             for one, which in rows.values()
         ],
@@ -166,35 +178,37 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
     )
 
 
-def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices) -> tuple[str, ...]:
+def _short_row(one: Mapping[str, Any], verdict: str, prices: Prices, unit: str) -> tuple[str, ...]:
     energy = with_range(*_ends(one, "energy")) if is_number(one.get("energy_j")) else "none"
     return (
         *(str(one["setting"]), energy, _energy_is(one), *paid_cells(one, prices)),
-        *(with_range(*_ends(one, "time")), verdict),
+        *(with_range(*_ends(one, "time")), _in_a_day(one, unit), verdict),
     )
+
+
+def _in_a_day(one: Mapping[str, Any], unit: str) -> str:
+    """The work that a setting does in a day, with its interval: the longest time does the least."""
+    ends = (one.get(f"time{end}_s") for end in ("", "_high", "_low"))
+    return with_range(*(digits(work_of(unit) * _DAY_S / end) if end else NONE for end in ends))
 
 
 def short_table(advised: Sequence[Advice]) -> Table | None:
     """Which setting to take, a row or two a network; ``None`` where none can be named."""
-    rows = [(one.name, *row) for one in advised for row in one.rows]
-    if not rows:
+    units = list(dict.fromkeys(one.unit for one in advised if one.rows))
+    if not units:
         return None
+    each = {unit: f" {unit}" if len(units) > 1 else "" for unit in units}
+    rows = [
+        (one.name, *row[:-2], f"{row[-2]}{each[one.unit]}", row[-1])
+        for one in advised
+        for row in one.rows
+    ]
     paid = paid_names(advised[0].prices)
-    columns = ("network", "setting", "energy", "energy is", *paid, "time", "verdict")
+    columns = ("network", "setting", "energy", "energy is", *paid, "time")
+    columns += (f"{units[0] if len(units) == 1 else 'work'} in a day", "verdict")
     work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
     caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
     return Table(caption, columns, rows)
-
-
-def within_a_day(advised: Sequence[Advice]) -> str:
-    """How many of the settings that were weighed end within a day; empty where there are none."""
-    ends = [end for one in advised for end in one.ends_s]
-    within = sum(end <= _DAY_S for end in ends)
-    if not ends:
-        return ""
-    if within == len(ends):
-        return "All of them end within a day."
-    return f"{within} of {counted(len(ends), 'setting')} end within a day; --deadline 1d weighs them alone."
 
 
 def headline(advised: Sequence[Advice]) -> tuple[str, str]:

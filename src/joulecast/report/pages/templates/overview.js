@@ -34,7 +34,8 @@ for (const chart of document.querySelectorAll(".chart")) {
   const point = (event) => { const mark = near(event); mark ? show(mark) : hide(); };
   chart.addEventListener("pointermove", point);
   chart.addEventListener("pointerdown", point);
-  chart.addEventListener("pointerleave", hide);
+  // A finger leaves when it is lifted: what it tapped stays until the next tap.
+  chart.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
   chart.addEventListener("blur", hide);
   let place = -1;
   chart.addEventListener("keydown", (event) => {
@@ -47,10 +48,12 @@ for (const chart of document.querySelectorAll(".chart")) {
     show(shown[place]);
   });
 }
+addEventListener("pointerdown", (event) => { if (!event.target.closest(".chart")) hide(); });
 addEventListener("scroll", hide, { passive: true });
 const boxes = [...document.querySelectorAll("[name=network]")];
 for (const box of boxes) {
   box.addEventListener("change", () => {
+    document.getElementById("no-network").hidden = boxes.some((one) => one.checked);
     const off = new Set(boxes.filter((one) => !one.checked).map((one) => one.value));
     for (const mark of document.querySelectorAll("#answer [data-tip^='training: ']")) {
       mark.classList.toggle("off", off.has(mark.dataset.tip.split(" · ")[0].slice(10)));

@@ -1,0 +1,150 @@
+"""How wrong the model was on runs that its fit had not seen, with rivals, intervals and spread."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from joulecast.energy.evaluation import MEASURED, SETTING, run_to_run_cv, settings, summarise
+from joulecast.quantities import counted, is_number, percent, steady
+from joulecast.report.results_folder import NothingToShow, Results, having
+
+_OURS = "MC2"
+
+_SPLITS = ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out", "in-sample")
+_SPLIT_SENTENCES = {
+    "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
+    "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
+    "leave-one-workload-out": "The fit had seen the network on its smallest node count only, and others.",
+    "in-sample": "The fit had seen these very runs, so this says nothing of settings that are new; more node "
+    "counts are needed for that.",
+}
+_JUDGED = ("run", "split", "model", "measured", "predicted", *SETTING)
+
+
+def split_sentence(split: str) -> str:
+    """What a fit had seen of what it is judged on."""
+    return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
+
+
+def _hardest(frame: pd.DataFrame, file: str) -> pd.DataFrame:
+    """What all models predicted of the hardest split that there is of MC2."""
+    if frame.empty:
+        raise NothingToShow(f"{file} has no rows: nothing could be predicted", "energy_tables")
+    having(frame, _JUDGED, file, "energy_tables")
+    known = frame[frame["measured"].notna() & frame["predicted"].notna()]
+    for split in _SPLITS:
+        rows = known[known["split"] == split]
+        if "time" in rows:
+            asked = "given" if split == "leave-one-workload-out" else "predicted"
+            rows = rows[rows["time"] == asked]
+        if (rows["model"] == _OURS).any():
+            return rows
+    raise NothingToShow(f"{file} has no prediction of {_OURS}", "energy_tables")
+
+
+def _cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a model and setting."""
+    return settings(rows, [*SETTING, "split", "model"])
+
+
+def _all_times(results: Results) -> pd.DataFrame:
+    if results.fit is None:
+        raise NothingToShow("no model was judged on runs that it had not seen", "energy_tables")
+    return _cells(_hardest(results.fit.times, "fits/times.parquet"))
+
+
+def _all_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
+    if results.fit is None or results.fit.energies.empty:
+        return
+    try:
+        cells = _cells(_hardest(results.fit.energies, "fits/energies.parquet"))
+    except NothingToShow:
+        return
+    for source, of_source in cells.groupby("energy_source", sort=True):
+        if (of_source["model"] == _OURS).any():
+            yield str(source), of_source
+
+
+def unseen_times(results: Results) -> pd.DataFrame:
+    """A row a setting: ``measured`` and MC2's ``predicted`` in s, of the hardest split that there is.
+
+    Raises:
+        NothingToShow: nothing was fitted.
+    """
+    cells = _all_times(results)
+    return cells[cells["model"] == _OURS]
+
+
+def unseen_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Rows as in :func:`unseen_times` in J, for each energy source; none where there is no energy."""
+    for source, cells in _all_energies(results):
+        yield source, cells[cells["model"] == _OURS]
+
+
+def _best_rival(cells: pd.DataFrame) -> str:
+    """The rival that was the least off of those that predicted all that MC2 did, and by how much."""
+    table = summarise(cells, ["model"]).set_index("model")
+    rivals = table[table["settings"] == table.loc[_OURS, "settings"]].drop(index=_OURS)
+    if rivals.empty:
+        return ""
+    best = rivals["mape_percent"].map(steady).sort_values(kind="stable").index[0]
+    return f"the best rival, {best}: {percent(rivals.loc[best, 'mape_percent'])}"
+
+
+def _error(cells: pd.DataFrame) -> str:
+    """How far MC2 was off, the best rival, and how many runs its interval held; without a dot."""
+    ours = summarise(cells[cells["model"] == _OURS], ["split"]).iloc[0]
+    seen = ours["split"] == "in-sample"
+    text = (
+        f"{percent(ours['mape_percent'])} off on average, over {counted(int(ours['settings']), 'setting')}"
+        + ("" if seen else " it had not seen")
+    )
+    held = (
+        f"{ours['covered_percent']:.0f} % of the {'' if seen else 'held-out '}runs lie inside the 90 % "
+        "interval"
+        if is_number(ours["covered_percent"])
+        else ""
+    )
+    # In the sample, what has more parameters is closer.
+    return "; ".join(filter(None, [text, "" if seen else _best_rival(cells), held]))
+
+
+def error_sentences(results: Results) -> list[str]:
+    """Sentences on the errors of MC2: one for the time, one for each source of energies.
+
+    Raises:
+        NothingToShow: nothing was fitted.
+    """
+    sentences = [f"Time: {_error(_all_times(results))}."]
+    for source, cells in _all_energies(results):
+        if source in MEASURED:
+            sentences.append(f"Energy ({source}): {_error(cells)}.")
+        else:
+            sentences.append(
+                f"Energy: {_error(cells)}; against {source} energy, which no meter measured, so it does not "
+                "say how wrong the model is about measured energy."
+            )
+    return sentences
+
+
+def more_on_errors(results: Results) -> list[str]:
+    """What the errors of :func:`error_sentences` are to be read with: the worst, and how repeats differ.
+
+    Raises:
+        NothingToShow: nothing was fitted.
+    """
+    worst = [f"the time {_worst(unseen_times(results))}"]
+    worst += [f"the {source} energy {_worst(cells)}" for source, cells in unseen_energies(results)]
+    sentences = [f"At worst {' and '.join(worst)} off."]
+    clean = results.clean
+    varies = [("the time", clean, "total_s")]
+    varies += [(f"the {s} energy", runs, "energy_j") for s, runs in clean.groupby("energy_source")]
+    known = [(what, run_to_run_cv(runs.astype({of: float}), of)) for what, runs, of in varies]
+    spread = [f"{what} by {percent(cv)}" for what, cv in known if is_number(cv)]
+    if spread:
+        sentences.append(f"Repeats of one setting vary: {' and '.join(spread)}.")
+    return sentences
+
+
+def _worst(cells: pd.DataFrame) -> str:
+    return f"was {percent(cells['difference_percent'].abs().max())}"
