@@ -24,7 +24,15 @@ rule overview:
         page=in_report(f"{RESULTS}/index.html", "Overview", "overview"),
         figures=expand(
             f"{RESULTS}/figures/overview_{{figure}}.{{suffix}}",
-            figure=["forecast", "front", "predicted", "stages", "policies", "pipelines", "clusters"],
+            figure=[
+                "forecast",
+                "front",
+                "predicted",
+                "stages",
+                "policies",
+                "pipelines",
+                "clusters",
+            ],
             suffix=["svg", "pdf"],
         ),
     log:
