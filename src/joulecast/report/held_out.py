@@ -88,7 +88,9 @@ def _best_rival(cells: pd.DataFrame) -> str:
     if rivals.empty:
         return ""
     best = rivals["mape_percent"].map(steady).sort_values(kind="stable").index[0]
-    return f"the best rival, {best}: {percent(rivals.loc[best, 'mape_percent'])}"
+    least = rivals.loc[best, "mape_percent"]
+    better = " (better than MC2 here)" if least < table.loc[_OURS, "mape_percent"] else ""
+    return f"the best rival, {best}: {percent(least)}{better}"
 
 
 def _error(cells: pd.DataFrame) -> str:

@@ -43,14 +43,16 @@ def pays_live(record: Mapping[str, Any]) -> str:
             f"({first}), and {len(others)} another. {scope}"
         )
     ratio, low, high = _ratio(began, others)
-    answer, why = _answer(low, high), ""
-    less = [_answer(*_ratio(np.delete(began, k), others)[1:]) for k in range(len(began))]
-    if any(other != answer for other in less) and answer != "Not known":
-        answer, why = "Not known", "it hangs on one training: "
+    answer, without = f"{_answer(low, high)}: ", ""
+    less = [_ratio(np.delete(began, k), others) for k in range(len(began))]
+    changed = [share for share, *ends in less if _answer(*ends) != _answer(low, high)]
+    if changed and _answer(low, high) != "Not known":
+        answer = "Not known: it hangs on one training. "
+        without = f" Without that training it is {percent(100 * changed[0])}."
     return (
-        f"{answer}: {why}{measured}, took {percent(100 * ratio)} of what the batch size that the search "
-        f"began with ({first}) takes ({_interval(low, high)}), the search included; {len(began)} of them had "
-        f"that batch size. {scope}"
+        f"{answer}{measured}, took {percent(100 * ratio)} of what they take with batch size {first}, with "
+        f"which the search began ({_interval(low, high)}), the search included. {len(began)} of them had "
+        f"that batch size.{without} {scope}"
     )
 
 

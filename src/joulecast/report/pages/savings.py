@@ -224,9 +224,7 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         parts.append(f"Least {clear[0].least}: {'; '.join([*won, *more])}")
     if even:
         names = listed([one.name for one in even], _MOST_NAMED)
-        parts.append(
-            f"No clear winner for {names}: several settings cost about the same {even[0].least}"
-        )
+        parts.append(f"No clear winner for {names}: 90 % intervals of the {even[0].least} overlap")
     if bare:
         named = "; ".join(f"{one.name} on {one.setting}" for one in bare[:_MOST_NAMED])
         parts.append(f"Least expected {bare[0].least}: {named}")
@@ -244,7 +242,7 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         for setting, names in fastest.items()
     )
     if take:
-        trades.append(f"Their 90 % intervals overlap, so take the fastest of them: {take}.")
+        trades.append(f"Take the fastest of the settings that overlap: {take}.")
     return ". ".join(parts), " ".join(trades)
 
 
