@@ -64,11 +64,11 @@ def _command(*arguments) -> dict:
 
 def test_the_table_of_forecasts_says_what_the_command_says(results):
     folder, fit = results
-    told = _command("forecast", "--records", folder / "records", "--nodes", "4,64")
+    answer = _command("forecast", "--records", folder / "records", "--nodes", "4,64")
     rows = fitted_forecast(fit, [64])
     fitted = rows[rows["rests_on"] == "fitted"].set_index("nodes")
-    assert {row["nodes"] for row in told["forecasts"]} == {4, 64}
-    for row in told["forecasts"]:
+    assert {row["nodes"] for row in answer["forecasts"]} == {4, 64}
+    for row in answer["forecasts"]:
         mine = fitted.loc[row["nodes"]]
         for amount, unit in (("time", "s"), ("energy", "j")):
             for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
@@ -94,25 +94,31 @@ def test_forecasts_stand_beside_what_was_measured(results):
 
 def test_a_forecast_of_the_command_and_of_advise_agree(results):
     folder, _ = results
-    told = _command("forecast", "--records", folder / "records", "--nodes", "8")["forecasts"][0]
+    answer = _command("forecast", "--records", folder / "records", "--nodes", "8")["forecasts"][0]
     advice = advise(
-        record_folders(folder / "records"), "vit_ti", nodes=[8], batches=[32], samples=told["work"]
+        record_folders(folder / "records"),
+        "vit_ti",
+        nodes=[8],
+        batches=[32],
+        samples=answer["work"],
     )
     (candidate,) = advice["candidates"]
-    assert candidate["rests_on"] == "fitted" and told["batch_size"] == 32
+    assert candidate["rests_on"] == "fitted" and answer["batch_size"] == 32
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):
-        assert candidate[figure] == pytest.approx(told[figure], rel=1e-6)
+        assert candidate[figure] == pytest.approx(answer[figure], rel=1e-6)
 
 
 def test_the_page_advises_what_the_command_advises(results):
     folder, _ = results
-    told = _command("advise", "--records", folder / "records", "--network", "vit_ti")
+    answer = _command("advise", "--records", folder / "records", "--network", "vit_ti")
     (page,) = advices(read_results(folder))
-    verdict = told["verdict"]
+    verdict = answer["verdict"]
     assert page.clear is verdict["clear_winner"]
-    assert page.setting == (verdict["fastest"] if page.clear is False else told["best"]["setting"])
+    assert page.setting == (
+        verdict["fastest"] if page.clear is False else answer["best"]["setting"]
+    )
     assert page.sentences[0].lower() == f"{verdict['in_words'].lower()}."
-    assert page.table is not None and len(page.table.rows) == len(told["candidates"])
+    assert page.table is not None and len(page.table.rows) == len(answer["candidates"])
 
 
 @pytest.mark.parametrize(
@@ -160,10 +166,12 @@ def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
         training = {"global_batch_size": batch, "steps": 2}
         spec = make_spec(f"s-n{nodes}-b{batch}-r{repeat}", nodes, repeat=repeat, training=training)
         write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, batch)))
-    told = _command("forecast", "--records", tmp_path / "records", "--nodes", "2,8")
-    assert [row["batch_size"] for row in told["forecasts"]] == [16, 16]
-    assert told["forecasts"][0]["measured_time_s"] == pytest.approx(2 * sum(_steps(2, 16).values()))
-    assert told["forecasts"][1]["measured_time_s"] is None
+    answer = _command("forecast", "--records", tmp_path / "records", "--nodes", "2,8")
+    assert [row["batch_size"] for row in answer["forecasts"]] == [16, 16]
+    assert answer["forecasts"][0]["measured_time_s"] == pytest.approx(
+        2 * sum(_steps(2, 16).values())
+    )
+    assert answer["forecasts"][1]["measured_time_s"] is None
 
 
 def test_a_batch_smaller_than_the_devices_is_not_simulated():

@@ -119,8 +119,8 @@ def test_error_of_the_unseen_is_that_of_the_fits(results):
     unseen = times[(times["model"] == "MC2") & (times["split"] == "leave-one-node-count-out")]
     means = unseen.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
     expected = 100 * (means["predicted"] / means["measured"] - 1)
-    told = unseen_times(results).set_index(["network", "nodes", "batch"])
-    assert told["difference_percent"].sort_index().to_numpy() == pytest.approx(
+    shown = unseen_times(results).set_index(["network", "nodes", "batch"])
+    assert shown["difference_percent"].sort_index().to_numpy() == pytest.approx(
         expected.sort_index().to_numpy()
     )
     sentence = error_sentences(results)[0]

@@ -226,7 +226,7 @@ def source_sentences(results: Results) -> list[str]:
     trained = runs[is_training(runs)]
     counts = trained["energy_source"].value_counts()
     sentences = [
-        f"{_MEANINGS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
+        f"{ENERGY_IS.get(str(s), str(s))} ({counted(int(n), 'run')})." for s, n in counts.items()
     ]
     by_others = int((trained["kind"] == "imported").sum())
     for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):
@@ -241,7 +241,7 @@ def source_sentences(results: Results) -> list[str]:
     return sentences or ["There is no training run."]
 
 
-_MEANINGS = {
+ENERGY_IS = {
     "measured": "Energy was measured by a meter of the nodes",
     "recorded": "Energy was measured elsewhere and kept as data",
     "imported": "Energy was measured by others and imported",
@@ -249,3 +249,4 @@ _MEANINGS = {
     "estimated": "Energy was estimated from utilisation and the watts in the platform's file; no meter "
     "measured it",
 }
+"""What the source of an energy means."""

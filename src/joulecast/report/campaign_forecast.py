@@ -14,12 +14,11 @@ from joulecast.energy.scale import is_observed, scale_in_words, unit_of
 from joulecast.errors import JoulecastError
 from joulecast.planning.from_records import LONG_TRAINING
 from joulecast.quantities import seconds, span
-from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.results_folder import MOST_READ, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
 
 _BEYOND = 4
 """Times the largest scale that was run, up to which is forecast where no table says how far."""
-_MOST_READ = 500
 _AS_RUN = "the work that was run"
 _AMOUNTS = (
     *("work", "measured_time_s", "measured_energy_j"),
@@ -60,7 +59,7 @@ def campaign_forecast(results: Results) -> CampaignForecast:
     folders = results.record_folders
     if not folders:
         raise NothingToShow("the records that a forecast rests on are not here", "measure")
-    if len(folders) > _MOST_READ:
+    if len(folders) > MOST_READ:
         raise NothingToShow(
             f"{len(folders):,} records take too long to fit here; `joulecast forecast` does it"
         )

@@ -23,6 +23,8 @@ PAPERS = ("tables/papers", "paper/tables/papers")
 """Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
 CHECKS = "checks"
 """The table of what checks found in the records."""
+MOST_READ = 500
+"""Records that are read while a page is made, some 20 ms each."""
 METERED = "metered/tables/energy_summary"
 """The table of errors on clusters that others metered, which are no part of the campaign."""
 

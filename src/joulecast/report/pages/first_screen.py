@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from joulecast.energy.observations import is_training
 from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import counted, listed
+from joulecast.report.answers import ENERGY_IS
 from joulecast.report.campaign_forecast import CampaignForecast, campaign_forecast
 from joulecast.report.figures.forecast import (
     TIME,
@@ -16,6 +17,7 @@ from joulecast.report.figures.forecast import (
 from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import Table
+from joulecast.report.pages.measured_runs import NODES_ARE
 from joulecast.report.results_folder import NothingToShow, Results
 
 FORECAST_FILE = "tables/scaling_forecast"
@@ -110,16 +112,9 @@ def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantit
     return f"Forecast {quantity} for {found.work_is} by scale: {'; '.join(lines)}."
 
 
-_ENERGY_BADGES = {
-    "measured": "a meter of these nodes measured it",
-    "recorded": "it was measured elsewhere and kept as data",
-    "imported": "others measured it",
-    "estimated": "computed from utilisation and the watts in the platform's file; no meter measured it",
-    "simulated": "it was simulated, never run",
-}
 _NODE_BADGES = {
-    "emulated": ("nodes are emulated", "processes of one machine, each slowed to a slower node"),
-    "ranks of one host": ("nodes share one machine", "they share its cores and its memory"),
+    "emulated": "nodes are emulated",
+    "ranks of one host": "nodes share one machine",
 }
 
 
@@ -130,7 +125,7 @@ def badges(results: Results, replayed: Sequence[str]) -> list[Badge]:
         replayed: names of the recorded campaigns that are shown.
     """
     found = [
-        Badge(*(_NODE_BADGES[are][0], "estimated", _NODE_BADGES[are][1]))
+        Badge(_NODE_BADGES[are], "estimated", NODES_ARE[are])
         for are in sorted({info.nodes_are for info in results.infos})
         if are in _NODE_BADGES
     ]
@@ -139,7 +134,7 @@ def badges(results: Results, replayed: Sequence[str]) -> list[Badge]:
         trained = runs[is_training(runs)]
         metered = trained[trained["energy_j"].notna()]
         for source, number in metered["energy_source"].value_counts().items():
-            more = f"{_ENERGY_BADGES.get(str(source), '')} ({counted(int(number), 'run')})"
+            more = f"{ENERGY_IS.get(str(source), str(source))} ({counted(int(number), 'run')})"
             found.append(Badge(f"energy is {source}", str(source), more))
         if len(trained) and metered.empty:
             found.append(

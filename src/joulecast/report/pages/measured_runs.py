@@ -11,11 +11,12 @@ from joulecast.records.record import RunInfo
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import CHECKS, NothingToShow, Results, having
 
-_NODES_ARE = {
+NODES_ARE = {
     "hosts": "a machine each",
     "ranks of one host": "processes that share one machine, so they share its cores and memory",
     "emulated": "emulated on one machine: the compute of each is slowed to that of a slower node",
 }
+"""What the nodes of runs are, by ``nodes_are``."""
 _KINDS = {
     "training": "trainings",
     "imported": "trainings of others, imported",
@@ -94,7 +95,7 @@ def _nodes(infos: Sequence[RunInfo]) -> str:
     for kind, nodes in sorted(counts.items()):
         emulation = {i.spec.emulation.nodes_per_core for i in infos if i.spec.emulation}
         factor = f" ({listed(sorted(emulation))} times)" if kind == "emulated" and emulation else ""
-        values.append(f"{listed(sorted(nodes))}: {_NODES_ARE.get(kind, kind)}{factor}")
+        values.append(f"{listed(sorted(nodes))}: {NODES_ARE.get(kind, kind)}{factor}")
     return "; ".join(values)
 
 

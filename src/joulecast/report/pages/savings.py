@@ -22,13 +22,11 @@ from joulecast.quantities import (
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import MOST_READ, NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words, work_of
 
 _MOST_NETWORKS, _MOST_ROWS, _MOST_NAMED = 6, 40, 3
 _DAY_S = 86400.0
-_MOST_READ = 500
-"""Records that are read for all advice together, some 20 ms each: all of them again for every network."""
 _RESTS_ON = {
     "measured": WAS_RUN,
     "fitted": "forecast, fitted model",
@@ -83,7 +81,7 @@ def advices(results: Results) -> list[Advice]:
     Raises:
         NothingToShow: no training run is left, or the campaign is too large to look at while a page is made.
     """
-    networks = min(_MOST_NETWORKS, _MOST_READ // max(1, len(results.record_folders)))
+    networks = min(_MOST_NETWORKS, MOST_READ // max(1, len(results.record_folders)))
     if not networks:
         raise NothingToShow(
             f"{len(results.record_folders):,} records take too long to weigh here; ask for one network with "
