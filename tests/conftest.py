@@ -12,6 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pandas as pd
 import pytest
+from debian import why_not_installed
 from hypothesis import HealthCheck, settings
 
 from joulecast.platforms import Platform
@@ -230,3 +231,18 @@ def slow_meters_end(monkeypatch):
     monkeypatch.setattr(BackgroundMeter, "__init__", begin_and_note)
     yield
     finish_all([meter for meter in made if hasattr(meter, "_thread")])
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium, for the tests of pages."""
+    if (why := why_not_installed(["chromium"], ["chromium"])) is not None:
+        pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        yield opened
+        opened.close()

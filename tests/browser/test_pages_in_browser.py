@@ -2,8 +2,6 @@
 
 import itertools
 import re
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +11,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import ROOT, make_record, make_spec
 from pages_fixtures import write_campaign
-from playwright.sync_api import sync_playwright
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.records.record import write_record
@@ -24,9 +21,6 @@ from joulecast.report.papers.summary import Paper
 from joulecast.report.papers.write import write_papers
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import Tolerance, read_published
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from debian import why_not_installed
 
 MARKS = "[data-tip]"
 PRINTED_WIDTH = 688
@@ -48,19 +42,6 @@ def pages(tmp_path_factory):
     for name in PAGES:
         write_overview(above / name, prices=PRICES if name == "whole" else NO_PRICES)
     return above
-
-
-@pytest.fixture(scope="module")
-def browser():
-    reason = why_not_installed(["chromium"], ["chromium"])
-    if reason is not None:
-        pytest.skip(reason)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
-        yield browser
-        browser.close()
 
 
 class Opened:

@@ -32,7 +32,7 @@ def test_a_picture_is_the_one_that_the_code_draws(picture, tmp_path):
         assert _texts(drawn) == _texts(picture), "./run python tests/reference.py draws it anew"
     else:
         # Fonts differ between machines; an empty page is a tenth as large.
-        reference.draw_overview(drawn, with_errors=False)
+        reference.draw_overview(drawn, quick=True)
         assert _size(drawn) == _size(picture)
         assert 0.3 < drawn.stat().st_size / picture.stat().st_size < 3
     assert set(picture.parent.iterdir()) == set(reference.PICTURES), "each picture has its code"

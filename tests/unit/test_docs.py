@@ -243,7 +243,7 @@ def test_every_page_is_in_the_navigation_and_nothing_comes_from_elsewhere():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     listed = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(site["nav"])))
     assert listed == {str(page.relative_to(DOCS)) for page in PAGES}
-    assert site["theme"]["font"] is False and "extra_javascript" not in site
+    assert site["theme"]["name"] is None and "extra_javascript" not in site
     assert "analytics" not in yaml.safe_dump(site)
 
 
