@@ -341,7 +341,7 @@ def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
     assert {info.spec.kind for info in found.infos} == {"training"}
     assert not [folder for folder in found.record_folders if "imported" in folder.parts]
     context = page_context(tmp_path / "fitted")
-    assert context["advise_command"].endswith("/fitted/records --network NAME")
+    assert context["advise_command"].endswith("/fitted/records --network NAME --deadline 1d")
     # Without the fits they are all there is to go by.
     shutil.rmtree(tmp_path / "fitted/fits")
     kinds = {info.spec.kind for info in read_results(tmp_path / "fitted").infos}
@@ -389,8 +389,8 @@ def test_a_campaign_answers_the_four_questions(campaign):
 def test_errors_on_metered_clusters_are_those_of_what_was_held_out(campaign):
     metered = page_context(campaign)["metered"].content
     assert metered.in_short.endswith(
-        "2 questions, 3 settings each. MC2 was 1.2 % to 2.5 % off on average, the best rival of each "
-        "3.0 % to 4.0 %; MC2 is the better in 2 of 2."
+        "2 tests, 3 settings each. MC2 was 1.2 % to 2.5 % off on average, the best rival in each "
+        "3.0 % to 4.0 %; MC2 is better in 2 of 2."
     )
     assert "2.84 %" in metered.figure.how_to_read
     assert metered.sentences[0] == (

@@ -69,7 +69,7 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
 
 
 REPLAY = ("--configfile", "config/replay-two-core-vm.yaml")
-COPIES = 5
+COPIES = 2
 
 
 def _many_runs(folder):

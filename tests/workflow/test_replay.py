@@ -214,7 +214,7 @@ def test_every_number_stands_next_to_ours_and_nothing_is_measured(clone, made):
     assert len(figure) == 30 and set(figure["verdict"]) == {"reproduced"}
     limits = table[table["setting"].str.contains("power-limit-only")]
     assert len(limits) == 8 and set(limits["verdict"]) == {"reproduced"}
-    ours = table[table["quantity"] == "MC2: MAPE of energy"]
+    ours = table[table["quantity"] == "MC2: mean error of energy"]
     assert len(ours) == 6 and set(ours["source"]) == {"imported"}
     assert set(ours["verdict"]) == {"not comparable"}, "another platform"
     times = table[table["table"] == "Table 1"].dropna(subset="ours")

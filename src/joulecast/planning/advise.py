@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.energy.scale import scale_in_words, scales_are, unit_of, whole_nodes
@@ -23,6 +23,10 @@ from joulecast.planning.verdict import verdict_on
 from joulecast.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.records.record import RunInfo, read_info
+
+if TYPE_CHECKING:
+    # Loads pandas and the models, which a simulated platform does not need.
+    from joulecast.energy.fitting import KnownRuns
 
 _LONG = 10.0
 """Times the work of the longest recorded run from which that is worth a warning."""
@@ -65,6 +69,7 @@ def advise(
     trained: SimulatedTraining = USUAL,
     prices: Prices = NO_PRICES,
     gpus: Sequence[int] = (),
+    known_runs: "KnownRuns | None" = None,
 ) -> dict[str, Any]:
     """Choose node count, batch size and strategy of a training.
 
@@ -83,6 +88,7 @@ def advise(
         trained: how it computes on a simulated platform.
         prices: of energy and time, and the intensity of CO2.
         gpus: counts of GPUs, in place of node counts.
+        known_runs: the runs of ``records``, where they have been read already.
 
     Returns:
         plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``prices``, ``work``, ``best``
@@ -114,7 +120,9 @@ def advise(
             find(PLATFORMS, f"{platform}.yaml", platforms) is not None or is_gpu_platform(platform)
         )
     )
-    found = _from_records(records, network, called, samples, nodes, gpus, batches, simulated)
+    found = _from_records(
+        records, network, called, samples, nodes, gpus, batches, simulated, known_runs
+    )
     if found is None:
         facts = facts or simulated_platform(str(platform), platforms)
         nodes = nodes or _filled(facts, gpus)
@@ -143,6 +151,7 @@ def _from_records(
     gpus: Sequence[int],
     batches: Sequence[int] | None,
     simulated: bool,
+    known_runs: "KnownRuns | None",
 ) -> _Found | None:
     """Candidates of the records; ``None`` where the platform has none of the network.
 
@@ -154,7 +163,7 @@ def _from_records(
 
     if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
-    campaign = from_records.read_campaign(records, network, platform)
+    campaign = from_records.read_campaign(records, network, platform, known_runs)
     work, times, why = from_records.usual_work(campaign)
     if samples is not None:
         work, times, why = samples, 1.0, "as asked"

@@ -75,8 +75,16 @@ class Campaign:
         return str(reasons.iloc[0]) if len(reasons) else "the runs carry no energy"
 
 
-def read_campaign(records: Sequence[Path], network: str, platform: str | None) -> Campaign:
+def read_campaign(
+    records: Sequence[Path],
+    network: str,
+    platform: str | None,
+    known_runs: KnownRuns | None = None,
+) -> Campaign:
     """The records of a network.
+
+    Args:
+        known_runs: the runs of ``records``, where they have been read already.
 
     Raises:
         JoulecastError: there are no records, none is left to fit, the network is on none of them or not
@@ -84,7 +92,7 @@ def read_campaign(records: Sequence[Path], network: str, platform: str | None) -
     """
     if not records:
         raise JoulecastError("there are no records; measure or import some (--records)")
-    known_runs = KnownRuns.of_records(records)
+    known_runs = known_runs or KnownRuns.of_records(records)
     trained = known_runs.trained
     found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
     if not found:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, cost_keys
@@ -65,7 +64,7 @@ def campaign_forecast(results: Results) -> CampaignForecast:
         )
     # Says in a word where none is left.
     _ = results.clean
-    runs = KnownRuns.of_records(folders)
+    runs = results.known_runs
     trained = runs.trained
     counted_in = trained["nodes_are"].map(unit_of)
     trained = trained[counted_in == counted_in.mode().iloc[0]]

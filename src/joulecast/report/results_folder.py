@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from joulecast.energy.comparable import meter_notes
-from joulecast.energy.fitting import CampaignFit, disturbance_notes
+from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.observations import is_training, observe_all
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
@@ -75,6 +76,15 @@ class Results:
             why = "no training run is left" if trained.any() else "no training run was measured"
             raise NothingToShow(why, "measure")
         return kept
+
+    @cached_property
+    def known_runs(self) -> KnownRuns:
+        """The runs of the records, as forecasts and advice take them.
+
+        Raises:
+            JoulecastError: no training run is left to fit.
+        """
+        return KnownRuns.of_records(self.record_folders)
 
     @property
     def disturbed(self) -> str | None:

@@ -74,7 +74,7 @@ def _in_short(ours: pd.DataFrame, energies: pd.DataFrame) -> str:
     each = most if settings.nunique() == 1 else f"{fewest} to {most}"
     text = (
         "Energy that was held out, of MLPerf Training that others metered: "
-        f"{counted(len(rows), 'question')}, {each} each. "
+        f"{counted(len(rows), 'test')}, {each} each. "
         f"MC2 was {_percents(ours['mape_percent'])} off on average"
     )
     pairs = [
@@ -86,9 +86,7 @@ def _in_short(ours: pd.DataFrame, energies: pd.DataFrame) -> str:
         return f"{text}."
     better = sum(steady(mine) < steady(theirs) for mine, theirs in pairs)
     theirs = _percents(pd.Series([their for _, their in pairs]))
-    return (
-        f"{text}, the best rival of each {theirs}; MC2 is the better in {better} of {len(pairs)}."
-    )
+    return f"{text}, the best rival in each {theirs}; MC2 is better in {better} of {len(pairs)}."
 
 
 def _percents(sizes: pd.Series) -> str:

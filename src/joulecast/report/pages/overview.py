@@ -239,7 +239,7 @@ def _advise_command(found: Results, folder: Path, prices: str | None) -> str:
     place = "imported" if places == {"imported"} else "records"
     priced = f" --prices {prices}" if prices else ""
     records = shlex.quote(str(folder / place))
-    return f"./run joulecast advise --records {records} --network NAME{priced}"
+    return f"./run joulecast advise --records {records} --network NAME{priced} --deadline 1d"
 
 
 def _commands(maker: _Maker, folder: Path) -> list[tuple[str, str]]:

@@ -81,8 +81,7 @@ def advices(results: Results) -> list[Advice]:
     Raises:
         NothingToShow: no training run is left, or the campaign is too large to look at while a page is made.
     """
-    networks = min(_MOST_NETWORKS, MOST_READ // max(1, len(results.record_folders)))
-    if not networks:
+    if len(results.record_folders) > MOST_READ:
         raise NothingToShow(
             f"{len(results.record_folders):,} records take too long to weigh here; ask for one network with "
             "the command below"
@@ -91,7 +90,11 @@ def advices(results: Results) -> list[Advice]:
     if not results.record_folders:
         raise NothingToShow("the records that the advice rests on are not here", "measure")
     having(clean, ("workload", "platform"), "fits/observations.parquet", "fits")
-    asked = clean.sort_values("workload", kind="stable").drop_duplicates("workload").head(networks)
+    asked = (
+        clean.sort_values("workload", kind="stable")
+        .drop_duplicates("workload")
+        .head(_MOST_NETWORKS)
+    )
     labels = names_of(list(asked["network"].astype(str)), list(asked["platform"].astype(str)))
     all_advice = []
     for row, label in zip(asked.itertuples(), labels, strict=True):
@@ -103,6 +106,7 @@ def advices(results: Results) -> list[Advice]:
                 Limit(),
                 platform=str(row.platform),
                 prices=results.prices,
+                known_runs=results.known_runs,
             )
         except (JoulecastError, ValueError, KeyError) as error:
             all_advice.append(Advice(name, [f"No advice: {error}."], label=label))

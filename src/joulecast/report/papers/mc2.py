@@ -32,7 +32,7 @@ def of_mc2(published: PublishedErrors) -> Paper:
         published,
         "trainings on real clusters that others metered (MLPerf power submissions); every error is of "
         "what the fit had not seen",
-        ("MC2: MAPE of energy",),
+        ("MC2: mean error of energy",),
     )
 
 
@@ -88,7 +88,7 @@ def _row(
         _PAPER,
         published.where,
         setting,
-        f"{model}: MAPE of energy{own_trace}" if error else f"MC2 over {model}",
+        f"{model}: mean error of energy{own_trace}" if error else f"MC2 over {model}",
         "%" if error else "points",
         printed.get(model),
         ours,

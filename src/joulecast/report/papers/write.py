@@ -20,7 +20,7 @@ setting is the same, and the difference is larger. `not comparable`: the setting
 is no number on one side; the row has the reason, and no better or worse is claimed. `missing`: what ours
 is made of is not here; the row has the reason. `replayed`: computed from what the papers' authors
 measured. `reference`: a number to compare with that no paper prints, as of the authors' public code.
-MAPE: mean error in percent, without sign. Held out, so not seen by the fit: a node count
+Mean error: in percent, without sign (MAPE). Held out, so not seen by the fit: a node count
 (`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
