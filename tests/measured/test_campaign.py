@@ -153,6 +153,7 @@ def test_a_broken_record_is_named_and_measured_again(campaign, tmp_path):
     assert re.search(r"^total +2$", again.stdout + again.stderr, re.M), again.stdout
 
 
+@pytest.mark.long
 def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign, tmp_path):
     """What a busy machine leaves: everything is made, marked, and only the disturbed runs are repeated."""
     folder = tmp_path / "busy"

@@ -58,6 +58,7 @@ def test_two_ranks_are_equal_after_twenty_steps(tmp_path):
     assert all(meter.coverage > 0.9 for meter in record.info.meters)
 
 
+@pytest.mark.long
 def test_a_run_that_is_there_is_not_repeated(tmp_path):
     spec = make_spec("once", training={"steps": 1, "precision": "bf16"})
     run(spec, tmp_path, launcher=None)

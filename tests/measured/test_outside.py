@@ -9,6 +9,7 @@ from wheel_fixtures import joulecast, python, wheel
 __all__ = ["joulecast", "python", "wheel"]
 
 
+@pytest.mark.long
 def test_a_campaign_is_measured_and_recorded(joulecast, tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "campaign: mine\n"

@@ -218,6 +218,7 @@ def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
     assert "SIGTERM" in record_of(tmp_path).info.polluted[0]
 
 
+@pytest.mark.long
 def test_a_forked_child_has_steps_of_its_own(tmp_path):
     child = (
         "\n        if os.fork() == 0:\n            optimizer.step()\n            os._exit(0)\n"
@@ -230,7 +231,10 @@ def test_a_forked_child_has_steps_of_its_own(tmp_path):
     assert any("other process" in remark for remark in info.remarks)
 
 
-@pytest.mark.parametrize("way", ["loss.backward()", "torch.autograd.grad(loss, weights)"])
+@pytest.mark.parametrize(
+    "way",
+    ["loss.backward()", pytest.param("torch.autograd.grad(loss, weights)", marks=pytest.mark.long)],
+)
 def test_an_optimizer_function_that_is_called_for_each_tensor_makes_one_step(tmp_path, way):
     program = tmp_path / "functional.py"
     program.write_text(FUNCTIONAL.format(way=way))
@@ -239,6 +243,7 @@ def test_an_optimizer_function_that_is_called_for_each_tensor_makes_one_step(tmp
     assert record_of(tmp_path).info.outcome.steps == 19
 
 
+@pytest.mark.long
 def test_trainings_at_once_have_a_record_each(tmp_path):
     program = tmp_path / "small.py"
     program.write_text(SMALL.format(at_20="pass"))

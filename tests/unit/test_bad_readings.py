@@ -56,7 +56,9 @@ def test_clean_runs_are_neither_lost_nor_changed(tmp_path, shape, clipped):
         assert joules(record) == pytest.approx(joules_of(run), rel=1e-6)
 
 
-@pytest.mark.parametrize("faulty", [1, 5], ids=["one run", "all repeats"])
+@pytest.mark.parametrize(
+    "faulty", [pytest.param(1, marks=pytest.mark.long), 5], ids=["one run", "all repeats"]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_corruptions_are_found_and_harm_no_other_run(tmp_path, kind, faulty):
     write_repeats(tmp_path / "in", KINDS[kind], faulty, seed=7)

@@ -197,7 +197,10 @@ def meanwhile(name):
     return pd.DataFrame(runs)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name",
+    [next(iter(SETTINGS)), *(pytest.param(n, marks=pytest.mark.long) for n in list(SETTINGS)[1:])],
+)
 def test_the_energy_of_evaluating_meanwhile_is_predicted(others, alone, name):
     runs = meanwhile(name)
     assert (runs["both_s"] > 0).all() and (runs["evaluating_s"] < 0.1).all()

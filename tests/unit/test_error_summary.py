@@ -92,6 +92,7 @@ def test_the_judged_runs_energy_never_reaches_a_fit(cluster, tmp_path):
     assert predicted[0] == pytest.approx(predicted[1]) and len(predicted[0]) > 5
 
 
+@pytest.mark.long
 def test_a_second_platform_changes_no_prediction_on_the_first(cluster, tmp_path):
     for folder in record_folders(cluster):
         record = read_record(folder)

@@ -232,6 +232,7 @@ def test_every_ablation_is_worse_where_its_term_is_at_work(name):
     assert error(ABLATIONS[name]) > 1.2 * error(Terms())
 
 
+@pytest.mark.long
 def test_intervals_hold_what_they_promise():
     """Clusters drawn from what the model believes: kappas and paces of workloads, and unequal nodes."""
     random = np.random.default_rng(5)

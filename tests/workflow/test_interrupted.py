@@ -126,6 +126,7 @@ def test_a_replay_that_is_killed_is_made_again_and_one_that_is_not_whole_is_refu
     assert f"records: has {left} records, the campaign has {runs} runs" in text
 
 
+@pytest.mark.long
 def test_kills_at_random_moments_change_no_finished_result():
     """Two; the program by itself makes a hundred, and says which seed to repeat."""
     kills = [sys.executable, str(ROOT / "benchmarks/kills.py")]

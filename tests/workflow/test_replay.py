@@ -123,14 +123,39 @@ def test_only_another_content_is_replayed_again(clone, made):
 @pytest.mark.parametrize(
     ("kept", "repeated", "not_repeated"),
     [
-        ("config/published/mc2.yaml", {"tables", "figures", "papers"}, {"replay", "fit"}),
+        pytest.param(
+            "config/published/mc2.yaml",
+            {"tables", "figures", "papers"},
+            {"replay", "fit"},
+            marks=pytest.mark.long,
+        ),
         ("config/platforms/hc2.yaml", {"scaling_forecast", "simulator_report"}, {"fit"}),
-        ("recorded/task-graphs/alexnet.json", {"partition_network"}, {"replay", "fit"}),
-        ("recorded/two-core-training/provenance.json", {"judge_simulator"}, {"replay"}),
-        ("recorded/training-steps/provenance.json", {"judge_on_gpus"}, {"replay", "fit"}),
+        pytest.param(
+            "recorded/task-graphs/alexnet.json",
+            {"partition_network"},
+            {"replay", "fit"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "recorded/two-core-training/provenance.json",
+            {"judge_simulator"},
+            {"replay"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "recorded/training-steps/provenance.json",
+            {"judge_on_gpus"},
+            {"replay", "fit"},
+            marks=pytest.mark.long,
+        ),
         ("recorded/zeus-trace/provenance.json", {"replay_policy", "papers"}, {"replay", "fit"}),
         ("recorded/mlperf-power/provenance.json", {"metered_tables", "papers"}, {"fit"}),
-        ("recorded/pipedream-profiles/vgg16.txt", {"partition_profile"}, {"replay", "fit"}),
+        pytest.param(
+            "recorded/pipedream-profiles/vgg16.txt",
+            {"partition_profile"},
+            {"replay", "fit"},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_another_content_of_a_kept_file_repeats_what_depends_on_it(
