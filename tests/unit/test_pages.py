@@ -273,7 +273,7 @@ def test_where_intervals_overlap_there_is_no_winner_and_the_fastest_is_advised()
     known = advised(verdict=verdict | {"fastest": FAST["setting"]})
     answer, take = headline([known])
     assert answer == "No clear winner for vgg16: 90 % intervals of the energy overlap"
-    assert take == "Take the fastest of the settings that overlap: 4 nodes, batch 16."
+    assert take == "Take the fastest of the settings whose intervals overlap: 4 nodes, batch 16."
     cheap, fast = short_table([known]).rows
     assert (cheap[1], fast[1]) == ("1 node, batch 4", "4 nodes, batch 16")
     assert fast[3] == "forecast from estimated energy"
@@ -600,11 +600,11 @@ def test_an_answer_that_hangs_on_one_training_is_none():
     rows = [{"cost": cost, "batch_size": 256} for cost in began]
     rows += [{"cost": cost, "batch_size": 128} for cost in [0.19, 0.2] * 21]
     answer = pays_live({"network": "lenet5", "recurrences": rows})
-    assert answer.startswith("Not known: it hangs on one training")
-    assert "7 of them had that batch size" in answer
+    assert answer.startswith("Not known: the answer depends on one training")
+    assert "7 of them had that batch size themselves" in answer
     without = np.array([*(began[:1] + began[2:]), *[0.19, 0.2] * 21])
     share = without.mean() / np.mean(began[:1] + began[2:])
-    assert f"Without that training it is {percent(100 * share)}." in answer
+    assert f"With one of these left out, it is {percent(100 * share)} (90 % interval: " in answer
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.

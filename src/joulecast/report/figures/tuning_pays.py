@@ -20,7 +20,7 @@ def _answer(low: float, high: float) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return f"90 % between {percent(100 * low)} and {percent(100 * high)}"
+    return f"90 % interval: {percent(100 * low)} to {percent(100 * high)}"
 
 
 def pays_live(record: Mapping[str, Any]) -> str:
@@ -45,14 +45,15 @@ def pays_live(record: Mapping[str, Any]) -> str:
     ratio, low, high = _ratio(began, others)
     answer, without = f"{_answer(low, high)}: ", ""
     less = [_ratio(np.delete(began, k), others) for k in range(len(began))]
-    changed = [share for share, *ends in less if _answer(*ends) != _answer(low, high)]
+    changed = [found for found in less if _answer(*found[1:]) != _answer(low, high)]
     if changed and _answer(low, high) != "Not known":
-        answer = "Not known: it hangs on one training. "
-        without = f" Without that training it is {percent(100 * changed[0])}."
+        answer = "Not known: the answer depends on one training. "
+        share, *ends = changed[0]
+        without = f" With one of these left out, it is {percent(100 * share)} ({_interval(*ends)})."
     return (
         f"{answer}{measured}, took {percent(100 * ratio)} of what they take with batch size {first}, with "
         f"which the search began ({_interval(low, high)}), the search included. {len(began)} of them had "
-        f"that batch size.{without} {scope}"
+        f"that batch size themselves.{without} {scope}"
     )
 
 

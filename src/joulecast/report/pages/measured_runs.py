@@ -14,7 +14,7 @@ from joulecast.report.results_folder import CHECKS, NothingToShow, Results, havi
 NODES_ARE = {
     "hosts": "a machine each",
     "ranks of one host": "processes that share one machine, so they share its cores and memory",
-    "emulated": "emulated on one machine: the compute of each is slowed to that of a slower node",
+    "emulated": "emulated on one machine: each computes more slowly than the machine does",
 }
 """What the nodes of runs are, by ``nodes_are``."""
 _KINDS = {
@@ -48,7 +48,7 @@ def what_was_measured(infos: Sequence[RunInfo]) -> Facts:
         ("Nodes", _nodes(infos)),
         ("Counted are", _counted(infos)),
         ("Energy comes from", _meters(infos)),
-        ("No figure from", _absent(infos)),
+        ("Meters without a figure", _absent(infos)),
         ("Dates", _dates(infos)),
     ]
     return Facts([(term, values) for term, values in rows if values])
@@ -94,7 +94,11 @@ def _nodes(infos: Sequence[RunInfo]) -> str:
     values = []
     for kind, nodes in sorted(counts.items()):
         emulation = {i.spec.emulation.nodes_per_core for i in infos if i.spec.emulation}
-        factor = f" ({listed(sorted(emulation))} times)" if kind == "emulated" and emulation else ""
+        factor = (
+            f" (by a factor of {listed(sorted(emulation))})"
+            if kind == "emulated" and emulation
+            else ""
+        )
         values.append(f"{listed(sorted(nodes))}: {NODES_ARE.get(kind, kind)}{factor}")
     return "; ".join(values)
 

@@ -244,7 +244,7 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         for setting, names in fastest.items()
     )
     if take:
-        trades.append(f"Take the fastest of the settings that overlap: {take}.")
+        trades.append(f"Take the fastest of the settings whose intervals overlap: {take}.")
     return ". ".join(parts), " ".join(trades)
 
 
