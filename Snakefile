@@ -35,7 +35,6 @@ TARGETS = (
 
 onstart:
     require_this_host()
-    tell_failed_runs()
 
 
 onsuccess:
@@ -44,7 +43,7 @@ onsuccess:
 
 
 onerror:
-    tell_failed_runs(check_records=True)
+    tell_failed_runs()
     tell_end()
 
 

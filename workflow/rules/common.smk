@@ -3,20 +3,18 @@
 import os
 import sys
 from pathlib import Path
-from time import time
 from typing import NamedTuple
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from joulecast.campaign.held_records import ASKED_S
 from joulecast.campaign.check import require_campaign, require_host
 from joulecast.campaign.config import parse_config
 from joulecast.campaign.kept import content_version, kept_task_graph
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import find
 from joulecast.platforms import platform_file, recorded_for
-from joulecast.records.meter_comparison import comparison_files
+from joulecast.training.processes import CAMPAIGN
 
 # ---- Configuration: checked before any rule is read; each mistake is an error of one line.
 
@@ -88,12 +86,6 @@ def kept(paths, version_of=None):
         return function(paths)
 
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
-
-
-def meter_comparisons():
-    """Comparisons of meters that belong to the campaign's records: a new one repeats the fits."""
-    files = comparison_files(Path(RESULTS, "records", "any"))
-    return [f"{file}: {content_version(file)}" for file in files]
 
 
 def kept_or_measured(folder, name):
@@ -176,9 +168,9 @@ def figures(category, names, caption=None):
 
 # ---- Start and end: what is refused before the first job, and what is said after the last.
 
-# The time when this campaign was started, for its jobs on every host.
+# The measurements on this host end with this process.
 if workflow.is_main_process:
-    os.environ[ASKED_S] = str(time())
+    os.environ[CAMPAIGN] = str(os.getpid())
 
 
 def require_this_host():
@@ -212,19 +204,14 @@ def tell_end():
         logger.info(line)
 
 
-def tell_failed_runs(check_records=False):
-    """Write the table of failed runs, and say which ones there are now."""
-    from joulecast.report.tables.failed_runs import write_failed_runs
+def tell_failed_runs():
+    """Say which runs failed, and why."""
+    from joulecast.campaign.progress import progress_of
 
-    if RECORDED is not None:
+    if RECORDED is not None or not Path(RESULTS).is_dir():
         return
-    try:
-        failed = write_failed_runs(Path(RESULTS), check_records)
-    except JoulecastError as error:
-        logger.error(f"no table of failed runs: {error}")
-        return
-    unmeasured = failed[failed["now"].isin(("failed", "waiting", "damaged"))]
-    for row in unmeasured.drop_duplicates("run", keep="last").itertuples():
-        logger.error(f"{row.run}: {row.now}: {row.reason}")
-    if len(unmeasured):
+    failed = [run for run in progress_of(Path(RESULTS)).runs if run.state in ("failed", "damaged")]
+    for run in failed:
+        logger.error(f"{run.run}: {run.state}: {run.why}")
+    if failed:
         logger.error(f"a page of what there is: ./run joulecast overview {RESULTS}")

@@ -50,8 +50,6 @@ rule fit:
         **FITTING,
         # The number of records that there have to be: a folder of records may have been filled in part.
         runs=len(SPECS),
-        # What a comparison finds wrong with meters is a note of the fits.
-        version=meter_comparisons(),
     script:
         "../scripts/fit.py"
 

@@ -5,7 +5,8 @@ if RECORDED is None:
 
     rule train:
         output:
-            record=directory(f"{RESULTS}/records/{{run}}"),
+            # Not removed before the job: one that is there may be what a killed campaign has finished.
+            record=update(directory(f"{RESULTS}/records/{{run}}")),
         log:
             f"{RESULTS}/logs/{{run}}.log",
         wildcard_constraints:
@@ -22,7 +23,7 @@ if RECORDED is None:
             runtime=WALLTIME_MIN,
         params:
             spec=specification,
-            options=unversioned(OPTIONS),
+            timeout_s=unversioned(CONFIG.run_timeout_s),
             quiet=unversioned(CONFIG.quiet.model_dump()),
         script:
             "../scripts/measure.py"

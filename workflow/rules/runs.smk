@@ -46,13 +46,6 @@ def host_count(wildcards):
 # Minutes that a scheduler gives a run with all its repeats: a run ends itself before, and says why.
 TRIES = 1 + CONFIG.quiet.repeats
 WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
-# How a run is measured, which is no part of what it is to do.
-OPTIONS = {
-    "attempts": Path(RESULTS) / "attempts",
-    "timeout_s": CONFIG.run_timeout_s,
-    "start_timeout_s": CONFIG.start_timeout_s,
-}
-
 # Runs of one rank need no launcher; their names show it by the node count.
 ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
 SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"

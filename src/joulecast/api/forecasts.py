@@ -42,7 +42,7 @@ def measure(
         JoulecastError: a wrong key, what cannot be measured here, or runs that failed, with their reasons.
     """
     from joulecast.campaign.config import parse_config, read_config
-    from joulecast.training.recorder import measure_campaign
+    from joulecast.training.campaign import measure_campaign
 
     if isinstance(configuration, str | PathLike):
         config = read_config(Path(configuration))

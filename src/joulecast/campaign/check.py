@@ -13,7 +13,6 @@ from joulecast.files.shipped import PLATFORMS, shipped_folder
 from joulecast.platforms import find_platform, recorded_for
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import MeteredNodes, MeterUnavailable
-from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.provenance import usable_cores
 from joulecast.records.spec import RunSpec, check_cores
 
@@ -103,8 +102,10 @@ def remarks(config: Config, runs: list[RunSpec]) -> list[str]:
     if recorded_for(config.platform) is not None:
         return [f"{lines[0]}; the runs are replayed, nothing is measured"]
     facts = find_platform(config.platform)
-    settings = MeterSettings.on(facts, config.power.sysfs_root, config.power.command)
-    nodes = MeteredNodes("this host", {}, 1.0, facts.idle_w, facts.full_w, settings)
+    power = config.power
+    nodes = MeteredNodes(
+        "this host", {}, 1.0, facts.idle_w, facts.full_w, power.sysfs_root, tuple(power.command)
+    )
     for name in config.power.meters:
         try:
             METERS[name](nodes)

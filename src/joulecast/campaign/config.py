@@ -219,11 +219,6 @@ class Config(Section):
         False, description="Make the papers' tables, too, and show them on the overview page."
     )
     run_timeout_s: float = Field(1800, gt=0, description="Longest time of a run; it is then ended.")
-    start_timeout_s: float = Field(
-        600,
-        gt=0,
-        description="Longest time until the ranks begin; they are then ended, and started once more.",
-    )
 
     @field_validator("platform")
     @classmethod

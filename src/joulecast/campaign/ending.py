@@ -3,14 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from joulecast.campaign.progress import disturbed_pipelines, progress_of
+from joulecast.campaign.progress import progress_of, repeat_command
 from joulecast.errors import JoulecastError
-from joulecast.files.columns import Column, read_csv, read_frame
+from joulecast.files.columns import read_frame
 from joulecast.quantities import counted
-
-_ATTEMPTS = {"run": Column("text"), "now": Column("text")}
 
 
 def _left_out(results: Path) -> str:
@@ -39,21 +35,14 @@ def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
         parts.append(f"page: {results / 'index.html'}")
     if (results / "tables").is_dir():
         parts.append(f"tables: {results / 'tables'}")
-    failed = results / "tables" / "failed_runs.csv"
-    attempts = pd.DataFrame(columns=list(_ATTEMPTS))
-    if failed.is_file():
-        attempts = read_csv(failed, "table of failed runs", _ATTEMPTS)
-    unmeasured = attempts.loc[attempts["now"] != "done", "run"].nunique()
-    if unmeasured:
-        parts.append(f"failed: {counted(unmeasured, 'run')} ({failed.with_suffix('.md')})")
+    progress = progress_of(results)
     parts += [left] if (left := _left_out(results)) else []
     lines = [f"{results}: {'; '.join(parts)}"] if parts else []
-    if (results / "attempts").is_dir():
-        disturbed = len(progress_of(results).disturbed) + len(disturbed_pipelines(results))
-        if disturbed:
-            flags = "".join(f" --configfile {file}" for file in configfiles)
-            lines.append(
-                f"{counted(disturbed, 'run')} disturbed by other programs; to repeat only these: "
-                f"./run joulecast remeasure {results} && ./run snakemake --cores all{flags}"
-            )
+    disturbed = [run.run for run in progress.disturbed]
+    if disturbed:
+        flags = "".join(f" --configfile {file}" for file in configfiles)
+        lines.append(
+            f"{counted(len(disturbed), 'run')} disturbed by other programs; to repeat only these: "
+            f"{repeat_command(disturbed, str(results))}{flags}"
+        )
     return lines

@@ -46,7 +46,7 @@ def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunS
         "emulation": config.emulation,
         "meters": tuple(config.power.meters),
         "sample_period_s": config.power.sample_period_s,
-        "metering": MeterSettings.on(platform, config.power.sysfs_root, config.power.command),
+        "metering": MeterSettings(config.power.sysfs_root, tuple(config.power.command)),
     }
     return validated(_SPEC, common | parts, f"run {run} (configuration keys `scale`)")
 

@@ -1,4 +1,4 @@
-"""Measure, record and import training runs, judge energy models on them, forecast others."""
+"""Measure and import training runs, judge energy models on them, forecast others."""
 
 from importlib import metadata
 from pathlib import Path
@@ -8,31 +8,19 @@ import typer
 
 from joulecast.campaign import config as configuration
 from joulecast.campaign.check import dry_run, project_here, remarks, require_campaign, require_host
-from joulecast.campaign.external import locate
 from joulecast.cli.energy import evaluate, forecast
 from joulecast.cli.errors import Commands
 from joulecast.cli.export import export_app
 from joulecast.cli.importing import import_app
 from joulecast.cli.measure import measure
 from joulecast.cli.meters import meters
-from joulecast.cli.options import Platforms
 from joulecast.cli.pages import overview
 from joulecast.cli.partition import partition, profile
 from joulecast.cli.planning import advise
-from joulecast.cli.progress import remeasure, status
-from joulecast.cli.records import recover
+from joulecast.cli.progress import status
 from joulecast.cli.simulator import capture, search, simulate
 from joulecast.cli.tuning import advise_recurring, tune
 from joulecast.errors import JoulecastError
-from joulecast.files.shipped import PLATFORMS, recorded_folder
-from joulecast.records.recorded import (
-    MAX_BYTES,
-    plain_note,
-    read_campaign,
-    unpack_all,
-)
-from joulecast.report.tables.failed_runs import write_failed_runs
-from joulecast.training.recorder import record_campaign
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, help=__doc__)
 config_app = typer.Typer(
@@ -41,10 +29,6 @@ config_app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(import_app, name="import")
 app.add_typer(export_app, name="export")
-records_app = typer.Typer(cls=Commands, no_args_is_help=True, help="Look after run records.")
-app.add_typer(records_app, name="records")
-records_app.callback()(lambda: None)
-records_app.command("recover")(recover)
 app.command()(measure)
 app.command()(meters)
 app.command()(simulate)
@@ -58,7 +42,6 @@ app.command()(evaluate)
 app.command()(forecast)
 app.command()(advise)
 app.command()(status)
-app.command()(remeasure)
 app.command()(overview)
 
 
@@ -94,7 +77,7 @@ def config_schema() -> None:
 def config_check(file: Path) -> None:
     """Check a configuration, all that it names, and its dry run.
 
-    Looks at platforms, data folders, networks, meters, external data and kept measurements.
+    Looks at platforms, data folders, networks, meters, and kept measurements.
     """
     try:
         project = project_here()
@@ -117,77 +100,6 @@ def config_check(file: Path) -> None:
     )
     for line in lines:
         typer.echo(f"  {line}")
-
-
-@app.command()
-def external(
-    name: Annotated[str, typer.Argument(help="Path of the data below the folder.")],
-    file: Annotated[
-        Path | None, typer.Option("--config", help="Configuration; the defaults without one.")
-    ] = None,
-) -> None:
-    """Print where a piece of external data lies, fetching and checking it if need be."""
-    asked = configuration.Config() if file is None else configuration.read_config(file)
-    typer.echo(locate(asked, name))
-
-
-@app.command()
-def record(
-    out: Annotated[Path, typer.Argument(help="Folder of the recorded campaign, as recorded/NAME.")],
-    configurations: Annotated[
-        list[Path], typer.Option("--config", help="Configuration; may be given several times.")
-    ],
-    work: Annotated[
-        Path | None, typer.Option(help="Folder of the single records (default: OUT.work).")
-    ] = None,
-    launcher: Annotated[str, typer.Option(help="Starts runs of several ranks.")] = "mpiexec",
-    note: Annotated[str, typer.Option(help="What a reader of the figures should know.")] = "",
-    max_mb: Annotated[
-        float, typer.Option(help="Largest size of the recorded campaign, in MB.")
-    ] = MAX_BYTES / 1e6,
-    platforms: Platforms = PLATFORMS,
-) -> None:
-    """Measure all runs of a campaign that are missing, and keep them as data."""
-    campaign = record_campaign(
-        [configuration.read_config(file) for file in configurations],
-        platforms,
-        out,
-        work=work or out.with_name(f"{out.name}.work"),
-        launcher=launcher,
-        note=note,
-        max_bytes=int(max_mb * 1e6),
-        tell=typer.echo,
-    )
-    size = sum(file.bytes for file in campaign.files.values())
-    marked = f"{len(campaign.left_out)} of them disturbed or polluted"
-    typer.echo(f"{out}: {campaign.runs} runs, {marked}, {size / 1e6:.2f} MB")
-
-
-@app.command()
-def replay(
-    recorded: Annotated[
-        Path, typer.Argument(help="Folder of a recorded campaign, or the name of a shipped one.")
-    ],
-    out: Annotated[Path, typer.Argument(help="Folder that gets a run record for each run.")],
-) -> None:
-    """Unpack a recorded campaign into run records."""
-    folder = recorded_folder(recorded)
-    typer.echo(f"{out}: {len(unpack_all(folder, out))} run records")
-    if note := plain_note(read_campaign(folder).info.note):
-        typer.echo(f"note: {note}")
-
-
-@app.command("failed-runs")
-def failed_runs(
-    results: Annotated[Path, typer.Argument(help="Folder of a campaign's results.")] = Path(
-        "results"
-    ),
-) -> None:
-    """Write the table of failed runs again (tables/failed_runs), and print it; all records are read."""
-    table = write_failed_runs(results, check_records=True)
-    for row in table.itertuples():
-        typer.echo(f"{row.run} ({row.now}): {row.reason}")
-    typer.echo(f"{len(table)} failed attempts: {results / 'tables/failed_runs.md'}")
 
 
 if __name__ == "__main__":

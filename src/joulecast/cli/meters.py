@@ -2,24 +2,23 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from pydantic import TypeAdapter
 
 from joulecast.campaign.config import PowerSection, read_config
-from joulecast.cli.options import AsJson, MeteredPlatform, PowerConfig, echo_json
+from joulecast.cli.options import MeteredPlatform, PowerConfig
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS
 from joulecast.platforms import Platform, find_platform
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import About, Meter, MeteredNodes, MeterUnavailable, ReadFailed
-from joulecast.records.meter_settings import MeterSettings
+from joulecast.quantities import digits
 from joulecast.records.metering import EnergySource, MeterInfo, metered
 from joulecast.records.provenance import physical_host, usable_cores
 
-_WIDTH = 18
-_BETWEEN_S = 0.02
+_WIDTH = 20
+_BETWEEN_S = 0.5
 
 
 def power_section(file: Path | None) -> PowerSection:
@@ -31,29 +30,46 @@ def power_section(file: Path | None) -> PowerSection:
     return PowerSection() if file is None else read_config(file).power
 
 
-def _state(meter: Meter) -> str:
-    try:
-        meter.read()
-        return "reads"
-    except ReadFailed as error:
-        return f"fails: {error}"
+def _watts_now(found: list[Meter]) -> dict[str, float | str]:
+    """Watts of each meter over half a second, by its name; or why there are none."""
+    first: dict[str, tuple[float, float]] = {}
+    watts: dict[str, float | str] = {}
+    for is_last in (False, True):
+        for meter in found:
+            before_s = time.monotonic()
+            try:
+                reading = meter.read()
+            except ReadFailed as error:
+                watts.setdefault(meter.name, f"fails: {error}")
+                continue
+            at_s = reading.at_s or (before_s + time.monotonic()) / 2
+            if reading.watts is not None:
+                watts[meter.name] = reading.watts
+            elif reading.joules is not None and not is_last:
+                first[meter.name] = at_s, reading.joules
+            elif reading.joules is not None and at_s > first.get(meter.name, (at_s,))[0]:
+                begin_s, joules = first[meter.name]
+                watts[meter.name] = (reading.joules - joules) / (at_s - begin_s)
+        if not is_last:
+            time.sleep(_BETWEEN_S)
+    return {meter.name: watts.get(meter.name, "no new reading yet") for meter in found}
 
 
-def _line(meter: Meter, watts_source: str | None) -> str:
+def _line(meter: Meter, now: float | str, watts_source: str | None) -> str:
     about = About.of(meter)
-    what = "energy counter" if meter.counter else "power"
     covers = "" if about.covers is None else f" of the {about.covers}"
-    notes = [f"watts: {watts_source}"] if meter.source == "estimated" else []
+    notes = ["energy counter" if meter.counter else "power"]
+    notes += [f"watts: {watts_source}"] if meter.source == "estimated" else []
     if about.renewed_s:
         notes.append(f"renewed every {about.renewed_s:.3g} s")
     if about.remark:
         notes.append(about.remark)
-    note = f" ({'; '.join(notes)})" if notes else ""
-    return f"{meter.name:{_WIDTH}} {meter.source:9} {what}{covers}, {_state(meter)}{note}"
+    shown = now if isinstance(now, str) else f"{digits(now)} W"
+    return f"{meter.name:{_WIDTH}}{shown}{covers}, {meter.source} ({'; '.join(notes)})"
 
 
-def _total(host: str, found: list[Meter]) -> str:
-    """Which of the meters a run's energy is made of."""
+def _total(host: str, found: list[Meter], watts: dict[str, float | str]) -> str:
+    """Which of the meters a run's energy is made of, and what they add up to now."""
     infos = [
         MeterInfo(
             node=host,
@@ -68,37 +84,19 @@ def _total(host: str, found: list[Meter]) -> str:
     chosen = metered([host], infos)
     if chosen.source is None:
         return "a run's energy here: none"
-    names = ", ".join(meter.meter for meter in chosen.meters)
+    names = " + ".join(meter.meter for meter in chosen.meters)
     covers = "" if chosen.covers is None else f" of {chosen.covers.replace('+', ', ')}"
-    return f"a run's energy here: {names} ({chosen.source}{covers})"
+    numbers = [watts[meter.meter] for meter in chosen.meters]
+    known = [number for number in numbers if isinstance(number, float)]
+    now = f"{digits(sum(known))} W now, " if len(known) == len(numbers) else ""
+    return f"a run's energy here: {names} ({now}{chosen.source}{covers})"
 
 
 def meters(
     platform: MeteredPlatform = "this-machine",
     config: PowerConfig = None,
-    compare: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Compare the meters for this time, half of it under a load on all cores and GPUs.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --compare: folder of its record; by default `meters` in the results."
-        ),
-    ] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Show which meters this machine has, what they cover, what is missing, and how to get it."""
-    if compare is not None:
-        _compare(compare, platform, config, out, as_json=as_json)
-        return
-    if out is not None or as_json:
-        raise JoulecastError(
-            f"{'--out' if out is not None else '--json'} is of a comparison: give --compare SECONDS too"
-        )
+    """Show what each meter of this machine reads now, what is missing, and what a run's energy would be."""
     power = power_section(config)
     facts: Platform | None = None
     try:
@@ -107,60 +105,23 @@ def meters(
         typer.echo(f"note: {error}", err=True)
     host = physical_host().split(":")[0]
     typer.echo(f"host {host}, {usable_cores()} usable cores")
-    settings = MeterSettings(power.sysfs_root, tuple(power.command))
     idle_w = full_w = source = None
     if facts is not None:
-        settings = MeterSettings.on(facts, power.sysfs_root, power.command)
         idle_w, full_w, source = facts.idle_w, facts.full_w, facts.watts_source
-    nodes = MeteredNodes(host, {}, float(usable_cores()), idle_w, full_w, settings)
+    nodes = MeteredNodes(
+        host, {}, float(usable_cores()), idle_w, full_w, power.sysfs_root, tuple(power.command)
+    )
     found: list[Meter] = []
+    missing: list[str] = []
     for name, opener in METERS.items():
         try:
-            opened = opener(nodes)
-        except MeterUnavailable as missing:
-            indent = f"\n{'':{_WIDTH + 11}}to get it: "
-            typer.echo(f"{name:{_WIDTH}} missing   {missing.reason}{indent}{missing.remedy}")
-            continue
-        # A counter that was opened this moment may have nothing to say yet.
-        time.sleep(_BETWEEN_S)
-        for meter in opened:
-            typer.echo(_line(meter, source))
-        found += opened
-    typer.echo(_total(host, found))
-
-
-def _compare(
-    seconds: float, platform: str, config: Path | None, out: Path | None, *, as_json: bool
-) -> None:
-    """Compare the meters of this machine, and keep what was found."""
-    # Loaded here: the list of meters is quick.
-    from joulecast.power.compare_meters import MetersAsked, compare_meters
-    from joulecast.records.meter_comparison import COMPARED, next_folder, write_comparison
-    from joulecast.report.compared_meters import comparison_lines
-
-    whole = None if config is None else read_config(config)
-    power = PowerSection() if whole is None else whole.power
-    facts: Platform | None = None
-    settings = MeterSettings(power.sysfs_root, tuple(power.command))
-    try:
-        facts = find_platform(platform, PLATFORMS)
-        settings = MeterSettings.on(facts, power.sysfs_root, power.command)
-    except JoulecastError as error:
-        typer.echo(f"note: {error}", err=True)
-    asked = MetersAsked(tuple(power.meters), settings, power.sample_period_s, facts)
-    record = compare_meters(asked, seconds, lambda line: typer.echo(line, err=True))
-    if record is None:
-        typer.echo(
-            "no meter to compare: this machine has none that this user may read; `joulecast meters` says why "
-            "of each kind, and how to get it"
-        )
-        return
-    above = out or (COMPARED if whole is None else Path(whole.results) / COMPARED.name)
-    folder = next_folder(above, record.info.host)
-    write_comparison(folder, record)
-    if as_json:
-        echo_json({"folder": str(folder), **record.info.model_dump(mode="json")})
-        return
-    for line in comparison_lines(record.info):
+            found += opener(nodes)
+        except MeterUnavailable as absent:
+            indent = f"\n{'':{_WIDTH}}to get it: "
+            missing.append(f"{name:{_WIDTH}}missing: {absent.reason}{indent}{absent.remedy}")
+    watts = _watts_now(found)
+    for meter in found:
+        typer.echo(_line(meter, watts[meter.name], source))
+    for line in missing:
         typer.echo(line)
-    typer.echo(f"kept in {folder}")
+    typer.echo(_total(host, found, watts))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.comparable import meter_notes
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.models import EnergyModel, Phased, Staged
 from joulecast.energy.observations import allreduce_points, is_training, observe_all
@@ -122,14 +121,9 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     others = int((~trainings).sum())
     calibrated = f" and during {counted(others, 'calibration')}" if others else ""
     first = used.iloc[0]
-    folder = Path(first["folder"])
-    results = folder.parent.parent
-    again = "Measure them again on a quiet machine, if they are yours."
-    if (results / "attempts").is_dir():
-        again = (
-            f"`./run joulecast remeasure {results}` removes these runs; the next start of the campaign "
-            "measures them again."
-        )
+    again = (
+        "Measure them again on a quiet machine, if they are yours (`joulecast status` says how)."
+    )
     if trainings.sum() == 0:
         kept = observations["polluted"] == ""
         total = int((kept & ~is_training(observations)).sum())
@@ -144,11 +138,6 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
         f"{listed(sorted(used['run']))} (of {first['run']}: {first['disturbed']}). What was measured then "
         f"took more time and energy than on a quiet machine, and what was fitted to it, too. {again}"
     ]
-
-
-def reader_notes(observations: pd.DataFrame) -> list[str]:
-    """What a reader of any figure that rests on these runs must know: disturbed runs, doubtful meters."""
-    return [*disturbance_notes(observations), *meter_notes(observations)]
 
 
 def _dark_note(trained: pd.DataFrame) -> list[str]:
@@ -259,7 +248,7 @@ class KnownRuns:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of the runs."""
-        return [*reader_notes(self.observations), *_dark_note(self.trained)]
+        return [*disturbance_notes(self.observations), *_dark_note(self.trained)]
 
 
 def fit_campaign(

@@ -11,7 +11,7 @@ covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``en
 of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
 ``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
 ``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
-the record; ``meters_doubtful`` what a comparison found wrong with the meters of its energy.
+the record.
 Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
 Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
 Imported runs have no stages but the columns of :func:`joulecast.energy.phases.observe_phases`, and
@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.energy.comparable import doubtful_meters, with_comparable_energies
+from joulecast.energy.comparable import with_comparable_energies
 from joulecast.energy.metered_power import counted_power, machines
 from joulecast.energy.phases import observe_phases
 from joulecast.power.integration import EnergySplit, exposed_intervals
@@ -160,9 +160,7 @@ def _of_observed(info: RunInfo) -> Row:
     """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
     spec = info.spec
     gpus = Counter(
-        (m.node, kind_of(m.meter))
-        for m in info.meters
-        if m.available and (m.covers == "gpu" or kind_of(m.meter) == "nvml")
+        (m.node, kind_of(m.meter)) for m in info.meters if m.available and m.covers == "gpu"
     )
     on_gpus = info.outcome.device == "cuda"
     return {
@@ -325,10 +323,7 @@ def _observe_folder(folder: Path) -> dict[str, Any]:
         folder, ("power", "phases") if imported else ("power", "activity", "phases")
     )
     parts = () if imported else stages_in_parts(folder, info)
-    return observe(record, parts) | {
-        "folder": str(folder),
-        "meters_doubtful": doubtful_meters(record, folder),
-    }
+    return observe(record, parts) | {"folder": str(folder)}
 
 
 def observe_all(folders: Iterable[Path]) -> pd.DataFrame:

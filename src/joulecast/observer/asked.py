@@ -70,5 +70,5 @@ def asked_of(
             f"{', '.join(METERS)}"
         )
     on = find_platform(platform, PLATFORMS)
-    settings = MeterSettings.on(on, sysfs_root, power_command)
+    settings = MeterSettings(sysfs_root, power_command)
     return Asked(name, command, on, samples_per_step, steps, meters, period_s, metering=settings)

@@ -4,6 +4,7 @@ Each process writes what it has into files of its own, whole or not at all. The 
 samples the host's meters, and the first of all makes the record when the others have ended.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
@@ -26,47 +25,9 @@ from joulecast.records.provenance import physical_host
 _LOOK_S = 0.1
 _SILENT_S = 120.0
 """A sampler writes every few seconds."""
+_LOCK = "lock"
 PREFIX = ".job-"
 """Begin of the names of the folders of launches."""
-
-
-def killed_before(out: Path, host: str) -> list[Path]:
-    """The folders of launches that were killed and left samples; those that left none are removed."""
-    found = []
-    for folder in out.glob(f"{PREFIX}*"):
-        with suppress(JoulecastError, OSError, KeyError):
-            if not is_abandoned(folder, host):
-                continue
-            if any(path.stat().st_size for path in folder.glob(f"*{SAMPLES}")):
-                found.append(folder)
-            else:
-                shutil.rmtree(folder)
-    return found
-
-
-def _runs(pid: int, begun_s: float) -> bool:
-    """Whether a process of this host still runs; another one may have got its number."""
-    try:
-        return abs(psutil.Process(pid).create_time() - begun_s) < 1.0
-    except psutil.Error:
-        return False
-
-
-def is_abandoned(folder: Path, host: str) -> bool:
-    """Whether no process measures a launch any more; those of other hosts left no sign for two minutes.
-
-    Raises:
-        JoulecastError, KeyError: what is in the folder is broken.
-    """
-    left = [
-        read_json_object(path, "part of a measurement") for path in folder.glob("process-*.json")
-    ]
-    if not left:
-        return False
-    if all(part["host"] == host for part in left):
-        return not any(_runs(*part["measured_by"]) for part in left)
-    signs = [path.stat().st_mtime for path in folder.rglob("*")]
-    return time.time() - max(signs) > _SILENT_S
 
 
 class JobFiles:
@@ -74,6 +35,34 @@ class JobFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def is_held(self) -> bool:
+        """Whether a process of the launch still measures: each holds a shared lock on one file."""
+        try:
+            lock = os.open(self.path / _LOCK, os.O_RDONLY)
+        except OSError:
+            return True  # it has just begun, or just ended
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def was_killed(self, host: str) -> bool:
+        """Whether its processes were killed.
+
+        Of those on other hosts it is known after two minutes of silence: some file systems lock on one host
+        only.
+        """
+        if self.is_held():
+            return False
+        first = self.read("process-0")
+        if first is not None and first["host"] == host:
+            return True
+        signs = [path.stat().st_mtime for path in self.path.rglob("*")]
+        return time.time() - max(signs, default=0.0) > _SILENT_S
 
     def write(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of plain data."""
@@ -130,8 +119,6 @@ class JobFolder(JobFiles):
         super().__init__(out.absolute() / f"{PREFIX}{place.job}")
         self.place = place
         self.host = physical_host()
-        self.killed_before = killed_before(out, self.host)
-        """Folders of earlier launches of which a record can be made."""
         self._pid = pid or os.getpid()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -142,10 +129,10 @@ class JobFolder(JobFiles):
             ) from None
 
     def _arrive(self) -> None:
-        """Leave word of this process: its host and its number."""
-        own = psutil.Process()
-        facts = {"host": self.host, "pid": self._pid, "measured_by": [own.pid, own.create_time()]}
-        self.write(f"process-{self.place.rank}", facts)
+        """Leave word of this process: its lock, its host and its number."""
+        self._lock = os.open(self.path / _LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self.write(f"process-{self.place.rank}", {"host": self.host, "pid": self._pid})
         self.marks.mkdir(exist_ok=True)
 
     @property

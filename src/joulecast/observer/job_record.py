@@ -3,11 +3,9 @@
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from joulecast.errors import JoulecastError
 from joulecast.files.reading import validated
 from joulecast.observer.asked import Asked
 from joulecast.observer.assemble import Host, observed_record
-from joulecast.observer.job_folder import PREFIX, JobFiles, is_abandoned
+from joulecast.observer.job_folder import PREFIX, JobFiles
 from joulecast.observer.marks_file import Process
 from joulecast.power.foreign_load import Load
 from joulecast.power.run_clock import ClockOffset, RunClock
@@ -30,7 +28,7 @@ from joulecast.records.record import RunRecord, write_record
 _ASKED = TypeAdapter(Asked)
 _LOST_S = 5.0
 """What a killed sampler may have kept to itself."""
-INCOMPLETE = "incomplete: the measurement was killed; recovered from what its processes had written"
+INCOMPLETE = "incomplete: the measurement was killed; made of what its processes had written"
 
 
 def begin(job: JobFiles, asked: Asked) -> None:
@@ -139,45 +137,21 @@ def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]
             taken.rmdir()
 
 
-@dataclass(frozen=True)
-class Recovered:
-    """What was found in the folder of a killed run: the record made of it, or ``why_not`` there is none."""
+def assemble_killed(out: Path) -> list[str]:
+    """Make records of the measurements in a folder that were killed, of what they had written; a line each.
 
-    folder: Path
-    record: Path | None = None
-    steps: int = 0
-    lasted_s: float = 0.0
-    why_not: str | None = None
-
-    @classmethod
-    def of(cls, folder: Path, made: Callable[[], tuple[Path, RunRecord]]) -> "Recovered":
-        """Make the record, and remove the folder if that succeeds."""
-        try:
-            record, content = made()
-        except JoulecastError as error:
-            return cls(folder, why_not=str(error))
-        shutil.rmtree(folder, ignore_errors=True)
-        outcome = content.info.outcome
-        return cls(folder, record, outcome.steps, outcome.stop_s - outcome.start_s)
-
-
-def recover_job(folder: Path, out: Path) -> tuple[Path, RunRecord]:
-    """Write the record of a launch that was killed; returns its folder and the record.
-
-    Raises:
-        JoulecastError: its processes run, or no record can be made.
+    Such a record is marked as incomplete, and no model is fitted to it.
     """
-    try:
-        if not is_abandoned(folder, physical_host()):
-            raise JoulecastError(f"{folder}: is being measured, or was two minutes ago")
-    except (KeyError, OSError) as error:
-        raise JoulecastError(f"{folder}: is broken ({error!r})") from None
-    job = JobFiles(folder)
-    asked = validated(_ASKED, _part(job, "asked"), str(folder / "asked.json"))
-    return write_job(job, asked, out, None, [INCOMPLETE])
-
-
-def recovered_jobs(above: Path, out: Path) -> Iterator[Recovered]:
-    """Make records, in ``out``, of the launches in the folder ``above`` that were killed."""
-    for folder in sorted(above.glob(f"{PREFIX}*")):
-        yield Recovered.of(folder, partial(recover_job, folder, out))
+    lines = []
+    for folder in sorted(out.glob(f"{PREFIX}*")):
+        job = JobFiles(folder)
+        try:
+            if not job.was_killed(physical_host()):
+                continue
+            asked = validated(_ASKED, _part(job, "asked"), str(folder / "asked.json"))
+            record, _ = write_job(job, asked, out, None, [INCOMPLETE])
+            lines.append(f"{record}: made of what a killed measurement had written; incomplete")
+        except (JoulecastError, OSError) as error:
+            lines.append(f"no record of a killed measurement: {error}")
+        shutil.rmtree(folder, ignore_errors=True)
+    return lines

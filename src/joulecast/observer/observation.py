@@ -11,7 +11,7 @@ from joulecast.errors import JoulecastError
 from joulecast.observer.asked import Asked
 from joulecast.observer.host_clocks import ClockServer, offset_from
 from joulecast.observer.job_folder import JobFolder
-from joulecast.observer.job_record import begin, write_job
+from joulecast.observer.job_record import assemble_killed, begin, write_job
 from joulecast.observer.launch_place import place
 from joulecast.power.foreign_load import load_now
 from joulecast.power.meters import MeteredNodes
@@ -34,8 +34,8 @@ class Result:
     folder: Path | None = None
     record: RunRecord | None = None
     why_not: str | None = None
-    killed_before: Sequence[Path] = ()
-    """What measurements that were killed have left."""
+    of_killed: Sequence[str] = ()
+    """Lines about records that were made of what killed measurements had left."""
 
 
 class _HostSampler:
@@ -48,7 +48,10 @@ class _HostSampler:
         label = job.host.partition(":")[0]
         watts = asked.platform
         cores = float(os.cpu_count() or 1)
-        nodes = MeteredNodes(label, {}, cores, watts.idle_w, watts.full_w, asked.metering.if_any)
+        where = asked.metering
+        nodes = MeteredNodes(
+            label, {}, cores, watts.idle_w, watts.full_w, where.sysfs_root, where.command
+        )
         order = SamplerOrder(asked.meters, asked.period_s, nodes, job.pids_of_host(_JOINING_S))
         self._sampler = Sampler(order, job.samples_of(job.place.rank))
         job.write(
@@ -116,6 +119,8 @@ class Observation:
     def __init__(self, asked: Asked, out: Path, environment: Mapping[str, str]) -> None:
         self._asked, self._out = asked, out
         meeting = out if asked.spec is None else out.parent
+        # Before this launch has a folder of its own. A run of a campaign is measured again.
+        self._of_killed = assemble_killed(out) if asked.spec is None else []
         self._job = JobFolder(meeting, place(environment), asked.attached)
         self.marks = self._job.marks
         """Folder of this process for the marks of the training."""
@@ -146,8 +151,8 @@ class Observation:
             missing = _wait_for_all(job)
             folder, record = write_job(job, self._asked, self._out, ended_s, [*faults, *missing])
         except JoulecastError as error:
-            return Result(why_not=str(error), killed_before=job.killed_before)
-        return Result(folder, record, killed_before=job.killed_before)
+            return Result(why_not=str(error), of_killed=self._of_killed)
+        return Result(folder, record, of_killed=self._of_killed)
 
     def close(self) -> None:
         """Remove what the observation needed meanwhile."""

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_yaml, validated
 from joulecast.files.shipped import PLATFORMS, find, is_path, known
-from joulecast.platforms.controller import Controller, Redfish
 from joulecast.platforms.gpus import near_names, platform_content
 
 # What no machine has more of, so that what is computed of it is finite.
@@ -210,19 +209,6 @@ class Platform(BaseModel):
     # Facts that no measured run depends on: left out of specifications, so that they change no run's hash.
     cluster: Cluster | None = Field(
         None, exclude=True, description="Devices and links, for the simulator."
-    )
-    # How nodes are reached, no facts of them: a run's specification has them among its meters' settings.
-    redfish: Redfish | None = Field(
-        None,
-        exclude=True,
-        description="Management controllers that speak Redfish: `address` (https://{node}-bmc), or "
-        "`addresses` by node; `credentials` (a file), `certificate`, `chassis`, `interval_s`, `timeout_s`.",
-    )
-    ipmi: Controller | None = Field(
-        None,
-        exclude=True,
-        description="Management controllers that `ipmitool` asks over the network: `address` or "
-        "`addresses`, `credentials`, `interval_s`, `timeout_s`; null: the node's own device.",
     )
     # Not a fact of the node: left out of specifications, so that it changes no run's hash.
     recorded: str | None = Field(

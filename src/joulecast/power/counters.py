@@ -10,16 +10,16 @@ from math import inf
 from typing import Literal
 
 from joulecast.errors import JoulecastError
-from joulecast.power import nvml, rapl
 from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import Meter, MeteredNodes, MeterFailed, MeterUnavailable, ReadFailed
+from joulecast.power.zeus_devices import CPU_RENEWED_S, GPU_RENEWED_S
 
 # Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
 # as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
 # which takes its time too.
-RENEWED_EVERY_S = {"cuda": nvml.RENEWED_EVERY_S, "cpu": rapl.RENEWED_EVERY_S}
-_METER = {"cuda": "nvml", "cpu": "rapl"}
-LEAST_S = {"cuda": 20 * nvml.RENEWED_EVERY_S, "cpu": 100 * rapl.RENEWED_EVERY_S}
+RENEWED_EVERY_S = {"cuda": GPU_RENEWED_S, "cpu": CPU_RENEWED_S}
+_METER = {"cuda": "gpu", "cpu": "cpu"}
+LEAST_S = {"cuda": 20 * GPU_RENEWED_S, "cpu": 100 * CPU_RENEWED_S}
 
 
 class EnergyCounter:
@@ -106,11 +106,11 @@ def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyC
     except MeterUnavailable as error:
         return EnergyCounter([], str(error))
     if device == "cuda":
-        if gpu >= len(meters):
-            there = ", ".join(map(str, range(len(meters))))
-            return EnergyCounter([], f"there is no GPU {gpu} on this host; nvidia-smi has {there}")
-        meters = [meters[gpu]]
-    if not meters or not all(meter.counter for meter in meters):
+        there = ", ".join(meter.name for meter in meters)
+        meters = [meter for meter in meters if meter.name.split(":")[1] == str(gpu)]
+        if not meters:
+            return EnergyCounter([], f"there is no GPU {gpu} on this host; it has {there}")
+    if not all(meter.counter for meter in meters):
         return EnergyCounter([], f"GPU {gpu} has no energy counter (NVML, Volta and later)")
     return EnergyCounter(meters, None, least_s=LEAST_S[device], renewed_s=RENEWED_EVERY_S[device])
 

@@ -5,10 +5,10 @@ import time
 
 import psutil
 
-from joulecast.power import nvml
 from joulecast.power.estimated import HostWork, ProcessWork
 from joulecast.power.foreign_load import Programs, machine_work_s, work_of
 from joulecast.power.meters import MeteredNodes, ReadFailed
+from joulecast.power.zeus_devices import gpu_utilisation
 
 _WORK_PERIOD_S = 0.5
 _EARLY_S = 60.0
@@ -111,7 +111,7 @@ class Activity:
         # Counters of an interface that went away go with it.
         rate = round(max(0.0, (network - self._last_network) / elapsed))
         capacity = self._nodes.core_seconds_per_s
-        gpu = nvml.mean_utilisation() if self._has_gpu else None
+        gpu = gpu_utilisation() if self._has_gpu else None
         for node, columns in zip(self.names, self.columns, strict=True):
             busy = max(0.0, work[node] - self._last_work[node]) / elapsed / capacity
             row = (now_s, busy, gpu, memory[node], rate)

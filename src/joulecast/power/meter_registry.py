@@ -1,35 +1,27 @@
 """The registry of meters: every kind, by the name that the configuration uses, the best one first.
 
 The order decides which of two meters counts that cover the same (:func:`joulecast.records.metering.metered`):
-a counter of the machine itself before what is asked over a network, a maker's library before the kernel's
-sensors, what is measured before what is estimated.
+a counter of the machine itself before a command, a maker's library before the kernel's sensors, what is
+measured before what is estimated.
 """
 
 from joulecast.power import (
-    amd_smi,
     estimated,
     hwmon,
-    ipmi,
-    nvml,
-    perf,
     pm_counters,
-    rapl,
-    redfish,
     site_command,
     slurm_energy,
+    zeus_devices,
 )
 from joulecast.power.meters import Opener
 
 METERS: dict[str, Opener] = {
     "pm_counters": pm_counters.open_meters,
     "command": site_command.open_meters,
-    "redfish": redfish.open_meters,
-    "nvml": nvml.open_meters,
-    "amdsmi": amd_smi.open_meters,
-    "rapl": rapl.open_meters,
-    "perf": perf.open_meters,
+    "gpu": zeus_devices.open_gpus,
+    "cpu": zeus_devices.open_cpus,
+    "soc": zeus_devices.open_soc,
     "hwmon": hwmon.open_meters,
-    "ipmi": ipmi.open_meters,
     "slurm": slurm_energy.open_meters,
     "estimated": estimated.open_meters,
 }

@@ -8,15 +8,9 @@ raises :class:`MeterUnavailable` when it is opened, with the reason and the reme
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from joulecast.records.covers import Covers
-
-if TYPE_CHECKING:
-    # Loading it takes a tenth of a second, and the sampler of most runs needs none.
-    from joulecast.platforms.controller import Controller, Redfish
-    from joulecast.records.meter_settings import MeterSettings
 
 
 class MeterUnavailable(Exception):
@@ -105,8 +99,8 @@ class MeteredNodes:
 
     ``pids`` maps a node's name to the processes whose work is the node's when several emulated
     nodes share the host; for a node that is the whole host it is empty. ``core_seconds_per_s`` is
-    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown. ``settings`` are
-    those of the configuration and the platform's file; ``None``: as usual.
+    the capacity of a node in CPU seconds per second. Watts are ``None`` when unknown. ``sysfs_root`` is the
+    folder of the kernel's files; ``power_command`` has the words of the site's command.
     """
 
     host_node: str
@@ -114,27 +108,8 @@ class MeteredNodes:
     core_seconds_per_s: float = 1.0
     idle_w: float | None = None
     full_w: float | None = None
-    settings: "MeterSettings | None" = None
-
-    @property
-    def sysfs(self) -> Path:
-        """The folder that holds the kernel's files, ``/sys`` on most machines."""
-        return Path("/sys" if self.settings is None else self.settings.sysfs_root)
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Words of the site's command; none on most machines."""
-        return () if self.settings is None else self.settings.command
-
-    @property
-    def redfish(self) -> "Redfish | None":
-        """How the controller's Redfish service is reached, where the platform's file says it."""
-        return None if self.settings is None else self.settings.redfish
-
-    @property
-    def ipmi(self) -> "Controller | None":
-        """How the controller is asked by IPMI over the network, where the platform's file says it."""
-        return None if self.settings is None else self.settings.ipmi
+    sysfs_root: str = "/sys"
+    power_command: tuple[str, ...] = ()
 
 
 Opener = Callable[[MeteredNodes], list[Meter]]

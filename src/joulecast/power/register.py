@@ -1,9 +1,9 @@
 """An energy register of a device: joules since it was opened, or the reason why it cannot be believed.
 
-A register counts up and may wrap. It can also restart (a driver is loaded anew), run backwards, jump, or
-stop. What it says is believed only while the watts that follow from it are possible for the device: a wrap is
-one only then. After a fault it counts on from what it says then; what it missed is not known, so that joules
-from before a fault to after it are none.
+A register counts up. It can also restart (a driver is loaded anew), run backwards, jump, or stop. What it
+says is believed only while the power between two readings is possible for the device. After a fault it counts
+on from what it says then; what it missed is not known, so that joules from before a fault to after it are
+none.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,6 @@ class Register:
         at_s: when that was.
         unit_j: joules of one count.
         limits: what is possible.
-        wraps_after: the largest count; ``None``: it does not wrap.
     """
 
     def __init__(
@@ -46,10 +45,9 @@ class Register:
         *,
         unit_j: float,
         limits: Limits,
-        wraps_after: int | None = None,
     ) -> None:
         self._last, self._last_s = first, at_s
-        self._unit_j, self._limits, self._wraps_after = unit_j, limits, wraps_after
+        self._unit_j, self._limits = unit_j, limits
         self._counted = self._seen = 0
         self._seen_s = at_s
 
@@ -75,11 +73,6 @@ class Register:
         step, elapsed_s = count - self._last, after_s - self._last_s
         # The first of two reads may have been of a count that was about to be renewed.
         most_j = self._limits.most_w * (elapsed_s + self._limits.renewed_s)
-        if self._wraps_after is not None:
-            if most_j >= self._wraps_after * self._unit_j:
-                return f"it was not read for {elapsed_s:.3g} s, in which its counter may have wrapped unseen"
-            if step < 0 <= count:
-                step += self._wraps_after + 1
         if step < 0 or step * self._unit_j > most_j:
             return (
                 f"its counter went from {self._last * self._unit_j:.6g} to {count * self._unit_j:.6g} J "

@@ -7,6 +7,7 @@ after its first readings. Every few seconds it appends what it has read to its f
 are those of the host's monotonic clock.
 """
 
+import copy
 import json
 import os
 import queue
@@ -17,12 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.files.blocks import BlockWriter
 from joulecast.power.background import finish_all
 from joulecast.power.host_activity import Activity, Columns, Work
 from joulecast.power.meter_registry import METERS
@@ -36,16 +36,14 @@ from joulecast.power.meters import (
     NothingNew,
     ReadFailed,
 )
-
-if TYPE_CHECKING:
-    from joulecast.power.samples import Left
+from joulecast.power.samples import Left, SampleWriter
 
 _KEPT_EVERY_S = 4.0
 """With the time that writing takes, at most five seconds are lost."""
 _END_S = 30.0
 """Seconds that a sampler may take to end: a meter may hang."""
 
-Keep = Callable[[dict[str, Any], Columns], None]
+Keep = Callable[[dict[str, Any], Mapping[str, Columns]], None]
 
 
 @dataclass(frozen=True)
@@ -134,30 +132,14 @@ class _Readings:
         ]
 
 
-class _Kept:
-    """Hands over what is new, in blocks; of the facts those that changed."""
-
-    def __init__(self, keep: Keep, every: Mapping[str, Columns]) -> None:
-        self._keep, self._every = keep, every
-        self._known: dict[str, Any] = {}
-        self._kept_s = -_KEPT_EVERY_S
-
-    def is_due(self) -> bool:
-        """Whether the next block is due."""
-        return time.monotonic() - self._kept_s >= _KEPT_EVERY_S
-
-    def hand_over(self, facts: Mapping[str, Any]) -> None:
-        """Hand over a block."""
-        self._kept_s = time.monotonic()
-        new = {name: value for name, value in facts.items() if self._known.get(name) != value}
-        # Lists grow in place: the next block is compared with what this one had.
-        self._known |= {name: json.loads(json.dumps(value)) for name, value in new.items()}
-        columns: Columns = {}
-        for of, table in self._every.items():
-            for name, values in table.items():
-                columns[f"{of}.{name}"] = list(values)
-                values.clear()
-        self._keep({name: self._known[name] for name in new}, columns)
+def _taken(tables: Mapping[str, Columns]) -> dict[str, Columns]:
+    """What the tables hold, which are empty afterwards."""
+    taken: dict[str, Columns] = {}
+    for name, table in tables.items():
+        taken[name] = {column: list(values) for column, values in table.items()}
+        for values in table.values():
+            values.clear()
+    return taken
 
 
 def sample(
@@ -173,22 +155,26 @@ def sample(
     Args:
         order: what to sample.
         stop: ends it.
-        keep: gets the facts and the columns of the last few seconds, as
-            :func:`joulecast.power.samples.collected` takes them.
+        keep: gets the facts, and the columns of the last few seconds by series.
         begun: is called when the meters have been read for the first time.
     """
     meters, absent = open_all(order)
-    activity = Activity(order.nodes, any(meter.name.startswith("nvml") for meter in meters))
+    activity = Activity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
     readings, work = _Readings(meters), Work(order.ranks)
     tables = {f"power.{index}": columns for index, columns in enumerate(readings.columns)}
     tables |= {f"activity.{index}": columns for index, columns in enumerate(activity.columns)}
-    kept = _Kept(keep, {**tables, "work": work.columns})
-    missed, has_begun = 0, False
-    fixed = {"meters": readings.about(), "absent": absent, "nodes": activity.names}
+    tables["work"] = work.columns
+    missed, has_begun, kept_s = 0, False, -_KEPT_EVERY_S
+    fixed = {
+        "meters": readings.about(),
+        "absent": absent,
+        "nodes": activity.names,
+        "series": list(tables),
+    }
 
     def hand_over(**last: Any) -> None:
         seen = {"failed": readings.failed, "faults": readings.faults, "missed_deadlines": missed}
-        kept.hand_over({**fixed, **seen, **last})
+        keep({**copy.deepcopy({**fixed, **seen}), **last}, _taken(tables))
 
     def read_everything(*, at_once: bool = False) -> None:
         readings.read()
@@ -209,7 +195,8 @@ def sample(
         if not has_begun:
             has_begun = True
             begun()
-        if kept.is_due():
+        if time.monotonic() - kept_s >= _KEPT_EVERY_S:
+            kept_s = time.monotonic()
             hand_over()
     read_everything(at_once=True)
     # The fast ones are read by then, so that none of them waits for a controller that takes its time.
@@ -241,6 +228,8 @@ class Sampler:
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
+            # Zeus has helpers of its own for RAPL and Jetson: the group ends them with the sampler.
+            start_new_session=True,
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -257,40 +246,47 @@ class Sampler:
 
         A sampler that was killed, or does not end, has ``died``: the reason. What it wrote before is kept.
         """
-        # With numpy, which a sampler's own process must not load.
-        from joulecast.power.samples import Left
-
         died = None
         try:
             self._process.communicate(timeout=_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._end_group()
             self._process.communicate()
             died = f"did not end within {_END_S:g} s"
         if died is None and self._process.returncode < 0:
             died = f"was ended by {signal.Signals(-self._process.returncode).name}"
         elif died is None and self._process.returncode != 0:
             died = f"ended with code {self._process.returncode}"
+        self._end_group()
         whole = None if died is None else f"the power sampler {died}"
         return Left(self._file, self._order.meters, whole)
+
+    def _end_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class _Writer:
     """Writes blocks in a thread of its own: a file system that stands still must not delay a reading."""
 
     def __init__(self, file: Path) -> None:
-        self._blocks: queue.SimpleQueue[tuple[dict[str, Any], Columns] | None] = queue.SimpleQueue()
-        self._file = BlockWriter(file)
+        self._blocks: queue.SimpleQueue[tuple[dict[str, Any], Mapping[str, Columns]] | None]
+        self._blocks = queue.SimpleQueue()
+        self._file = SampleWriter(file)
+        self._fault: OSError | None = None
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
-    def keep(self, facts: dict[str, Any], columns: Columns) -> None:
+    def keep(self, facts: dict[str, Any], tables: Mapping[str, Columns]) -> None:
         """Hand a block over."""
-        self._blocks.put((facts, columns))
+        self._blocks.put((facts, tables))
 
     def _write_all(self) -> None:
         while (block := self._blocks.get()) is not None:
-            self._file.append(*block)
+            try:
+                self._file.append(*block)
+            except OSError as error:
+                self._fault = error
 
     def close(self) -> None:
         """Write the rest.
@@ -300,9 +296,9 @@ class _Writer:
         """
         self._blocks.put(None)
         self._thread.join()
+        if self._fault is not None:
+            raise self._fault
         self._file.close()
-        if self._file.waiting is not None:
-            raise self._file.waiting
 
 
 def main() -> None:
@@ -325,10 +321,6 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     nodes = MeteredNodes(**order["nodes"])
-    if order["nodes"].get("settings") is not None:
-        from joulecast.records.meter_settings import MeterSettings
-
-        nodes = replace(nodes, settings=MeterSettings(**order["nodes"]["settings"]))
     sampled = SamplerOrder(
         tuple(order["meters"]),
         order["period_s"],

@@ -69,7 +69,7 @@ def open_meters(nodes: MeteredNodes) -> list[Meter]:
     Raises:
         MeterUnavailable: there is none, or it prints no reading.
     """
-    words = nodes.command
+    words = nodes.power_command
     if not words:
         raise MeterUnavailable(
             "command: the site gave none",

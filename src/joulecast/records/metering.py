@@ -1,7 +1,7 @@
 """Choice of the meters that make a run's energy: every node has to be covered, or there is no figure.
 
 A sum over the nodes that happen to have a meter is no energy of the run, and nothing is filled in for
-the others. Meters go by kind (``nvml``, ``rapl``, ...) and what they cover: what is missing on some nodes is
+the others. Meters go by kind (``gpu``, ``cpu``, ...) and what they cover: what is missing on some nodes is
 left out on all of them, so that every node's energy holds the same parts. What is counted is thus what
 every node can count: GPUs without CPUs where only the GPUs have meters everywhere. Of meters that cover the
 same, one counts: the widest, and of equally wide ones the one that comes first in the record. What lies
@@ -146,7 +146,7 @@ NO_TRACE = "one figure for the whole run: what its parts took is not known"
 
 
 def kind_of(meter: str) -> str:
-    """``rapl`` of ``rapl:package-0``."""
+    """``cpu`` of ``cpu:package-0``."""
     return meter.split(":")[0]
 
 
@@ -156,7 +156,7 @@ def host_of(node: str) -> str:
 
 
 Family = tuple[str, Covers | None]
-"""Meters of one kind that cover the same, as ``("rapl", "cpu")``: a node's figures of a family are added."""
+"""Meters of one kind that cover the same, as ``("hwmon", "cpu")``: a node's figures of a family are added."""
 
 
 def _gaps(

@@ -161,7 +161,7 @@ class RunSpec(_Frozen):
     """Identity of an imported run."""
     observed: Observed | None = None
     """Of a training that ran under ``joulecast measure``."""
-    meters: tuple[str, ...] = ("nvml", "rapl")
+    meters: tuple[str, ...] = ("gpu", "cpu")
     """Kinds of meters asked for, in this order."""
     sample_period_s: float = Field(0.1, gt=0)
     """Time between two readings."""
@@ -219,7 +219,7 @@ class RunSpec(_Frozen):
         # Runs that were not observed, or with meters as usual, keep the digest of the time before there were
         # such.
         unused = set() if self.observed is not None else {"observed"}
-        unused |= {"metering"} if self.metering.are_defaults else set()
+        unused |= {"metering"} if self.metering == AS_USUAL else set()
         science = self.model_dump(mode="json", exclude={"run", "campaign", *unused})
         return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
 

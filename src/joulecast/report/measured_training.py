@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.energy.comparable import doubtful_meters
 from joulecast.energy.observations import observe
 from joulecast.observer.observation import Result
 from joulecast.quantities import counted, digits, is_number, joules, percent, seconds
@@ -63,8 +62,6 @@ def _summary(record: RunRecord, folder: Path) -> list[str]:
     lines += [f"  {remark}" for remark in info.remarks if not remark.startswith("observed")]
     lines += [f"  left out of forecasts: {why}" for why in info.polluted]
     lines += [f"  disturbed: {why}" for why in info.disturbed]
-    if doubt := doubtful_meters(record, folder):
-        lines.append(f"  meters: {doubt}")
     return lines
 
 
@@ -73,10 +70,4 @@ def result_lines(result: Result) -> list[str]:
     lines = [f"joulecast: no record: {result.why_not}"] if result.why_not else []
     if result.record is not None and result.folder is not None:
         lines = _summary(result.record, result.folder)
-    if result.killed_before:
-        above = result.killed_before[0].parent
-        killed = counted(len(result.killed_before), "killed measurement")
-        lines.append(
-            f"  {above} has {killed}: `joulecast records recover {above}` makes records of it"
-        )
-    return lines
+    return lines + [f"joulecast: {line}" for line in result.of_killed]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.comparable import meter_notes
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.observations import is_training, observe_all
 from joulecast.energy.prices import NO_PRICES, Prices
@@ -18,7 +17,7 @@ from joulecast.files.reading import read_json_object
 from joulecast.records.folders import record_folders
 from joulecast.records.record import RunInfo, read_info
 
-TABLES = ("failed_runs", "scaling_forecast", "simulator_error")
+TABLES = ("scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""
 PAPERS = ("tables/papers", "paper/tables/papers")
 """Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
@@ -99,12 +98,6 @@ class Results:
             return False
         used = self.observations[self.observations["polluted"] == ""]
         return bool((is_training(used) & (used["disturbed"] != "")).any())
-
-    @property
-    def doubtful_meters(self) -> str | None:
-        """What a comparison found wrong with the meters of these energies; ``None`` if nothing is known."""
-        notes = [] if self.observations.empty else meter_notes(self.observations)
-        return notes[0] if notes else None
 
     @property
     def is_empty(self) -> bool:

@@ -14,7 +14,7 @@ from joulecast.records import provenance
 from joulecast.records.frames import PHASE_COLUMNS, STAGE_COLUMNS, STAGES
 from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord
 from joulecast.records.spec import RunSpec
-from joulecast.training.from_ranks import FromRank, Measured
+from joulecast.training.rank_result import FromRank, Measured
 
 
 def _finite(value: float | None) -> float | None:

@@ -12,13 +12,13 @@ from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load
 from joulecast.records.record import RunInfo, read_info
 from joulecast.records.spec import RunSpec
-from joulecast.training.processes import NotBegun, NotFinished
+from joulecast.training.processes import NotFinished
 from joulecast.training.ranks import rank_environment, run_ranks
 
 
 @dataclass(frozen=True)
 class RunLaunch:
-    """A launch of a run's ranks, with its launcher and time limits.
+    """A launch of a run's ranks, with its launcher and time limit.
 
     Attributes:
         launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
@@ -26,7 +26,6 @@ class RunLaunch:
         python: command for the ranks' Python, as ``apptainer exec joulecast.sif python``; this
             interpreter if ``None``.
         timeout_s: the run is ended if it has not finished by then.
-        start_timeout_s: the run is ended if its ranks have not begun by then.
     """
 
     spec: RunSpec
@@ -34,7 +33,6 @@ class RunLaunch:
     nodes: int | None = None
     python: str | None = None
     timeout_s: float = 3600.0
-    start_timeout_s: float = 600.0
 
     def command(self, spec_file: Path, out: Path, load: Load) -> list[str]:
         """The argument list that starts the run; no shell ever sees it.
@@ -102,12 +100,7 @@ class RunLaunch:
             JoulecastError: the ranks failed; says why.
         """
         command = self.command(spec_file, folder, load)
-        try:
-            self._run(command, spec_file, log, lock)
-        except NotBegun as error:
-            # When a node goes down, SLURM may leave a launcher without ranks; a second one gets them.
-            print(f"{error}; they are started once more", file=log, flush=True)
-            self._run(command, spec_file, log, lock)
+        self._run(command, spec_file, log, lock)
         # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
@@ -115,20 +108,15 @@ class RunLaunch:
         return info
 
     def _run(self, command: list[str], spec_file: Path, log: TextIO, lock: int) -> None:
-        name, limits = f"run {self.spec.run}", (self.timeout_s, self.start_timeout_s)
+        name = f"run {self.spec.run}"
         # Without a launcher, a rank in a SLURM job step must not take its parent's place in MPI.
         own_mpi = self.launcher is None
         environment = rank_environment(self.spec.threads_per_rank, own_mpi=own_mpi)
         try:
-            end = run_ranks(command, environment, spec_file, log, lock, *limits)
+            end = run_ranks(command, environment, spec_file, log, lock, self.timeout_s)
         except NotFinished as error:
             raise JoulecastError(
                 f"{name}: {error}; give it longer with the configuration key `run_timeout_s`"
-            ) from None
-        except NotBegun as error:
-            raise NotBegun(
-                f"{name}: {error}, and it was ended; does the launcher wait for the scheduler or the "
-                "network? Start again, or give it longer with the configuration key `start_timeout_s`"
             ) from None
         if end.code != 0:
             killed = f" (killed by signal {-end.code})" if end.code < 0 else ""

@@ -334,7 +334,6 @@ class Trainer:
             loss = self.step()
             done = step + 1
             progress(done, loss / max(self.batch_size, 1))
-            clock.keep(at_once=False)
             last = done == training.steps
             if training.target_accuracy and (last or done % training.evaluate_every == 0):
                 with clock.stage("other"):

@@ -4,7 +4,7 @@ All ranks import this module first, so it ties them to their launcher.
 """
 
 from joulecast.errors import JoulecastError
-from joulecast.training.processes import note_begun, tie_to_launcher
+from joulecast.training.processes import tie_to_launcher
 
 tie_to_launcher()
 try:
@@ -14,4 +14,3 @@ except (ImportError, RuntimeError) as error:
         f"no MPI library can be loaded ({str(error).splitlines()[-1]}); load the site's module, or install "
         "one: `pip install mpich` (`./run` installs it, unless JOULECAST_MPI is `site`)"
     ) from None
-note_begun(MPI.COMM_WORLD.rank)

@@ -5,7 +5,6 @@ of this package's other programs, which get a job and leave an answer (:func:`la
 """
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -128,7 +127,6 @@ def run_ranks(
     log: TextIO,
     lock: int,
     timeout_s: float,
-    start_timeout_s: float = math.inf,
 ) -> LauncherEnd:
     """The end of a launcher, after all its ranks are gone.
 
@@ -139,15 +137,7 @@ def run_ranks(
         log: open for reading too.
     """
     begin_of_this_try = log.seek(0, os.SEEK_END)
-    code = run_to_end(
-        command,
-        environment,
-        log,
-        lock,
-        job_file.parent,
-        timeout_s=timeout_s,
-        start_timeout_s=start_timeout_s,
-    )
+    code = run_to_end(command, environment, log, lock, timeout_s=timeout_s)
     # Read by descriptor: a restart of this run may have removed the file by its name.
     size = os.fstat(log.fileno()).st_size - begin_of_this_try
     printed = os.pread(log.fileno(), size, begin_of_this_try).decode(errors="replace")

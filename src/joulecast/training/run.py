@@ -7,12 +7,10 @@ Rank 0 writes the record at the end (:mod:`joulecast.training.assemble`).
 import os
 import resource
 import time
-from dataclasses import astuple
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load, load_before, load_now
@@ -23,12 +21,11 @@ from joulecast.power.samples import SAMPLES
 from joulecast.records import provenance
 from joulecast.records.spec import RunSpec, check_cores
 from joulecast.training import calibration_runs
-from joulecast.training.from_ranks import FromRank, Measured
 from joulecast.training.hosts import Hosts, arrive_slowly, clock_offsets
-from joulecast.training.left_files import left_of
 from joulecast.training.mpi import MPI
 from joulecast.training.progress_bar import shown_progress
-from joulecast.training.stage_clock import ENDING, StageClock
+from joulecast.training.rank_result import FromRank, Measured
+from joulecast.training.stage_clock import StageClock
 
 
 def _node_name(spec: RunSpec, hosts: Hosts) -> str:
@@ -51,7 +48,10 @@ def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
     idle_w = full_w = None
     if "estimated" in spec.meters:
         idle_w, full_w = spec.platform.require_watts()
-    metered = MeteredNodes(hosts.label, pids, capacity, idle_w, full_w, spec.metering.if_any)
+    where = spec.metering
+    metered = MeteredNodes(
+        hosts.label, pids, capacity, idle_w, full_w, where.sysfs_root, where.command
+    )
     pids_here = tuple(pid for _, pid in processes)
     return SamplerOrder(spec.meters, spec.sample_period_s, metered, pids_here)
 
@@ -97,21 +97,9 @@ def measure_this_run(
     before = clock_offsets(hosts)
     node = _node_name(spec, hosts)
     order = _sampler_order(spec, hosts, node)
-    samples = left_of(out, comm.rank, SAMPLES)
+    samples = out.with_name(f"{out.name}-rank{comm.rank}{SAMPLES}")
     sampler = Sampler(order, samples) if hosts.is_leader else None
-    facts: dict[str, Any] = {
-        "node": node,
-        "host": hosts.own,
-        "host_node": hosts.label,
-        "clock": [origin, *astuple(before[hosts.own])],
-        "oversubscribed": hosts.local.size * spec.threads_per_rank > cores,
-        "sampled": hosts.is_leader,
-        "fingerprint": provenance.host_fingerprint(),
-        "scheduler_node": os.environ.get("SLURMD_NODENAME"),
-        "started_utc": started_utc,
-        "load_before": None if load is None else astuple(load),
-    }
-    clock = StageClock(left_of(out, comm.rank, ENDING), facts)
+    clock = StageClock()
     if spec.kind == "training":
         measured = _train(spec, hosts, clock, yields)
     else:
@@ -135,10 +123,10 @@ def measure_this_run(
         stop_s=run_clock(measured.stop),
         intervals=clock.intervals(),
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        oversubscribed=facts["oversubscribed"],
+        oversubscribed=hosts.local.size * spec.threads_per_rank > cores,
         sampled=sampled,
-        fingerprint=facts["fingerprint"],
-        scheduler_node=facts["scheduler_node"],
+        fingerprint=provenance.host_fingerprint(),
+        scheduler_node=os.environ.get("SLURMD_NODENAME"),
     )
     ranks = comm.gather(mine)
     if ranks is None:

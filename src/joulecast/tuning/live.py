@@ -23,8 +23,8 @@ from typing import Any
 from joulecast.errors import JoulecastError
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.foreign_load import LoadWatch, disturbances
-from joulecast.power.limits import PowerLimits, Preflight, preflight
-from joulecast.power.nvml import uuid_of
+from joulecast.power.limits import PowerLimit, Preflight, preflight
+from joulecast.power.zeus_devices import gpu_identity
 from joulecast.records import provenance
 from joulecast.training.machine import held_machine, machine_lock
 from joulecast.training.ranks import leave_mpi_job
@@ -103,7 +103,7 @@ class LiveTraining:
             limits_w = looked.watts(job.limit_step_w)
             # What nothing here goes above, where an administrator has capped it.
             cost = self._cost(limits_w[0] if limits_w else looked.highest_w)
-            self._machine += "".join(f", {device.name}" for device in looked.devices)
+            self._machine += "" if looked.name is None else f", {looked.name}"
         else:
             self._say_what_a_cpu_has_not()
         self.space = SearchSpace(
@@ -131,10 +131,9 @@ class LiveTraining:
 
     def _look_at_limits(self) -> Preflight:
         may_set = self.job.allow_power_limit
-        # Finding out whether limits may be set means setting the one in force once more.
+        # The limit that is found would be that of another training which is just being tuned.
         with machine_lock(sys.stderr) if may_set else nullcontext():
-            looked = preflight((self._gpu,), may_set=may_set)
-        self.notes += looked.notes
+            looked = preflight(self._gpu, may_set=may_set)
         if looked.why_not is not None:
             self.notes.append(
                 f"the power limit is left alone ({looked.why_not}); batch sizes alone are tuned"
@@ -189,7 +188,7 @@ class LiveTraining:
 
         Raises:
             JoulecastError: a power limit is proposed that cannot be set here; what
-                :class:`~joulecast.power.limits.PowerLimits` raises.
+                :class:`~joulecast.power.limits.PowerLimit` raises.
         """
         absent = set(proposal.power_limits_w) - set(self.space.limits(proposal.batch_size))
         if absent:
@@ -200,8 +199,8 @@ class LiveTraining:
         if self._epoch_cost.get(proposal.batch_size, 0.0) > proposal.cost_bound:
             trial = self._not_started(proposal, recurrence)
         else:
-            held: AbstractContextManager[PowerLimits | None] = (
-                PowerLimits((self._gpu,)) if proposal.power_limits_w else nullcontext()
+            held: AbstractContextManager[PowerLimit | None] = (
+                PowerLimit(self._gpu) if proposal.power_limits_w else nullcontext()
             )
             with held as limits:
                 trial = self._train(proposal, recurrence, limits)
@@ -215,9 +214,7 @@ class LiveTraining:
             recurrence, proposal, False, "not_started", 0, 0.0, None, None, 0.0, why_no_energy=why
         )
 
-    def _train(self, proposal: Proposal, recurrence: int, limits: PowerLimits | None) -> Trial:
-        for note in limits.notes if limits is not None else ():
-            self._note(note)
+    def _train(self, proposal: Proposal, recurrence: int, limits: PowerLimit | None) -> Trial:
         training = self._opened()
         size = proposal.batch_size
         steps = training.steps_per_epoch(size)
@@ -298,8 +295,8 @@ class LiveTraining:
         return self._training
 
     def _check_gpu(self, trained_on: str | None) -> None:
-        metered = None if trained_on is None else uuid_of(self._gpu)
-        # Where NVML says nothing, nothing is metered or limited either.
+        metered = None if trained_on is None else gpu_identity(self._gpu)
+        # Where the driver says nothing, nothing is metered or limited either.
         if metered is not None and metered != trained_on:
             raise JoulecastError(
                 f"torch trains on {trained_on}, and GPU {self._gpu} of nvidia-smi is {metered}; set "

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from math import inf
 
 from joulecast.power.counters import EnergyCounter
-from joulecast.power.limits import PowerLimits
+from joulecast.power.limits import PowerLimit
 from joulecast.tuning.limit_measurement import LimitProfile
 from joulecast.tuning.trial import CostModel, Proposal
-
-_READ_EVERY_S = 10.0
 
 
 class Watch:
@@ -30,7 +28,7 @@ class Watch:
         counter: EnergyCounter,
         seconds: Callable[[], float],
         steps_per_epoch: int,
-        limits: PowerLimits | None,
+        limits: PowerLimit | None,
         profile_of: Callable[[Callable[[int], None]], LimitProfile],
     ) -> None:
         self._proposal, self._cost = proposal, cost
@@ -39,7 +37,6 @@ class Watch:
         self._limits, self._profile_of = limits, profile_of
         self.profile: LimitProfile | None = None
         self._limit_w: int | None = None
-        self._read_s = 0.0
         self._first: tuple[float, float | None] | None = None
         self._last: tuple[float, float | None] | None = None
 
@@ -58,7 +55,6 @@ class Watch:
             else:
                 self.profile = self._profile_of(self._limits.set)
         self._first = self._seconds(), self._counter.begin()
-        self._read_s = self._first[0]
 
     def ended(self) -> None:
         """The last evaluation is over; nothing that comes after it is the training's."""
@@ -70,11 +66,6 @@ class Watch:
             self.profile.stepped()
             if done % self._steps_per_epoch == 0:
                 self.profile.paused()
-        now_s = self._seconds()
-        if now_s - self._read_s > _READ_EVERY_S:
-            # RAPL's register wraps within minutes, and its meter has to see each wrap.
-            self._counter.read()
-            self._read_s = now_s
 
     def go_on(self, done: int, accuracy: float) -> bool:
         """Whether another epoch, at the mean cost of those so far, stays within the bound."""

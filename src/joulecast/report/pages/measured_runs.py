@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from joulecast.campaign.progress import progress_of
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import NONE, counted, digits, listed
 from joulecast.records.metering import host_of, kind_of
 from joulecast.records.record import RunInfo
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import CHECKS, NothingToShow, Results, having
+from joulecast.report.results_folder import CHECKS, Results, having
 
 NODES_ARE = {
     "hosts": "a machine each",
@@ -191,30 +192,13 @@ def left_out_table(results: Results) -> Table | None:
 
 
 def failed_table(results: Results) -> Table | None:
-    """Attempts at runs that failed; ``None``: none did.
-
-    Raises:
-        NothingToShow: no campaign was started here, or a column is missing.
-    """
-    failed = results.tables.get("failed_runs")
-    if failed is None:
-        raise NothingToShow(
-            "tables/failed_runs.csv is not here; a campaign that is measured writes it when it ends"
-        )
-    having(failed, ("run", "now", "reason"), "tables/failed_runs.csv")
-    if failed.empty:
-        return None
-    now = {
-        "done": "measured later",
-        "failed": "no record",
-        "waiting": "no record",
-        "damaged": "record cannot be read",
-    }
+    """Runs without a record that can be read, and why; ``None``: there is none."""
+    progress = progress_of(results.folder)
     rows = [
-        (str(row.run), now.get(str(row.now), str(row.now)), str(row.reason))
-        for row in failed.itertuples()
+        (run.run, run.state, str(run.why))
+        for run in [*progress.of("failed"), *progress.of("damaged")]
     ]
-    return _cut("Attempts that failed", ("run", "now", "why"), rows, "tables/failed_runs")
+    return _cut("Runs that failed", ("run", "now", "why"), rows, "logs") if rows else None
 
 
 def check_warnings(results: Results) -> list[str]:

@@ -190,7 +190,6 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "recorded_notes": _recorded_notes(found),
         "disturbed": found.disturbed,
         "disturbed_trainings": found.disturbed_trainings,
-        "doubtful_meters": found.doubtful_meters,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker, folder),

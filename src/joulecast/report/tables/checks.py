@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.energy.comparable import doubtful_meters
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.metered_power import counted_power
 from joulecast.energy.observations import TIMED
@@ -110,8 +109,6 @@ def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
         if record.info.spec.kind != "imported":
             covers.append(counted_power(record)[0].covers)
         rows += [(v, record.info.spec.run, c, f) for v, c, f in _of_record(record)]
-        if doubt := doubtful_meters(record, folder):
-            rows.append(("warning", record.info.spec.run, "meters", doubt))
     for finding in (*_of_covers(covers), *_of_fit(fit)):
         rows.append((finding[0], "", *finding[1:]))
     if not any(verdict == "error" for verdict, *_ in rows):

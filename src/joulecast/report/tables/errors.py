@@ -16,7 +16,7 @@ from joulecast.energy.evaluation import (
     settings,
     summarise,
 )
-from joulecast.energy.fitting import CampaignFit, reader_notes
+from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.observations import TIMED, is_training
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.tables.output import write_table
@@ -204,7 +204,7 @@ def scaling(training: pd.DataFrame, prices: Prices = NO_PRICES) -> pd.DataFrame:
 
 
 def _notes(observations: pd.DataFrame) -> list[str]:
-    notes = reader_notes(observations)
+    notes = disturbance_notes(observations)
     if (observations["nodes_are"] == "emulated").any():
         notes.append(EMULATED_NOTE)
     marked = observations[observations["polluted"] != ""]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.fitting import CampaignFit, KnownRuns, reader_notes
+from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.observations import allreduce_points
 from joulecast.energy.prices import NO_PRICES, Prices
@@ -215,7 +215,7 @@ def forecast_campaign(files: ForecastFiles, config: Mapping[str, Any]) -> pd.Dat
     checked = checked_forecast(
         table.reindex(columns=[*first, *table.columns.difference(first, sort=False)])
     )
-    checked.attrs["notes"] = reader_notes(fit.observations)
+    checked.attrs["notes"] = disturbance_notes(fit.observations)
     return checked
 
 
