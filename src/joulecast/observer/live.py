@@ -93,7 +93,7 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
         joules = None if missing else sum(row[1] or 0.0 for row in drawn)
         lasted_s = max(float(np.ptp(host.work[0])) for host in hosts)
         processes = job.marks_of(0)
-        ends = Steps.of(processes[0].marks).ends if processes else ()
+        ends = Steps.of(processes[0].marks).ends.tolist() if processes else []
         done = len(ends)
         left_s = whole_j = None
         if steps_in_all is not None and done > 1:

@@ -2,7 +2,7 @@
 
 Each block of a few seconds is flushed, so that the file can be read up to the last whole one while it grows,
 and after its writer was killed. A row is one look at one series: a meter, a node's activity, the host's work.
-What the series are, and how the meters fared, lies next to it in a small JSON file that is replaced as a
+What the series are, and how the meters fared, lies next to it in a small file (``.facts``, JSON) that is replaced as a
 whole. The writer takes nanoarrow, as pyarrow would double the memory of a sampler's process.
 """
 
@@ -36,7 +36,7 @@ _LATE_S = 15.0
 
 
 def _facts_of(file: Path) -> Path:
-    return file.with_name(f"{file.name}.json")
+    return file.with_name(f"{file.name}.facts")
 
 
 class SampleWriter:
