@@ -247,17 +247,20 @@ class Sampler:
         A sampler that was killed, or does not end, has ``died``: the reason. What it wrote before is kept.
         """
         died = None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
-            self._process.communicate(timeout=_END_S)
+            self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            self._end_group()
-            self._process.communicate()
             died = f"did not end within {_END_S:g} s"
+        self._end_group()
+        self._process.wait()
+        self._process.stdout.close()
         if died is None and self._process.returncode < 0:
             died = f"was ended by {signal.Signals(-self._process.returncode).name}"
         elif died is None and self._process.returncode != 0:
             died = f"ended with code {self._process.returncode}"
-        self._end_group()
         whole = None if died is None else f"the power sampler {died}"
         return Left(self._file, self._order.meters, whole)
 
