@@ -1,4 +1,4 @@
-"""Meters on made-up hardware, and the sampler's deadlines."""
+"""Meters on made-up hardware: Zeus' devices, files of the kernel, counters with faults, and the sampler."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, replace
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,13 +16,15 @@ import pytest
 from conftest import make_record, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import column, sampled
+from sampling import FakeGpu, column, sampled, show_gpus
+from typer.testing import CliRunner
 
+from joulecast.cli.main import app
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.files.blocks import BlockReader
-from joulecast.power import nvml, rapl
-from joulecast.power.counters import EnergyCounter
+from joulecast.power import hwmon, pm_counters
+from joulecast.power.counters import open_energy_counter
+from joulecast.power.meter_registry import METERS
 from joulecast.power.meters import (
     About,
     MeteredNodes,
@@ -32,114 +34,335 @@ from joulecast.power.meters import (
     Reading,
 )
 from joulecast.power.register import Limits, Register
-from joulecast.power.sampler import Sampler, SamplerOrder
-from joulecast.power.samples import Left
+from joulecast.power.sampler import Sampler, SamplerOrder, open_all
+from joulecast.power.samples import Left, read_samples
 from joulecast.records.frames import POWER_COLUMNS
 from joulecast.records.metering import MeterInfo
 
-RANGE_UJ = 262_143_328_850
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)
 
 
-def domain(root, folder, name, energy=0, wraps_at=1000):
-    path = root / folder
-    path.mkdir(parents=True)
-    (path / "name").write_text(name + "\n")
-    (path / "energy_uj").write_text(str(energy))
-    (path / "max_energy_range_uj").write_text(str(wraps_at))
-    return path
+@pytest.fixture
+def clock(monkeypatch):
+    """The meters' clock, which a test moves on."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
 
 
-def test_rapl_undoes_wraps_and_starts_at_zero(tmp_path):
-    package = domain(
-        tmp_path, "intel-rapl:0", "package-0", energy=RANGE_UJ - 100, wraps_at=RANGE_UJ
-    )
-    (meter,) = rapl.open_meters(HERE, tmp_path)
-    assert meter.read() == Reading(None, 0)
-    (package / "energy_uj").write_text("100")
-    assert meter.read().joules == pytest.approx(201e-6)
-    (package / "energy_uj").write_text("nonsense")
+# ---- devices that Zeus reads
+
+
+def test_a_gpu_counts_joules_where_it_can_and_gives_watts_otherwise(monkeypatch, clock):
+    gpus = [
+        FakeGpu(),
+        FakeGpu("Tesla P100", counts=False),
+        FakeGpu("T4", counts=False, instant=False),
+    ]
+    show_gpus(monkeypatch, *gpus)
+    meters = METERS["gpu"](HERE)
+    assert [meter.name for meter in meters] == ["gpu:0", "gpu:1", "gpu:2:average"]
+    assert [meter.counter for meter in meters] == [True, False, False]
+    assert {About.of(meter).covers for meter in meters} == {"gpu"}
+    clock[0] += 10
+    gpus[0].energy_mj += 2_500_000
+    assert meters[0].read() == Reading(None, 2500)
+    assert meters[1].read() == Reading(250, None)
+    gpus[1].watts = 2**32 / 1e3
+    with pytest.raises(ReadFailed, match="no GPU draws"):
+        meters[1].read()
+
+
+def test_a_superchip_says_what_its_driver_counts(monkeypatch):
+    show_gpus(monkeypatch, FakeGpu("NVIDIA GH200 480GB"), FakeGpu())
+    remarks = [About.of(meter).remark for meter in METERS["gpu"](HERE)]
+    assert "module" in remarks[0] and remarks[1] is None
+
+
+def test_all_gpus_of_the_host_count_whatever_a_process_may_see(monkeypatch):
+    """Zeus heeds CUDA_VISIBLE_DEVICES; a rank that sees one GPU starts the sampler of all of them."""
+    seen = []
+
+    def get_gpus():
+        seen.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        raise AssertionError
+
+    monkeypatch.setattr("zeus.device.get_gpus", get_gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(AssertionError):
+        METERS["gpu"](HERE)
+    assert seen == [None] and os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+class FakeCpus:
+    """What Zeus gives for the processors: two packages, one with memory, and the whole platform."""
+
+    class Cpu:
+        def __init__(self, index, name, dram):
+            self.cpu_index, self.cpu_mj, self.dram_mj = index, 1_000.0, dram
+            self.rapl_file = type("File", (), {"name": name})
+
+        def supports_get_dram_energy_consumption(self):
+            return self.dram_mj is not None
+
+        def get_total_energy_consumption(self):
+            return self
+
+    def __init__(self):
+        self.cpus = [self.Cpu(0, "package-0", 50.0), self.Cpu(1, "package-1", None)]
+        self.cpus.append(self.Cpu(2, "psys", None))
+
+
+def test_processors_count_packages_and_memory_and_nothing_twice(monkeypatch, clock):
+    fake = FakeCpus()
+    monkeypatch.setattr("zeus.device.cpu._cpus", fake)
+    meters = METERS["cpu"](HERE)
+    assert [(meter.name, About.of(meter).covers) for meter in meters] == [
+        ("cpu:package-0", "cpu"),
+        ("cpu:dram-0", "memory"),
+        ("cpu:package-1", "cpu"),
+    ]
+    clock[0] += 1
+    fake.cpus[0].cpu_mj += 60_000
+    fake.cpus[0].dram_mj += 9_000
+    assert [meter.read().joules for meter in meters[:2]] == [60, 9]
+
+
+def test_a_machine_without_devices_answers_at_once_with_reasons():
+    for kind in ("gpu", "cpu", "soc"):
+        try:
+            assert METERS[kind](HERE)
+        except MeterUnavailable as missing:
+            assert missing.reason.startswith(f"{kind}: ") and missing.remedy
+
+
+def test_the_counter_of_one_gpu(monkeypatch, clock):
+    gpus = [FakeGpu(), FakeGpu()]
+    show_gpus(monkeypatch, *gpus)
+    counter = open_energy_counter("cuda", 1)
+    first = counter.begin()
+    clock[0] += 10
+    gpus[0].energy_mj += 1_000_000
+    gpus[1].energy_mj += 2_000_000
+    assert counter.between(first, counter.read()) == (2000, None)
+    joules, why = counter.between(first, counter.read(), over_s=0.1)
+    assert joules is None and "too short" in why
+    assert "no GPU 2 on this host" in open_energy_counter("cuda", 2).why_not
+    show_gpus(monkeypatch, FakeGpu(counts=False))
+    assert "no energy counter" in open_energy_counter("cuda", 0).why_not
+
+
+def test_a_fault_costs_the_energy_of_the_training_that_it_lies_in_and_of_no_other(
+    monkeypatch, clock
+):
+    gpu = show_gpus(monkeypatch, FakeGpu())
+    counter = open_energy_counter("cuda", 0)
+    first = counter.begin()
+    clock[0] += 1
+    gpu.energy_mj = 10
+    assert counter.read() is None, "it restarted"
+    clock[0] += 1
+    gpu.energy_mj = 60
+    joules, why = counter.between(first, counter.read())
+    assert joules is None and "gpu:0 failed: its counter went from 5 to 0.01 J" in why
+    clock[0] += 1
+    gpu.energy_mj = 20  # and once more between two trainings
+    first = counter.begin()
+    clock[0] += 1
+    gpu.energy_mj = 50
+    assert counter.between(first, counter.read()) == (pytest.approx(0.03), None)
+
+
+# ---- the one rule about counters: power between two readings must be possible
+
+JOULE = 1_000_000
+LIMITS = Limits(least_w=1e-3, most_w=1500.0, renewed_s=0.001, moves_within_s=2.0)
+FAULTS = {
+    "creeps": lambda k, uj: 200_000 * JOULE + k // 4,
+    "jumps a little": lambda k, uj: uj + 170 * JOULE * (k // 10),
+    "restarts": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE,
+    "goes back by a microjoule": lambda k, uj: uj if k != 5 else uj - 5 * JOULE - 1,
+    "stops": lambda k, uj: uj if k < 2 else 200_007 * JOULE,
+    "never moves": lambda k, uj: 200_000 * JOULE,
+    "jumps": lambda k, uj: uj if k < 5 else uj + 20_000 * JOULE,
+    "falls below its first": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE + 1,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_counter_with_a_fault_is_believed_no_longer(fault):
+    """50 W, read every 0.1 s; the counter begins at 200 kJ."""
+    register = Register(FAULTS[fault](0, 200_000 * JOULE), 0.0, unit_j=1e-6, limits=LIMITS)
+
+    def read(k):
+        return register.joules(FAULTS[fault](k, 200_000 * JOULE + 5 * JOULE * k), k / 10, k / 10)
+
+    with pytest.raises(MeterFailed, match="counter"):
+        for k in range(1, 50):
+            assert 0 <= read(k) <= 5.0 * k + 7
+
+
+@given(
+    watts=st.lists(st.floats(0.01, 1400), min_size=1, max_size=60),
+    first=st.integers(0, 10**15),
+    every_s=st.floats(0.02, 20),
+)
+def test_a_sound_counter_is_believed(watts, first, every_s):
+    register = Register(first, 0.0, unit_j=1e-6, limits=LIMITS)
+    counted = 0
+    for k, drawn in enumerate(watts, 1):
+        counted += int(drawn * every_s * 1e6)
+        read = register.joules(first + counted, k * every_s, k * every_s)
+    assert read == pytest.approx(counted / 1e6)
+
+
+def test_one_slow_read_is_no_counter_that_stands_still():
+    register = Register(0, 0.0, unit_j=1e-6, limits=LIMITS)
+    register.joules(5 * JOULE, 0.1, 0.1)
+    register.joules(100 * JOULE, 0.2, 2.7)  # read at 2.0 s
+    assert register.joules(101 * JOULE, 2.7, 2.7) == pytest.approx(101)
+
+
+@pytest.mark.parametrize(
+    ("stops_at_s", "lasts_s", "energy"), [(2.6, 3.0, False), (0.3, 0.75, False), (2.95, 3.0, True)]
+)
+def test_a_counter_that_stops_before_the_run_does_gives_no_energy(stops_at_s, lasts_s, energy):
+    record = make_record(make_spec(meters=("cpu",)), {"computing": lasts_s / 3})
+    name = "cpu:package-0"
+    meter = {"meter": name, "available": True, "source": "measured", "counter": True}
+    times = np.arange(-0.1, lasts_s + 0.2, 0.05)
+    joules = 50 * np.minimum(times + 0.1, stops_at_s + 0.1)
+    rows = [("host", name, t, np.nan, j) for t, j in zip(times, joules, strict=True)]
+    info = record.info.model_copy(update={"meters": [MeterInfo(node="host", **meter)]})
+    row = observe(replace(record, info=info, power=pd.DataFrame(rows, columns=list(POWER_COLUMNS))))
+    assert (row["energy_j"] == row["energy_j"]) is energy
+    assert energy or "stood still for" in row["why_no_energy"]
+
+
+# ---- files of the kernel
+
+
+def here(root: Path) -> MeteredNodes:
+    return MeteredNodes("host", sysfs_root=str(root))
+
+
+def put(folder: Path, **files: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(f"{content}\n")
+    return folder
+
+
+def cray(root: Path, seconds: int = 0, **changes: object) -> Path:
+    """The folder of a node with a CPU and two accelerators, after some seconds."""
+    watts = {"": 1000, "cpu_": 150, "memory_": 40, "accel0_": 100, "accel1_": 100}
+    files = {
+        f"{part}energy": f"{10**7 + w * seconds} J 17{seconds} us" for part, w in watts.items()
+    }
+    files |= {f"{part}power": f"{w} W 17{seconds} us" for part, w in watts.items()}
+    files |= {
+        "accel_energy": "7 J 1 us",
+        "cpu0_temp": "41 C 1 us",
+        "startup": 17,
+        "freshness": seconds,
+    }
+    return put(root / "cray/pm_counters", **(files | changes))
+
+
+def test_a_cray_node_counts_as_a_whole_and_in_parts(tmp_path, clock):
+    cray(tmp_path)
+    meters = pm_counters.open_meters(here(tmp_path))
+    names = [meter.name.partition(":")[2] for meter in meters]
+    assert names == ["node", "accel0", "accel1", "cpu", "memory"]
+    assert [About.of(m).covers for m in meters] == ["node", "gpu", "gpu", "cpu", "memory"]
+    clock[0] += 2
+    cray(tmp_path, 2)
+    assert meters[0].read() == Reading(None, 2000) and meters[-1].read() == Reading(None, 80)
+    put(tmp_path / "cray/pm_counters", energy="nonsense")
     with pytest.raises(ReadFailed):
-        meter.read()
+        meters[0].read()
+    with pytest.raises(MeterUnavailable) as missing:
+        pm_counters.open_meters(here(tmp_path / "no"))
+    assert missing.value.elsewhere
 
 
-def test_rapl_never_takes_overlapping_domains(tmp_path):
-    domain(tmp_path, "intel-rapl:0", "package-0")
-    domain(tmp_path, "intel-rapl:0:0", "core")
-    domain(tmp_path, "intel-rapl:0:1", "dram")
-    domain(tmp_path, "intel-rapl:1", "package-1")
-    names = [m.name for m in rapl.open_meters(HERE, tmp_path)]
-    assert names == ["rapl:package-0", "rapl:dram-0", "rapl:package-1"]
-    domain(tmp_path, "intel-rapl:2", "psys")
-    assert [m.name for m in rapl.open_meters(HERE, tmp_path)] == ["rapl:psys"]
+def acpi(root: Path, number: int, label: str | None, microwatts: int) -> Path:
+    files: dict[str, object] = {"power1_average": microwatts, "power1_average_interval": 50}
+    if label is not None:
+        files["power1_oem_info"] = label
+    return put(root / f"class/hwmon/hwmon{number}", name="power_meter", **files)
 
 
-def test_rapl_says_how_to_get_it(tmp_path, monkeypatch):
-    with pytest.raises(MeterUnavailable, match="no powercap domain"):
-        rapl.open_meters(HERE, tmp_path)
-    domain(tmp_path, "intel-rapl:0", "package-0")
-
-    def denied(*args):
-        raise PermissionError
-
-    monkeypatch.setattr(rapl, "RaplMeter", denied)
-    with pytest.raises(MeterUnavailable, match="root only") as missing:
-        rapl.open_meters(HERE, tmp_path)
-    assert "chgrp" in missing.value.remedy
-
-
-class FakeNvml:
-    """The part of pynvml that the meter uses; one GPU."""
-
-    NVML_SUCCESS = 0
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, counter=True, instant=True):
-        self.counter, self.instant, self.energy_mj = counter, instant, 5000
-
-    def nvmlDeviceGetUUID(self, device):  # noqa: N802
-        return b"GPU-1"
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, device):  # noqa: N802
-        if not self.counter:
-            raise self.NVMLError("not supported")
-        return self.energy_mj
-
-    def nvmlDeviceGetFieldValues(self, device, fields):  # noqa: N802
-        assert fields == [157]
-        code = 0 if self.instant else 3
-        return [SimpleNamespace(nvmlReturn=code, value=SimpleNamespace(uiVal=250_000))]
-
-    def nvmlDeviceGetPowerUsage(self, device):  # noqa: N802
-        return 200_000
+def test_grace_hopper_has_modules_with_their_sockets_inside(tmp_path):
+    for socket in (0, 1):
+        parts = [("Module", 600), ("Grace", 200), ("CPU", 120), ("SysIO", 30)]
+        for k, (name, watts) in enumerate(parts):
+            acpi(tmp_path, 4 * socket + k, f"{name} Power Socket {socket}", watts * 10**6)
+    meters = {m.name: m for m in hwmon.open_meters(here(tmp_path))}
+    assert {name: About.of(m).covers for name, m in meters.items()} == {
+        f"hwmon:{covers}-{socket}": covers
+        for socket in (0, 1)
+        for covers in ("module", "socket", "cpu")
+    }
+    assert meters["hwmon:module-1"].read() == Reading(600, None)
+    assert About.of(meters["hwmon:module-1"]).renewed_s == 0.05
 
 
-def test_nvml_counts_first_and_falls_back_openly():
-    fake = FakeNvml()
-    meter = nvml.NvmlMeter(fake, None, 0, "host")
-    fake.energy_mj = 7500
-    assert meter.read() == Reading(250.0, 2.5) and meter.counter and meter.name == "nvml:0"
-    power_only = nvml.NvmlMeter(FakeNvml(counter=False), None, 1, "host")
-    assert power_only.read() == Reading(250.0, None) and not power_only.counter
-    average = nvml.NvmlMeter(FakeNvml(counter=False, instant=False), None, 2, "host")
-    assert average.read() == Reading(200.0, None) and average.name == "nvml:2:average"
-    fake.counter = False
-    with pytest.raises(ReadFailed):
-        meter.read()
+def test_a_board_without_a_label_is_the_node_and_two_of_them_are_nothing(tmp_path):
+    board = acpi(tmp_path, 3, None, 231_500_000)
+    (meter,) = hwmon.open_meters(here(tmp_path))
+    assert (meter.name, About.of(meter).covers) == ("hwmon:board", "node")
+    assert meter.read() == Reading(231.5, None)
+    for wrong in ("nonsense", -1, 10**14):
+        put(board, power1_average=wrong)
+        with pytest.raises(ReadFailed):
+            meter.read()
+    acpi(tmp_path, 4, "PSU thing", 100)
+    with pytest.raises(MeterUnavailable):
+        hwmon.open_meters(here(tmp_path))
 
 
-def test_nvml_says_what_a_figure_is_of():
-    fake = FakeNvml()
-    assert About.of(nvml.NvmlMeter(fake, None, 0, "host")) == About(covers="gpu")
-    fake.nvmlDeviceGetName = lambda device: b"NVIDIA GH200 480GB"
-    assert "the whole module" in About.of(nvml.NvmlMeter(fake, None, 0, "host")).remark
-    fake.nvmlDeviceGetName = lambda device: "NVIDIA H100 80GB HBM3"
-    fake.nvmlDeviceGetMigMode = lambda device: [0, 0]
-    assert About.of(nvml.NvmlMeter(fake, None, 0, "host")).remark is None
-    fake.nvmlDeviceGetMigMode = lambda device: [1, 1]
-    assert "MIG slices" in About.of(nvml.NvmlMeter(fake, None, 0, "host")).remark
+def test_supplies_are_the_node_unless_its_board_is_and_unknown_drivers_are_nothing(tmp_path):
+    supply = {"power1_label": "pin", "power1_input": 400 * 10**6, "power2_label": "pout1"}
+    for k in (0, 1):
+        put(tmp_path / f"class/hwmon/hwmon{k}", name="dps920ab", **supply)
+    put(tmp_path / "class/hwmon/hwmon7", name="ir35221", **supply)
+    meters = hwmon.open_meters(here(tmp_path))
+    assert [m.read().watts for m in meters] == [400, 400]
+    assert {About.of(m).covers for m in meters} == {"node"}
+    acpi(tmp_path, 2, None, 800 * 10**6)
+    assert [m.name for m in hwmon.open_meters(here(tmp_path))] == ["hwmon:board"]
+
+
+def test_processors_of_amd_count_by_socket(tmp_path):
+    labels = {"energy1_label": "Ecore000", "energy2_label": "Esocket0", "energy3_label": "Esocket1"}
+    counts = {f"energy{k}_input": 10**9 for k in (1, 2, 3)}
+    put(tmp_path / "class/hwmon/hwmon0", name="amd_energy", **labels, **counts)
+    assert [m.name for m in hwmon.open_meters(here(tmp_path))] == ["hwmon:cpu-0", "hwmon:cpu-1"]
+
+
+def test_the_command_shows_what_each_meter_reads_and_what_they_add_up_to(tmp_path):
+    cray(tmp_path)
+    acpi(tmp_path, 0, None, 10**8)
+    (tmp_path / "mine.yaml").write_text(f"power: {{sysfs_root: {tmp_path}, command: [echo, 77 W]}}")
+    said = CliRunner().invoke(app, ["meters", "--config", str(tmp_path / "mine.yaml")]).output
+    rows = {line.split()[0]: line for line in said.splitlines() if line and line[0] != " "}
+    assert "100 W of the node" in rows["hwmon:board"]
+    assert "77 W of the node" in rows["command"]
+    # Its files do not change: the node draws nothing that it counts.
+    assert "0 W" in rows["pm_counters:node"]
+    assert "missing" in rows["soc"] and "to get it" in said
+    assert said.splitlines()[-1].startswith("a run's energy here: pm_counters:node (0")
+
+
+def test_a_run_is_silent_about_meters_that_this_machine_is_not_made_for(tmp_path):
+    order = SamplerOrder(("pm_counters", "command", "estimated"), 0.1, here(tmp_path))
+    assert [row["meter"] for row in open_all(order)[1]] == ["estimated"]
+    alone = SamplerOrder(("pm_counters",), 0.1, here(tmp_path))
+    assert [row["meter"] for row in open_all(alone)[1]] == ["pm_counters"]
+
+
+# ---- the sampler
 
 
 class FlakyMeter:
@@ -183,21 +406,24 @@ def test_deadlines_are_absolute_and_missed_ones_are_not_made_up_for(monkeypatch)
 
 
 def test_sampler_process_gives_energy_of_every_node(tmp_path):
-    nodes = MeteredNodes("host", {"host/0": [os.getpid()]}, 1.0, 10.0, 30.0)
-    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, nodes), tmp_path / "samples")
+    nodes = MeteredNodes(
+        "host", {"host/0": [os.getpid()]}, 1.0, 10.0, 30.0, power_command=("echo", "9 W")
+    )
+    order = SamplerOrder(("cpu", "command", "estimated"), 0.05, nodes)
+    sampler = Sampler(order, tmp_path / "samples")
     sampler.wait_until_begun()
     time.sleep(0.5)
     samples = sampler.stop().samples()
     joules = column(samples, "estimated", "joules")
     assert joules == sorted(joules) and joules[-1] > 0
+    assert set(column(samples, "command", "watts")) == {9.0}
     assert set(samples.activity) == {"host/0"}
 
 
 def test_a_killed_sampler_leaves_what_it_read_and_the_reason(tmp_path):
-    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE), tmp_path / "samples")
+    sampler = Sampler(SamplerOrder(("estimated",), 0.05, HERE), tmp_path / "samples")
     sampler.wait_until_begun()
-    reader = BlockReader(tmp_path / "samples")
-    while not list(reader.new()):
+    while not read_samples(tmp_path / "samples").work.size:
         time.sleep(0.05)
     sampler._process.send_signal(signal.SIGKILL)
     samples = sampler.stop().samples()
@@ -206,18 +432,44 @@ def test_a_killed_sampler_leaves_what_it_read_and_the_reason(tmp_path):
     assert samples.readings[0].size and samples.activity["host"].size and samples.span_s
 
 
+@given(cut=st.floats(0, 1))
+def test_a_file_that_is_cut_anywhere_is_read_up_to_the_last_whole_block(cut, tmp_path_factory):
+    from joulecast.power.samples import SampleWriter
+
+    file = tmp_path_factory.mktemp("cut") / "samples"
+    writer = SampleWriter(file)
+    facts = {
+        "series": ["power.0", "work"],
+        "meters": [{"meter": "m"}],
+        "failed": [0],
+        "faults": [None],
+    }
+    for k in range(20):
+        power = {"t_s": [k, k + 0.5], "watts": [None, None], "joules": [10.0 * k, 10.0 * k + 5]}
+        writer.append(facts, {"power.0": power, "work": {"t_s": [k], "m": [k], "o": [0]}})
+    writer.close()
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(cut * len(whole))])
+    (readings,) = read_samples(file).readings
+    assert readings[0].tolist() == [k / 2 for k in range(readings.shape[1])]
+    assert readings[2].tolist() == [5.0 * k for k in range(readings.shape[1])]
+    assert np.isnan(readings[1]).all()
+    if cut == 1:
+        assert readings.shape[1] == 40
+
+
 def test_a_sampler_that_never_read_gives_reasons_for_all_its_meters(tmp_path):
-    sampler = Sampler(SamplerOrder(("rapl", "estimated"), 0.05, HERE), tmp_path / "samples")
+    sampler = Sampler(SamplerOrder(("cpu", "estimated"), 0.05, HERE), tmp_path / "samples")
     sampler._process.kill()
     samples = sampler.stop().samples()
-    assert [row["meter"] for row in samples.absent] == ["rapl", "estimated"]
+    assert [row["meter"] for row in samples.absent] == ["cpu", "estimated"]
     assert {row["reason"] for row in samples.absent} == {samples.died}
 
 
 def test_a_sampler_needs_a_place_for_its_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(JoulecastError, match="samples cannot be written there"):
-        Sampler(SamplerOrder(("rapl",), 0.05, HERE), tmp_path / "file/samples")
+        Sampler(SamplerOrder(("cpu",), 0.05, HERE), tmp_path / "file/samples")
 
 
 def test_sampler_ends_with_its_rank(tmp_path):
@@ -250,141 +502,19 @@ def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
     def raises(nodes):
         raise OSError("no bus")
 
-    kinds = {"flaky": lambda nodes: [Broken(), good], "rapl": raises}
+    kinds = {"flaky": lambda nodes: [Broken(), good], "cpu": raises}
     monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
-    samples = sampled(SamplerOrder(("flaky", "rapl"), 0.02, HERE), good.stop)
+    samples = sampled(SamplerOrder(("flaky", "cpu"), 0.02, HERE), good.stop)
     broken, flaky = samples.meters
     assert broken["fault"] == "its reading failed (ZeroDivisionError: in the driver)"
     assert flaky["fault"] is None and len(column(samples, "flaky", "t_s")) >= 3
     assert "no bus" in samples.absent[0]["reason"]
 
 
-JOULE = 1_000_000
-LIMITS = Limits(least_w=1e-3, most_w=1500.0, renewed_s=0.001, moves_within_s=2.0)
-FAULTS = {
-    "creeps": lambda k, uj: 200_000 * JOULE + k // 4,
-    "jumps a little": lambda k, uj: uj + 170 * JOULE * (k // 10),
-    "restarts": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE,
-    "goes back by a microjoule": lambda k, uj: uj if k != 5 else uj - 5 * JOULE - 1,
-    "stops": lambda k, uj: uj if k < 2 else 200_007 * JOULE,
-    "never moves": lambda k, uj: 200_000 * JOULE,
-    "jumps": lambda k, uj: uj if k < 5 else uj + 20_000 * JOULE,
-    "falls below its first": lambda k, uj: uj if k < 5 else uj - 200_000 * JOULE + 1,
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("wraps_after", [RANGE_UJ, None])
-def test_a_counter_with_a_fault_is_believed_no_longer(fault, wraps_after):
-    """50 W, read every 0.1 s; the counter begins at 200 kJ."""
-    register = Register(
-        FAULTS[fault](0, 200_000 * JOULE),
-        0.0,
-        unit_j=1e-6,
-        limits=LIMITS,
-        wraps_after=wraps_after,
-    )
-
-    def read(k):
-        return register.joules(FAULTS[fault](k, 200_000 * JOULE + 5 * JOULE * k), k / 10, k / 10)
-
-    with pytest.raises(MeterFailed, match="counter"):
-        for k in range(1, 50):
-            assert 0 <= read(k) <= 5.0 * k + 7
-
-
-@given(
-    watts=st.lists(st.floats(0.01, 1400), min_size=1, max_size=60),
-    first=st.integers(0, RANGE_UJ),
-    every_s=st.floats(0.02, 20),
-)
-def test_a_sound_counter_is_believed_through_all_its_wraps(watts, first, every_s):
-    register = Register(
-        first,
-        0.0,
-        unit_j=1e-6,
-        limits=LIMITS,
-        wraps_after=RANGE_UJ,
-    )
-    counted = 0
-    for k, drawn in enumerate(watts, 1):
-        counted += int(drawn * every_s * 1e6)
-        count = (first + counted) % (RANGE_UJ + 1)
-        read = register.joules(count, k * every_s, k * every_s)
-    assert read == pytest.approx(counted / 1e6)
-
-
-def test_a_wrap_that_cannot_be_distinguished_a_restart_is_neither():
-    """65 kJ wrap after 44 s at 1,500 W: who reads it after 60 s knows nothing."""
-    register = Register(0, 0.0, unit_j=1e-6, limits=LIMITS, wraps_after=65_532_610_987)
-    with pytest.raises(MeterFailed, match=r"not read for 60 s, in which .* wrapped unseen"):
-        register.joules(59_000_000_000, 60.0, 60.0)
-
-
-def test_a_fault_costs_the_energy_of_the_training_that_it_lies_in_and_of_no_other():
-    fake = FakeNvml()
-    counter = EnergyCounter([nvml.NvmlMeter(fake, None, 0, "host")], None)
-    first = counter.begin()
-    fake.energy_mj = 10
-    assert counter.read() is None, "it restarted"
-    fake.energy_mj = 60
-    joules, why = counter.between(first, counter.read())
-    assert joules is None and "nvml:0 failed: its counter went from 5 to 0.01 J" in why
-    fake.energy_mj = 20  # and once more between two trainings
-    first = counter.begin()
-    fake.energy_mj = 50
-    assert counter.between(first, counter.read()) == (pytest.approx(0.03), None)
-
-
-def test_one_slow_read_is_no_counter_that_stands_still():
-    register = Register(0, 0.0, unit_j=1e-6, limits=LIMITS)
-    register.joules(5 * JOULE, 0.1, 0.1)
-    register.joules(100 * JOULE, 0.2, 2.7)  # read at 2.0 s
-    assert register.joules(101 * JOULE, 2.7, 2.7) == pytest.approx(101)
-
-
-@pytest.mark.parametrize(
-    ("stops_at_s", "lasts_s", "energy"), [(2.6, 3.0, False), (0.3, 0.75, False), (2.95, 3.0, True)]
-)
-def test_a_counter_that_stops_before_the_run_does_gives_no_energy(stops_at_s, lasts_s, energy):
-    record = make_record(make_spec(meters=("rapl",)), {"computing": lasts_s / 3})
-    meter = {"meter": "rapl:package-0", "available": True, "source": "measured", "counter": True}
-    times = np.arange(-0.1, lasts_s + 0.2, 0.05)
-    joules = 50 * np.minimum(times + 0.1, stops_at_s + 0.1)
-    rows = [("host", "rapl:package-0", t, np.nan, j) for t, j in zip(times, joules, strict=True)]
-    info = record.info.model_copy(update={"meters": [MeterInfo(node="host", **meter)]})
-    row = observe(replace(record, info=info, power=pd.DataFrame(rows, columns=list(POWER_COLUMNS))))
-    assert (row["energy_j"] == row["energy_j"]) is energy
-    assert energy or "stood still for" in row["why_no_energy"]
-
-
-def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times(
-    tmp_path, monkeypatch
-):
-    """From the files of the kernel to the row that models fit: one of two packages restarts."""
-    for package in (0, 1):
-        domain(tmp_path, f"intel-rapl:{package}", f"package-{package}", 10**9, RANGE_UJ)
-    monkeypatch.setattr(rapl, "POWERCAP", tmp_path)
-    stop, reads = threading.Event(), []
-
-    class Feeder(FlakyMeter):
-        def read(self):
-            reads.append(1)
-            for package in (0, 1):
-                restarted = package == 1 and len(reads) > 6
-                counted = 10**6 * len(reads) + (0 if restarted else 10**9)
-                energy = tmp_path / f"intel-rapl:{package}/energy_uj"
-                energy.write_text(str(counted))
-            if len(reads) > 12:
-                stop.set()
-            return Reading(1.0, None)
-
-    kinds = {"flaky": lambda nodes: [Feeder()], "rapl": rapl.open_meters}
-    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
-    samples = sampled(SamplerOrder(("flaky", "rapl"), 0.05, HERE), stop)
-    faults = {meter["meter"]: meter["fault"] for meter in samples.meters}
-    assert faults["rapl:package-0"] is None and "restarted" in faults["rapl:package-1"]
-    record = make_record(make_spec(meters=("rapl", "estimated")))
+def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times():
+    """One of two packages restarted."""
+    record = make_record(make_spec(meters=("cpu", "estimated")))
+    faults = {"cpu:package-0": None, "cpu:package-1": "its counter went from 9 to 1 J in 0.1 s"}
     infos = [
         MeterInfo(
             node="host",
@@ -395,24 +525,11 @@ def test_a_failed_counter_of_a_run_gives_no_energy_but_its_reason_and_the_times(
             reason=fault,
         )
         for meter, fault in faults.items()
-        if meter != "flaky"
     ]
-    rows = [("host", "rapl:package-0", k / 10, None, 5.0 * k) for k in range(60)]
+    rows = [("host", "cpu:package-0", k / 10, None, 5.0 * k) for k in range(60)]
     power = pd.DataFrame(rows, columns=list(POWER_COLUMNS)).astype({"watts": float})
     info = record.info.model_copy(update={"meters": [*record.info.meters, *infos]})
     row = observe(replace(record, info=info, power=pd.concat([record.power, power])))
     assert np.isnan(row["energy_j"]) and row["energy_source"] is None
-    assert "rapl:package-1 failed: its counter went from" in row["why_no_energy"]
+    assert "cpu:package-1 failed: its counter went from" in row["why_no_energy"]
     assert row["total_s"] == pytest.approx(3.0) and row["t_computing_s"] == pytest.approx(0.6)
-
-
-def test_nvml_counter_that_falls_fails_and_watts_that_cannot_be_are_missing():
-    fake = FakeNvml()
-    meter = nvml.NvmlMeter(fake, None, 0, "host")
-    fake.energy_mj = 4000
-    with pytest.raises(MeterFailed, match="restarted"):
-        meter.read()
-    power_only = nvml.NvmlMeter(FakeNvml(counter=False, instant=False), None, 1, "host")
-    power_only._nvml.nvmlDeviceGetPowerUsage = lambda device: 2**32 - 1
-    with pytest.raises(ReadFailed, match="no GPU draws"):
-        power_only.read()
