@@ -24,12 +24,12 @@ from typing import Any
 
 import fuzz_examples as examples
 from conftest import ROOT
+from joulecast.campaign.journal import attempts_at
 from mutations import mutated
 from typer.testing import CliRunner
 
 from joulecast.campaign.check import require_campaign
 from joulecast.campaign.config import read_config
-from joulecast.campaign.journal import attempts_at
 from joulecast.cli.errors import shown
 from joulecast.cli.main import app
 from joulecast.energy.observations import observe

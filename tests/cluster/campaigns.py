@@ -14,7 +14,6 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import copy_workflow
-
 from joulecast.campaign.journal import Attempt, attempts_at
 
 PROFILE = "slurm-no-accounting"

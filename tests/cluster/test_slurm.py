@@ -11,10 +11,10 @@ import pytest
 from campaigns import Campaign
 from conftest import ROOT
 from emulated import NODES, EmulatedSlurm, why_not
+from joulecast.training.attempt_to_record import measure
 
 from joulecast.records.frames import FRAMES
 from joulecast.records.record import read_record
-from joulecast.training.attempt_to_record import measure
 
 # Ranks of four nodes on two cores: emulated, and said so in every record.
 FOUR_NODES = (

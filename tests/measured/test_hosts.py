@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 from conftest import make_spec
+from joulecast.training.attempt_to_record import measure
 
 from joulecast.energy.observations import observe
 from joulecast.power.run_clock import ClockOffset, RunClock
 from joulecast.records.provenance import boot_id
 from joulecast.records.record import read_record
 from joulecast.records.spec import Calibration
-from joulecast.training.attempt_to_record import measure
 
 AHEAD_S = 1000
 

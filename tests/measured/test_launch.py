@@ -13,9 +13,10 @@ import numpy as np
 import psutil
 import pytest
 from conftest import make_spec
-
 from joulecast.campaign.held_records import bring_back
 from joulecast.campaign.journal import attempts_at
+from joulecast.training.attempt_to_record import measure
+
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
 from joulecast.power.foreign_load import Load
@@ -23,7 +24,6 @@ from joulecast.records.provenance import usable_cores
 from joulecast.records.record import read_record
 from joulecast.records.spec import Calibration, Emulation, RunSpec
 from joulecast.training import ranks
-from joulecast.training.attempt_to_record import measure
 from joulecast.training.launch import RunLaunch
 from joulecast.training.processes import NotBegun
 

@@ -1,18 +1,14 @@
 """`config check` and the last words of a campaign, from the side of who types them."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import pandas as pd
 import pytest
-from conftest import ROOT, make_record, make_spec
-from test_progress import noted
+from conftest import ROOT, make_spec
+from test_progress import done as kept
 from typer.testing import CliRunner
 
 from joulecast.campaign import check as campaign_check
 from joulecast.campaign.ending import ending
 from joulecast.cli.main import app
-from joulecast.records.record import write_record
 
 GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
 
@@ -57,7 +53,7 @@ def test_a_sound_configuration_says_what_it_will_do(check):
         ),
         (GOOD + "simulator: {platforms: [hc9]}\n", ["hc9", "no such platform"]),
         (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),
-        (GOOD + "power: {meters: [nvlm]}\n", ["power.meters", "nvlm", "known: pm_counters"]),
+        (GOOD + "power: {meters: [gpx]}\n", ["power.meters", "gpx", "known: pm_counters"]),
         (GOOD + "powr: {}\n", ["powr", "did you mean `power`"]),
         ("workload: [", ["is not YAML", "in line "]),
         ("", ["is empty", "config default"]),
@@ -85,7 +81,7 @@ def test_what_this_host_lacks_is_told(check):
         assert (
             "this host cannot run it: training.device: cuda, but torch sees no GPU" in done.output
         )
-        assert "meter nvml: not on this host" in done.output
+        assert "meter gpu: not on this host" in done.output
 
 
 def test_more_ranks_than_this_host_can_hold_are_told(check):
@@ -122,12 +118,8 @@ def test_a_campaign_ends_with_one_line(tmp_path):
 
 
 def test_one_more_line_says_how_to_repeat_what_was_disturbed(tmp_path):
-    record = make_record(make_spec("bad"))
-    info = record.info.model_copy(update={"disturbed": ["other programs kept 2.0 cores busy"]})
-    write_record(tmp_path / "records/bad", replace(record, info=info))
-    noted(tmp_path, "bad", since_s=200.0, until_s=100.0)
+    kept(tmp_path, make_spec("bad"), ["other programs kept 2.0 cores busy"])
     line = ending(tmp_path, ["config/mine.yaml"])[-1]
     assert line.startswith("1 run disturbed by other programs; to repeat only these: ")
-    assert f"joulecast remeasure {tmp_path} && " in line
+    assert f"rm -r {tmp_path}/records/bad && " in line
     assert line.endswith("snakemake --cores all --configfile config/mine.yaml")
-    assert Path(tmp_path / "records/bad").is_dir()

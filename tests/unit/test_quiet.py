@@ -1,6 +1,5 @@
 """Other programs on the machine: seen, named, waited for; what they disturb is marked and measured again."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,12 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import make_record, make_spec
-from test_progress import noted
+from test_progress import done as keep
 from test_tables import PUBLISHED
-from typer.testing import CliRunner
 
-from joulecast.campaign.progress import progress_of, progress_text, remove_disturbed
-from joulecast.cli.main import app
 from joulecast.energy.fitting import clean_observations, disturbance_notes, fit_campaign
 from joulecast.energy.forecast import Asked, forecast
 from joulecast.errors import JoulecastError
@@ -27,8 +23,8 @@ from joulecast.records.record import read_info, write_record
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
 from joulecast.training import machine
-from joulecast.training.attempt_to_record import Quiet, measure
 from joulecast.training.launch import RunLaunch
+from joulecast.training.measure_run import Quiet, measure_run
 
 BUSY = Load(1.7, ("stress-ng",))
 IDLE = Load(0.1)
@@ -36,9 +32,9 @@ BURNER = "while True: pass"
 
 
 @pytest.fixture(autouse=True)
-def own_machine(monkeypatch):
+def own_machine(monkeypatch, tmp_path):
     """No measurement of this machine is waited for."""
-    monkeypatch.setattr(machine, "_NAME", f"joulecast-test-{os.getpid()}")
+    monkeypatch.setattr(machine, "LOCK_FILE", tmp_path / "lock")
 
 
 @pytest.fixture
@@ -100,24 +96,6 @@ def test_the_wait_ends_with_the_other_program_and_says_for_whom(monkeypatch):
     assert wait_for_quiet(600, lines.append) == (IDLE, 0.0) and len(lines) == 1
 
 
-def test_the_wait_is_bounded_and_not_repeated_until_it_was_quiet(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
-    asked = []
-
-    def waits(load):
-        def wait(patience_s, tell):
-            asked.append(patience_s)
-            return load, patience_s
-
-        monkeypatch.setattr(machine, "wait_for_quiet", wait)
-
-    for load in (BUSY, BUSY, IDLE, BUSY):
-        waits(load)
-        with open(os.devnull, "w") as log, machine.held_machine(log, 60.0) as held:
-            assert held.wait_for_quiet() == load
-    assert asked == [60.0, 0.0, 0.0, 60.0]
-
-
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """Measure a run without ranks: how often it was started, and its record, for loads and fates."""
@@ -127,7 +105,6 @@ def measured(monkeypatch, tmp_path):
         monkeypatch.setattr(
             machine, "wait_for_quiet", lambda p, tell: (foreign_load.load_now(), 0.0)
         )
-        monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
         started, spec = [], make_spec("run0")
 
         def record(self, spec_file, folder, load, log, lock):
@@ -143,7 +120,7 @@ def measured(monkeypatch, tmp_path):
 
         monkeypatch.setattr(RunLaunch, "record", record)
         quiet = Quiet(wait_s=60, repeats=repeats)
-        measure(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=quiet)
+        measure_run(spec, tmp_path / "r/run0", tmp_path / "log", launcher=None, quiet=quiet)
         return len(started), read_info(tmp_path / "r/run0")
 
     return run
@@ -172,7 +149,7 @@ def test_a_second_try_that_fails_leaves_the_first_record(measured):
 
 
 def _host(host, work, programs=()):
-    samples = Samples({"programs": list(programs)}, work=np.array(work, dtype=float).T)
+    samples = Samples({"programs": list(programs)}, [], {}, np.array(work, dtype=float).T)
     return SampledHost(host, host, lambda t: t - 100.0, samples)
 
 
@@ -194,14 +171,6 @@ def test_foreign_load_is_the_machine_s_work_without_the_run_s_own():
     assert load_during(apart, outcome).busy_cores == pytest.approx(2.0)
 
 
-def keep(folder, spec, disturbed=()):
-    record = make_record(spec)
-    info = record.info.model_copy(update={"disturbed": list(disturbed)})
-    write_record(folder / "records" / spec.run, replace(record, info=info))
-    noted(folder, spec.run, since_s=200.0, until_s=100.0)
-    return folder / "records" / spec.run
-
-
 WHY = "other programs kept 1.7 cores busy (stress-ng) before the run"
 
 
@@ -218,7 +187,7 @@ def test_disturbed_runs_count_only_where_nothing_better_is_there(tmp_path):
         "during 1 of 2 training runs" in note
         and "only-n2" in note
         and WHY in note
-        and "remeasure" in note
+        and "joulecast status" in note
     )
     assert disturbance_notes(clean_observations(folders[:2])[0]) == []
 
@@ -236,37 +205,6 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     assert len(answer["forecasts"]) == 1 and "3 of 3 training runs" in answer["notes"][0]
 
 
-def test_status_tells_disturbed_runs_and_remeasure_removes_them_alone(tmp_path):
-    good = keep(tmp_path, make_spec("good"))
-    bad = keep(tmp_path, make_spec("bad", repeat=2), [WHY])
-    progress = progress_of(tmp_path)
-    assert progress.finished and progress.as_json()["counts"]["disturbed"] == 1
-    text = progress_text(progress)
-    assert "2 runs done (1 of them disturbed)" in text and f"disturbed: bad: {WHY}" in text
-    assert "joulecast remeasure" in text
-    done = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
-    assert done.exit_code == 0 and "removed 1 disturbed run: bad" in done.output
-    assert good.is_dir() and not bad.exists() and not list((tmp_path / "records").glob(".bad*"))
-    again = CliRunner().invoke(app, ["remeasure", str(tmp_path)])
-    assert again.exit_code == 0 and "no run was disturbed" in again.output
-
-
-def test_a_disturbed_pipeline_is_removed_with_what_shows_it(tmp_path):
-    keep(tmp_path, make_spec("good"))
-    for name, why in (("calm", []), ("busy", [WHY])):
-        file = tmp_path / "pipelines" / f"{name}.json"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps({"disturbed": why}))
-    shown = [tmp_path / "checks.csv", tmp_path / "index.html"]
-    for path in shown:
-        path.write_text("")
-    assert remove_disturbed(tmp_path) == ["busy"]
-    assert (tmp_path / "pipelines/calm.json").is_file() and (tmp_path / "records/good").is_dir()
-    assert not any(path.exists() for path in shown), (
-        "the next start makes them, of what it measures"
-    )
-
-
 def test_own_work_is_no_foreign_load(monkeypatch):
     worked = iter([10.0, 14.0])
     monkeypatch.setattr(foreign_load, "machine_work_s", lambda: next(worked))
@@ -278,18 +216,6 @@ def test_own_work_is_no_foreign_load(monkeypatch):
     # The machine worked 4 s in 2 s, this process and its children 2.5 s of that.
     load = watch.load()
     assert load is not None and load.busy_cores == pytest.approx(0.75)
-
-
-def test_nothing_is_removed_while_a_run_is_measured_or_of_a_replay(tmp_path):
-    keep(tmp_path, make_spec("bad"), [WHY])
-    noted(tmp_path, "other", since_s=5.0)
-    with pytest.raises(JoulecastError, match="other is being measured"):
-        remove_disturbed(tmp_path)
-    write_record(tmp_path / "replayed/records/r", make_record(make_spec("r")))
-    with pytest.raises(JoulecastError, match="no run was measured there"):
-        remove_disturbed(tmp_path / "replayed")
-    assert (tmp_path / "records/bad").is_dir()
-    assert json.loads((tmp_path / "records/bad/run.json").read_text())["disturbed"] == [WHY]
 
 
 def test_few_cores_are_allowed_to_others(monkeypatch):

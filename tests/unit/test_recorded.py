@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from joulecast.training.attempt_to_record import Quiet
 from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
@@ -28,7 +29,6 @@ from joulecast.records.recorded import (
 )
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.training import recorder
-from joulecast.training.attempt_to_record import Quiet
 
 PLATFORMS = ROOT / "config/platforms"
 FRAMES = ("stages", "power", "activity", "phases")

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import typer
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
+from joulecast.training.attempt_to_record import measure
 from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
@@ -26,7 +27,6 @@ from joulecast.records.recorded import pack, read_campaign, unpack_all
 from joulecast.records.spec import Calibration
 from joulecast.report.tables.output import write_table
 from joulecast.training import machine
-from joulecast.training.attempt_to_record import measure
 
 HOSTILE = [
     "; touch PWNED",

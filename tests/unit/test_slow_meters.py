@@ -21,7 +21,6 @@ from joulecast.power.meters import (
 )
 from joulecast.power.programs import output_of
 from joulecast.power.sampler import SamplerOrder
-from joulecast.records.meter_settings import MeterSettings
 
 pytestmark = pytest.mark.usefixtures("slow_meters_end")
 
@@ -122,7 +121,7 @@ def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
 
 
 def commanded(*words) -> MeteredNodes:
-    return MeteredNodes("host", settings=MeterSettings(command=words))
+    return MeteredNodes("host", power_command=words)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 from conftest import MINIMAL, ROOT, copy_workflow, make_spec, snakemake
+from joulecast.report.tables.failed_runs import failed_runs
+from joulecast.training.attempt_to_record import measure
 
 from joulecast.errors import JoulecastError
 from joulecast.records.record import read_record, write_record
 from joulecast.records.recorded import pack, unpack_all
 from joulecast.records.spec import Calibration
-from joulecast.report.tables.failed_runs import failed_runs
-from joulecast.training.attempt_to_record import measure
 
 # Runs that load no torch; they are measured in this order.
 RUNS = ("idle-n1", "allreduce-n2", "sleeping_rank-n2")

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, copy_workflow, judge_less, snakemake
+from joulecast.campaign.journal import attempts_at
 from mlperf_fixtures import write_run
 from test_dry import TARGETS
 
-from joulecast.campaign.journal import attempts_at
 from joulecast.records.recorded import pack, unpack_all
 
 SHIPPED = ROOT / "recorded/two-core-vm"
