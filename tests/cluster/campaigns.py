@@ -4,17 +4,16 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import copy_workflow
-from joulecast.campaign.journal import Attempt, attempts_at
+
+from joulecast.campaign.progress import RunState, run_state
 
 PROFILE = "slurm-no-accounting"
 # A node of the cluster for each of a run's, although the platform says that one host has them all.
@@ -53,8 +52,7 @@ class Campaign:
         with open(folder / "config/minimal.yaml", "a") as configuration:
             configuration.write("quiet: {wait_s: 0, repeats: 0}\n")
         self.arguments = ["--configfile", "config/minimal.yaml", *changes]
-        # A lock of its own for its measurements: those of other tests are not to wait for them.
-        self.environment = {**os.environ, "TMPDIR": tempfile.mkdtemp(prefix="joulecast-")}
+        self.environment = dict(os.environ)
         # Over UCX, MPICH hands PMI-2 addresses of several kB, padded with what lay in memory; what that was
         # sometimes makes a message too long for SLURM's PMI-2, and the ranks abort.
         self.environment["MPIR_CVAR_CH4_NETMOD"] = "ofi"
@@ -90,15 +88,11 @@ class Campaign:
 
     def measuring(self, run: str) -> bool:
         """Whether a run is being measured right now (and not waiting for its turn)."""
-        return any(self.results.glob(f"attempts/.{run}-*/spec.json"))
+        return any(self.results.glob(f"records/.{run}-scratch-*/spec.json"))
 
-    def attempts(self, run: str) -> list[Attempt]:
-        """All attempts at a run."""
-        return attempts_at(self.results / "attempts", run)
-
-    def failed(self) -> pd.DataFrame:
-        """The table of failed runs."""
-        return pd.read_csv(self.results / "tables/failed_runs.csv")
+    def state(self, run: str) -> RunState:
+        """What `joulecast status` says of a run."""
+        return run_state(self.results, run)
 
     def ranks(self) -> list[psutil.Process]:
         """The ranks that run for this campaign, on all nodes."""

@@ -159,6 +159,12 @@ class EmulatedSlurm:
         hosts = _asked("squeue", "-h", "-t", "all", "-j", job, "-o", "%N").strip()
         return _asked("scontrol", "show", "hostnames", hosts).split()
 
+    def job_called(self, run: str) -> str:
+        """The newest job of a run, by the comment that Snakemake gives it."""
+        lines = _asked("squeue", "-h", "-t", "all", "-o", "%A %k").splitlines()
+        jobs = [line.split()[0] for line in lines if line.endswith(f"_{run}")]
+        return max(jobs, key=int)
+
     def end_at_once(self, job: str) -> None:
         """Let a job run into its time limit now."""
         change = ["scontrol", "update", f"jobid={job}", "EndTime=now"]

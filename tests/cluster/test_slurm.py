@@ -6,15 +6,14 @@ import socket
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 from campaigns import Campaign
 from conftest import ROOT
 from emulated import NODES, EmulatedSlurm, why_not
-from joulecast.training.attempt_to_record import measure
 
 from joulecast.records.frames import FRAMES
 from joulecast.records.record import read_record
+from joulecast.training.measure_run import measure_run
 
 # Ranks of four nodes on two cores: emulated, and said so in every record.
 FOUR_NODES = (
@@ -68,7 +67,6 @@ def test_every_run_is_measured_on_nodes_of_its_own(measured, slurm):
     assert {info["spec"]["nodes"] for info in infos.values()} == {2, 4}
     jobs = [info["scheduler_job"] for info in infos.values()]
     assert len(set(jobs)) == len(jobs), "a job for each run"
-    assert len(pd.read_csv(measured.results / "tables/failed_runs.csv")) == 0
 
 
 # What two records of one specification may differ in: host facts, times, and what was read of meters.
@@ -88,7 +86,7 @@ HOST_FACTS |= {
 
 def test_a_record_is_the_one_that_the_same_run_leaves_locally(measured, tmp_path):
     there = read_record(measured.results / "records/vit_ti-n2-b8-r1")
-    measure(there.info.spec, tmp_path / "r", tmp_path / "log")
+    measure_run(there.info.spec, tmp_path / "r", tmp_path / "log")
     here = read_record(tmp_path / "r")
     facts = [record.info.model_dump(exclude=HOST_FACTS) for record in (here, there)]
     for fact in facts:
@@ -126,7 +124,7 @@ def afflicted(slurm, tmp_path_factory, request):
     while waiting:
         slurm.wait_until(lambda: any(map(campaign.measuring, waiting)), 120)
         run = next(filter(campaign.measuring, waiting))
-        job = campaign.attempts(run)[-1].slurm_job
+        job = slurm.job_called(run)
         if run == LIMITED:
             slurm.end_at_once(job)
         elif run == KILLED:
@@ -152,35 +150,36 @@ def test_a_campaign_survives_what_befalls_its_runs(afflicted):
 
 
 def test_a_run_that_exceeds_its_time_limit_is_told_so(afflicted):
-    (row,) = afflicted.failed().query("run == @LIMITED").itertuples()
-    assert "killed by its time limit" in row.reason and "TIMEOUT" in row.reason
-    assert row.now == "failed" and not (afflicted.results / f"records/{LIMITED}").exists()
+    assert "TIMEOUT" in (afflicted.folder / "said").read_text()
+    assert (
+        afflicted.state(LIMITED).state == "failed"
+        and not (afflicted.results / f"records/{LIMITED}").exists()
+    )
 
 
 def test_a_rank_that_is_killed_ends_its_run(afflicted):
-    (row,) = afflicted.failed().query("run == @KILLED").itertuples()
-    assert re.search("ended with exit code 1(37|43)", row.reason) and row.now == "failed"
+    state = afflicted.state(KILLED)
+    assert re.search("ended with exit code 1(37|43)", state.why) and state.state == "failed"
     assert "Killed" in (afflicted.results / f"logs/{KILLED}.log").read_text()
 
 
 def test_a_run_whose_node_goes_down_is_started_again(afflicted):
-    (row,) = afflicted.failed().query("run == @DOWN").itertuples()
-    assert "SLURM has started its job" in row.reason and row.now == "done"
+    assert afflicted.state(DOWN).state == "done"
     assert len(afflicted.info(DOWN)["scheduler_node_of_rank"]) == 3
 
 
 def test_a_controller_that_is_restarted_loses_no_job(afflicted):
-    last = afflicted.attempts(DOWN)[-1]
-    assert last.reason is None and afflicted.info(DOWN)["scheduler_job"] == last.slurm_job
+    assert afflicted.info(DOWN)["scheduler_job"]
 
 
-def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted):
+def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted, slurm):
     """Snakemake is killed: its job goes on. Started again, it waits for that job and takes its record."""
     before = afflicted.records()
     snakemake = afflicted.start(f"results/minimal/records/{KILLED}")
     EmulatedSlurm.wait_until(lambda: afflicted.at_work(2), 60)
     snakemake.kill()
     snakemake.wait()
+    orphan = slurm.job_called(KILLED)
     # It is still at work when Snakemake looks, however long that takes to start.
     ranks = afflicted.ranks()
     for rank in ranks:
@@ -195,9 +194,7 @@ def test_killed_while_its_jobs_run_it_goes_on_and_repeats_none(afflicted):
     assert done.returncode == 0, done.stdout + done.stderr
     after = afflicted.records()
     assert after == before | {KILLED: after[KILLED]}
-    _, orphan, *waited = afflicted.attempts(KILLED)
-    assert orphan.reason is None and all(attempt.reason is None for attempt in waited)
-    assert afflicted.info(KILLED)["scheduler_job"] == orphan.slurm_job, "the orphan's record counts"
+    assert afflicted.info(KILLED)["scheduler_job"] == orphan, "the orphan's record counts"
 
 
 # A host of its own is a host name of its own here: the nodes are daemons on one machine.

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 from conftest import make_spec
-from joulecast.training.attempt_to_record import measure
 
 from joulecast.energy.observations import observe
 from joulecast.power.run_clock import ClockOffset, RunClock
 from joulecast.records.provenance import boot_id
 from joulecast.records.record import read_record
 from joulecast.records.spec import Calibration
+from joulecast.training.measure_run import measure_run
 
 AHEAD_S = 1000
 
@@ -46,7 +46,7 @@ def rapl(*hosts, counted=lambda uj: uj):
     """Give hosts one RAPL domain each, which counts 50 W while the block lasts."""
     counters = []
     for host in hosts:
-        package = host / "class/powercap/intel-rapl:0"
+        package = host / "class/powercap/intel-rapl/intel-rapl:0"
         package.mkdir(parents=True)
         (package / "name").write_text("package-0\n")
         (package / "max_energy_range_uj").write_text("262143328850")
@@ -97,10 +97,10 @@ def two_hosts(tmp_path):
 
 
 def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hosts, tmp_path):
-    spec = make_spec("two", 2, meters=("rapl",), training={"steps": 12}, sample_period_s=0.05)
+    spec = make_spec("two", 2, meters=("cpu",), training={"steps": 12}, sample_period_s=0.05)
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
     with rapl(tmp_path / "node01"):
-        measure(spec, tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
+        measure_run(spec, tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100)
     record = read_record(tmp_path / "two")
     info, outcome = record.info, record.info.outcome
     assert info.nodes == ["node00", "node01"] and info.checks.distinct_hosts == 2
@@ -129,13 +129,13 @@ def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hos
     row = observe(record)
     assert record.power["node"].unique().tolist() == ["node01"]
     assert row["energy_j"] != row["energy_j"] and info.energy_source is row["energy_source"] is None
-    assert row["why_no_energy"].startswith("node00: rapl: RAPL: the kernel offers no powercap")
+    assert row["why_no_energy"].startswith("node00: cpu: cpu: the kernel offers no RAPL")
     assert row["why_no_energy"].endswith("; 1 of 2 hosts are metered")
 
 
 def sleeping(seconds):
     """Two ranks on two hosts that sleep, read by RAPL."""
-    spec = make_spec("two", 2, meters=("rapl",), sample_period_s=0.05)
+    spec = make_spec("two", 2, meters=("cpu",), sample_period_s=0.05)
     parts = {"kind": "sleeping_rank", "calibration": Calibration(seconds=seconds)}
     platform = spec.platform.model_copy(update={"hosts": None})
     parts |= {"workload": None, "training": None, "platform": platform}
@@ -145,13 +145,13 @@ def sleeping(seconds):
 def test_containers_of_one_machine_have_one_meter(two_hosts, tmp_path):
     """Two names, but one boot id: what both read is one device, and counts once."""
     with rapl(tmp_path / "node00", tmp_path / "node01"):
-        measure(
+        measure_run(
             sleeping(0.3), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100
         )
     record = read_record(tmp_path / "two")
     assert [(m.node, m.meter, m.shared_with) for m in record.info.meters] == [
-        ("node00", "rapl:package-0", ["node01"]),
-        ("node01", "rapl:package-0", ["node00"]),
+        ("node00", "cpu:package-0", ["node01"]),
+        ("node01", "cpu:package-0", ["node00"]),
     ]
     row = observe(record)
     assert row["energy_source"] == "measured" and row["metered_units"] == 1
@@ -162,7 +162,7 @@ def test_a_counter_that_falls_in_a_run_costs_its_energy_and_nothing_else(two_hos
         return 200_000_000_000 + uj % 50_000_000  # falls by 50 J every second
 
     with rapl(tmp_path / "node00", tmp_path / "node01", counted=counted):
-        measure(
+        measure_run(
             sleeping(1.5), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100
         )
     row = observe(read_record(tmp_path / "two"))

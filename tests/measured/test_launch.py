@@ -13,9 +13,6 @@ import numpy as np
 import psutil
 import pytest
 from conftest import make_spec
-from joulecast.campaign.held_records import bring_back
-from joulecast.campaign.journal import attempts_at
-from joulecast.training.attempt_to_record import measure
 
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
@@ -23,19 +20,20 @@ from joulecast.power.foreign_load import Load
 from joulecast.records.provenance import usable_cores
 from joulecast.records.record import read_record
 from joulecast.records.spec import Calibration, Emulation, RunSpec
-from joulecast.training import ranks
 from joulecast.training.launch import RunLaunch
-from joulecast.training.processes import NotBegun
+from joulecast.training.measure_run import measure_run
+from joulecast.training.processes import NotFinished, run_to_end
 
 
 def run(spec, tmp_path, **options):
-    options = {"attempts": tmp_path / "attempts", "timeout_s": 200.0} | options
-    measure(spec, tmp_path / spec.run, tmp_path / f"{spec.run}.log", **options)
+    options = {"timeout_s": 200.0} | options
+    measure_run(spec, tmp_path / spec.run, tmp_path / f"{spec.run}.log", **options)
     return read_record(tmp_path / spec.run)
 
 
-def last_attempt(tmp_path, name):
-    return attempts_at(tmp_path / "attempts", name)[-1]
+def reason(tmp_path, name):
+    """The last line of a run's log, where a failed one has its reason."""
+    return (tmp_path / f"{name}.log").read_text().splitlines()[-1]
 
 
 def test_two_ranks_are_equal_after_twenty_steps(tmp_path):
@@ -67,33 +65,6 @@ def test_a_run_that_is_there_is_not_repeated(tmp_path):
     assert (tmp_path / "once/run.json").stat().st_mtime_ns == before
     run(spec.model_copy(update={"seed": 8}), tmp_path, launcher=None)
     assert (tmp_path / "once/run.json").stat().st_mtime_ns != before
-
-
-def test_a_record_that_is_removed_while_its_run_ends_is_not_lost(tmp_path):
-    """As Snakemake does when it starts a run anew whose job, which it has lost sight of, still goes on."""
-    idle = {"kind": "idle", "workload": None, "training": None}
-    idle |= {"calibration": Calibration(seconds=0.5)}
-    spec = RunSpec.model_validate(make_spec("gone").model_dump() | idle)
-    out, over = tmp_path / "gone", threading.Event()
-
-    def remove():
-        while not over.is_set():
-            with suppress(FileNotFoundError):
-                os.rename(out, tmp_path / "removed")
-                return
-            time.sleep(0.001)
-
-    remover = threading.Thread(target=remove)
-    remover.start()
-    try:
-        measure(spec, out, tmp_path / "log", launcher=None, attempts=tmp_path / "attempts")
-    finally:
-        over.set()
-        remover.join()
-    assert last_attempt(tmp_path, "gone").reason is None
-    if not out.exists():  # it was removed
-        bring_back(tmp_path / "attempts", "gone", out, 0.0)
-    assert read_record(out).info.spec == spec
 
 
 def test_training_reaches_a_target_accuracy(tmp_path):
@@ -132,9 +103,9 @@ def test_more_ranks_than_cores_are_refused_without_emulation(tmp_path):
     ranks = usable_cores() + 1
     with pytest.raises(JoulecastError, match="would measure time sharing"):
         run(make_spec("crowd", ranks), tmp_path)
-    reason = last_attempt(tmp_path, "crowd").reason
-    assert "would measure time sharing" in reason
-    assert "nodes_per_core" in reason and not (tmp_path / "crowd").exists()
+    why = reason(tmp_path, "crowd")
+    assert why.startswith("error: ") and "would measure time sharing" in why
+    assert "nodes_per_core" in why and not (tmp_path / "crowd").exists()
 
 
 def test_calibrations(tmp_path):
@@ -170,7 +141,7 @@ def test_singletons_instead_of_one_job_are_recognised(tmp_path):
     fake.chmod(0o755)
     with pytest.raises(JoulecastError):
         run(make_spec("alone", 2), tmp_path, launcher=str(fake))
-    assert "has 1 ranks, the specification 2" in last_attempt(tmp_path, "alone").reason
+    assert "has 1 ranks, the specification 2" in reason(tmp_path, "alone")
 
 
 def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
@@ -178,7 +149,7 @@ def test_the_wrong_number_of_hosts_is_recognised(tmp_path):
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})
     with pytest.raises(JoulecastError):
         run(spec, tmp_path)
-    assert "on 1 hosts, 2 were asked for" in last_attempt(tmp_path, "hosts").reason
+    assert "on 1 hosts, 2 were asked for" in reason(tmp_path, "hosts")
 
 
 def _ranks(folder):
@@ -202,7 +173,6 @@ def _kill_a_rank_once_training(log, how):
         time.sleep(0.1)
 
 
-@pytest.mark.long
 def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
     long = make_spec("dies", 2, training={"steps": 100_000})
     log = tmp_path / "dies.log"
@@ -211,14 +181,10 @@ def test_a_rank_that_dies_fails_the_run_and_a_second_try_succeeds(tmp_path):
     with pytest.raises(JoulecastError, match="exit code"):
         run(long, tmp_path)
     killer.join()
-    assert last_attempt(tmp_path, "dies").reason and last_attempt(tmp_path, "dies").log
+    assert reason(tmp_path, "dies").startswith("error: ")
     assert not (tmp_path / "dies").exists() and not list(tmp_path.glob(".dies*"))
     assert not _ranks(tmp_path), "no rank is left behind"
     run(make_spec("dies", 2, training={"steps": 1}), tmp_path)
-    assert [attempt.reason is None for attempt in attempts_at(tmp_path / "attempts", "dies")] == [
-        False,
-        True,
-    ]
 
 
 def _kill_the_sampler_once_training(log):
@@ -242,7 +208,6 @@ def test_a_killed_sampler_costs_the_energy_and_not_the_times(tmp_path):
     assert set(record.stages["step"]) == set(range(150)) and row["t_computing_s"] > 0
     assert row["energy_j"] != row["energy_j"] and row["energy_source"] is None
     assert "the power sampler was ended by SIGKILL" in row["why_no_energy"]
-    assert last_attempt(tmp_path, "dark").reason is None
 
 
 def test_a_run_that_hangs_is_ended(tmp_path):
@@ -251,75 +216,67 @@ def test_a_run_that_hangs_is_ended(tmp_path):
     assert not _ranks(tmp_path)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_ranks_that_do_not_begin_are_started_once_more(tmp_path, monkeypatch, times):
-    started = []
-
-    def run_to_end(*arguments, **limits):
-        started.append(limits["start_timeout_s"])
-        if len(started) <= times:
-            raise NotBegun("its ranks had not begun after 9 s")
-        return whole(*arguments, **limits)
-
-    whole = ranks.run_to_end
-    monkeypatch.setattr(ranks, "run_to_end", run_to_end)
-    idle = {"kind": "idle", "workload": None, "training": None}
-    idle |= {"calibration": Calibration(seconds=0.3)}
-    spec = RunSpec.model_validate(make_spec("late").model_dump() | idle)
-    if times == 1:
-        assert run(spec, tmp_path, launcher=None, start_timeout_s=99.0).info.spec == spec
-        assert "are started once more" in (tmp_path / "late.log").read_text()
-    else:
-        with pytest.raises(JoulecastError, match=r"not begun after 9 s.*start_timeout_s"):
-            run(spec, tmp_path, launcher=None, start_timeout_s=99.0)
-        assert "not begun" in last_attempt(tmp_path, "late").reason
-    assert started == [99.0, 99.0]
-
-
 STARTER = (
     "import sys; from pathlib import Path; from joulecast.records.spec import RunSpec;"
-    "from joulecast.training.attempt_to_record import measure; out = Path(sys.argv[2]);"
-    "measure(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
+    "from joulecast.training.measure_run import measure_run; out = Path(sys.argv[2]);"
+    "measure_run(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
 )
 
 
-def test_all_but_one_rank_are_killed_and_the_next_attempt_begins(tmp_path):
-    """The rank that is left would wait for the other one, and hold the machine, for ever."""
+def _started(tmp_path):
+    """A starter whose two ranks sleep for long, and they, once they have begun."""
     sleeping = {"kind": "sleeping_rank", "workload": None, "training": None}
     sleeping |= {"calibration": Calibration(seconds=1000)}
     spec = RunSpec.model_validate(make_spec("first", 2).model_dump() | sleeping)
     command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
     starter = subprocess.Popen(command)
-    begun = "attempts/.first-*/begun-*"
-    while not list(tmp_path.glob(f"{begun}/begun")):
+    while not list(tmp_path.glob(".first-scratch-*/*.samples")):
         time.sleep(0.05)
-    names = [path.name.removeprefix("shm.") for path in tmp_path.glob(f"{begun}/shm.*")]
-    assert names and all(Path("/dev/shm", name).exists() for name in names)
+    return starter, spec, _ranks(tmp_path)
+
+
+def _is_gone(process):
+    with suppress(psutil.Error):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+@pytest.mark.parametrize(
+    "victim", ["starter", "launcher", "all but a rank", "all but a stopped rank"]
+)
+def test_nothing_is_left_of_what_is_killed_and_the_next_start_measures(tmp_path, victim):
+    """A rank that is left would wait for the other one, and hold the machine, for ever."""
+    starter, spec, ranks = _started(tmp_path)
     below = psutil.Process(starter.pid).children(recursive=True)
-    launcher, proxy = below[:2]
-    left, other = (process for process in below[2:] if process.ppid() == proxy.pid)
-    for process in (starter, proxy, launcher, other):
-        process.kill()
-    starter.wait()
+    launcher = below[0]
+    if victim == "starter":
+        starter.kill()
+    elif victim == "launcher":
+        launcher.kill()
+    else:
+        if "stopped" in victim:
+            ranks[0].suspend()
+        for process in (starter, *below):
+            if process.pid != ranks[0].pid:
+                with suppress(psutil.Error):
+                    process.kill()
+    starter.wait(60)
+    deadline = time.monotonic() + 20
+    while not all(map(_is_gone, below)):
+        assert time.monotonic() < deadline, [p for p in below if not _is_gone(p)]
+        time.sleep(0.1)
+    assert not (tmp_path / "first").exists()
     shorter = spec.model_copy(update={"calibration": Calibration(seconds=0.3)})
     assert run(shorter, tmp_path).info.spec == shorter
-    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
-    assert not any(Path("/dev/shm", name).exists() for name in names)
+    assert not list(tmp_path.glob(".first-*")), "no scratch is left"
 
 
-def test_one_measurement_at_a_time(tmp_path):
-    """A second measurement waits for the first, even when the first one's starter is killed."""
-    spec = make_spec("first", 2, training={"steps": 60})
-    command = [sys.executable, "-c", STARTER, spec.model_dump_json(), str(tmp_path / "first")]
-    starter = subprocess.Popen(command)
-    while not _ranks(tmp_path):
-        time.sleep(0.1)
-    os.kill(starter.pid, signal.SIGKILL)
-    starter.wait()
-    again = run(spec, tmp_path)
-    assert "waiting for its end" in (tmp_path / "first.log").read_text()
-    assert "already answers" in (tmp_path / "first.log").read_text(), "the orphan's record counts"
-    assert again.info.outcome.steps == 60
+def test_a_launcher_that_never_ends_is_ended_with_all_that_it_started(tmp_path):
+    with open(tmp_path / "lock", "w") as lock, open(tmp_path / "log", "w") as log:
+        words = ["sh", "-c", "sleep 1000 & sleep 1000"]
+        with pytest.raises(NotFinished):
+            run_to_end(words, dict(os.environ), log, lock.fileno(), timeout_s=1.0)
+        assert run_to_end(["true"], dict(os.environ), log, lock.fileno(), timeout_s=50.0) == 0
 
 
 def test_no_shell_sees_a_name(tmp_path):

@@ -7,21 +7,22 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import textwrap
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
+from sampling import FakeGpu, show_gpus
+from zeus.device.gpu.common import ZeusGPULostError
 
 from joulecast.errors import JoulecastError
-from joulecast.power import nvml
+from joulecast.power import zeus_devices
 from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
 from joulecast.power.meters import ReadFailed, Reading
 from joulecast.power.register import Limits
 from joulecast.records.spec import Workload
+from joulecast.training import machine
 from joulecast.tuning.history import History, begun_of, read_history_file
 from joulecast.tuning.limit_choice import selector
 from joulecast.tuning.limit_measurement import LimitProfile, Window
@@ -115,7 +116,7 @@ def test_torch_is_loaded_only_to_train():
     code = (
         "import sys; from joulecast.tuning.live import LiveTraining, live_job\n"
         "LiveTraining(live_job(image_size=64))\n"
-        "assert not {'torch', 'mpi4py', 'pynvml'} & set(sys.modules)"
+        "assert not {'torch', 'mpi4py'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
@@ -253,56 +254,32 @@ class MadeUp:
         return Ended(True, False, self.to_target, self.bench.now_s - begin_s, 0.9)
 
 
-class FakeError(Exception):
-    def __init__(self, value):
-        super().__init__(f"NVML code {value}")
-        self.value = value
-
-
-class Gpu:
-    """The part of pynvml that live tuning needs; one GPU, found at its 400 W."""
-
-    NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, NVML_SUCCESS = 4, 3, 0
-    NVMLError = FakeError
+class Gpu(FakeGpu):
+    """The GPU that live tuning sees: 200 to 400 W, found at its 400 W; its counter is the bench's."""
 
     def __init__(self, bench):
-        self.bench, self.refused, self.lost, self.log = bench, None, False, []
+        super().__init__("FakeGPU")
+        self.bench, self.lost = bench, False
         bench.limit_w = 400
 
-    def nvmlInit(self):  # noqa: N802
-        pass
+    @property
+    def log(self):
+        return [milliwatts // 1000 for milliwatts in self.set_to]
 
-    def nvmlDeviceGetCount(self):  # noqa: N802
-        return 1
+    def get_power_management_limit_constraints(self):
+        return 200_000, 400_000
 
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        return index
-
-    def nvmlDeviceGetUUID(self, device):  # noqa: N802
-        return "GPU-0"
-
-    def nvmlDeviceGetName(self, device):  # noqa: N802
-        return "FakeGPU"
-
-    def nvmlDeviceGetPowerManagementLimitConstraints(self, device):  # noqa: N802
-        return [200_000, 400_000]
-
-    def nvmlDeviceGetPowerManagementLimit(self, device):  # noqa: N802
+    def get_power_management_limit(self):
         return self.bench.limit_w * 1000
 
-    def nvmlDeviceSetPowerManagementLimit(self, device, milliwatts):  # noqa: N802
-        if self.refused is not None:
-            raise FakeError(self.refused)
-        self.log.append(milliwatts // 1000)
+    def set_power_management_limit(self, milliwatts):
+        super().set_power_management_limit(milliwatts)
         self.bench.limit_w = milliwatts // 1000
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, device):  # noqa: N802
+    def get_total_energy_consumption(self):
         if self.lost:
-            raise FakeError(15)
+            raise ZeusGPULostError("lost")
         return int(self.bench.used_j * 1e3)
-
-    def nvmlDeviceGetFieldValues(self, device, fields):  # noqa: N802
-        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=1))]
 
 
 ON_GPU = replace(
@@ -318,13 +295,13 @@ ON_GPU = replace(
 @pytest.fixture
 def bench(monkeypatch, tmp_path):
     # Nothing is measured with a made-up GPU: it holds another machine than the real one.
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(machine, "LOCK_FILE", tmp_path / "lock")
     bench = Bench()
     bench.gpu = Gpu(bench)
-    monkeypatch.setitem(sys.modules, "pynvml", bench.gpu)
+    show_gpus(monkeypatch, bench.gpu)
     # Its seconds are made up, and its counter goes by them.
     anything = Limits(least_w=0.0, most_w=math.inf, renewed_s=1.0, moves_within_s=math.inf)
-    monkeypatch.setattr(nvml, "_limits", lambda *_: anything)
+    monkeypatch.setattr(zeus_devices, "_gpu_limits", lambda *_: anything)
     # What a trial on a GPU sets in the environment goes away with the test.
     for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.setenv(name, "PCI_BUS_ID" if name.endswith("ORDER") else "0")
@@ -342,7 +319,7 @@ def test_limits_are_measured_once_and_the_cheapest_stays(bench):
     assert environment.space.limits(64) == (400, 300, 200) and not environment.notes
     assert environment.space.cost == CostModel(0.5, 400)
     trial = environment.run(Proposal(64, (400, 300, 200)), 0)
-    assert bench.gpu.log == [400, 400, 300, 200, trial.power_limit_w, 400], "and as found at last"
+    assert bench.gpu.log == [400, 300, 200, trial.power_limit_w, 400], "and as found at last"
     assert set(trial.limits) == {400, 300, 200}
     assert trial.limits[300].time_s == pytest.approx(0.125 * 5)
     assert trial.limits[300].energy_j == pytest.approx(0.125 * 5 * 300, abs=0.01)
@@ -440,8 +417,9 @@ def test_the_limit_goes_back_when_a_training_breaks(bench):
     assert bench.limit_w == 400
 
 
-def test_without_the_right_batch_sizes_alone_are_tuned(bench):
-    bench.gpu.refused = 4
+def test_without_the_right_batch_sizes_alone_are_tuned(bench, monkeypatch):
+    bench.gpu.supports_nonblocking_setters = False
+    monkeypatch.setattr("zeus.device.common.has_sys_admin", lambda: False)
     environment, _ = on_gpu(bench)
     (note,) = environment.notes
     assert "CAP_SYS_ADMIN" in note and "batch sizes alone" in note
@@ -513,7 +491,7 @@ def test_a_sensor_that_disappears_takes_the_energy_of_that_trial(bench):
     history, told = History(), []
     lost = environment.run(Proposal(64, (300,), cost_bound=1e6), 0)
     assert lost.reached and lost.energy_j is None and lost.energy_source is None
-    assert "nvml:0 could not be read (NVML code 15)" in lost.why_no_energy and lost.cost is None
+    assert "gpu:0 could not be read (gpu:0: lost)" in lost.why_no_energy and lost.cost is None
     history.append(lost)
     bench.gpu.lost, environment._training.each_step = False, lambda done: None
     found = environment.run(Proposal(64, (300,)), 1)
@@ -564,11 +542,9 @@ def test_a_run_that_is_shorter_than_its_counter_can_tell_has_no_energy():
 
 
 def test_a_gpu_that_is_not_there_is_named(bench):
-    assert "no GPU 3 on this host; nvidia-smi has 0" in open_energy_counter("cuda", 3).why_not
+    assert "no GPU 3 on this host; it has gpu:0" in open_energy_counter("cuda", 3).why_not
     counter = open_energy_counter("cuda", 0)
     bench.used_j += 7
-    # Its watts are lost, its joules are not.
-    bench.gpu.nvmlDeviceGetFieldValues = lambda *args: [SimpleNamespace(nvmlReturn=9)]
     assert counter.read() == 7
 
 
@@ -698,49 +674,46 @@ tune_live(
 )
 """
 
-PYNVML = """
-import time
-from types import SimpleNamespace
+FAKE_GPU = """
+import sys, time
+from pathlib import Path
+import zeus.device.gpu
+from joulecast.training import machine
+sys.path.insert(0, {tests!r})
+from sampling import FakeGpu, FakeGpus
 
-NVML_SUCCESS, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION = 0, 3, 4
-FOUND, LOG = 345_500, {log!r}
+machine.LOCK_FILE = Path({log!r}).with_name("lock")
 
-class NVMLError(Exception):
-    pass
+class Gpu(FakeGpu):
+    def get_power_management_limit_constraints(self):
+        return 200_000, 400_000
 
-def limits():
-    try:
-        return [int(line) for line in open(LOG)]
-    except FileNotFoundError:
-        return []
+    def get_power_management_limit(self):
+        try:
+            return int(open({log!r}).read().split()[-1])
+        except FileNotFoundError:
+            return 345_500
 
-def nvmlInit(): pass
-def nvmlDeviceGetCount(): return 1
-def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetUUID(device): return "GPU-0"
-def nvmlDeviceGetName(device): return "FakeGPU"
-def nvmlDeviceGetPowerManagementLimitConstraints(device): return [200_000, 400_000]
-def nvmlDeviceGetPowerManagementLimit(device): return (limits() or [FOUND])[-1]
-def nvmlDeviceSetPowerManagementLimit(device, milliwatts):
-    with open(LOG, "a") as log:
-        log.write(f"{{milliwatts}}\\n")
-def nvmlDeviceGetTotalEnergyConsumption(device): return int(time.monotonic() * 1e5)
-def nvmlDeviceGetFieldValues(device, fields):
-    return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=1))]
+    def set_power_management_limit(self, milliwatts):
+        with open({log!r}, "a") as log:
+            log.write(f"{{milliwatts}}\\n")
+
+    def get_total_energy_consumption(self):
+        return int(time.monotonic() * 1e5)
+
+zeus.device.gpu._gpus = FakeGpus(Gpu("FakeGPU"))
 """
 
 
 def test_a_killed_loop_restores_the_limit_and_goes_on(tmp_path):
     log, file = tmp_path / "limits", tmp_path / "history.jsonl"
-    (tmp_path / "fake").mkdir()
-    (tmp_path / "fake/pynvml.py").write_text(textwrap.dedent(PYNVML.format(log=str(log))))
+    program = FAKE_GPU.format(log=str(log), tests=str(Path(__file__).parents[1])) + PROGRAM
 
     def start(recurrences):
         return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(file), str(recurrences)],
+            [sys.executable, "-c", program, str(file), str(recurrences)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "fake"), "TMPDIR": str(tmp_path)},
         )
 
     def limits():
@@ -752,7 +725,7 @@ def test_a_killed_loop_restores_the_limit_and_goes_on(tmp_path):
     while limits()[-1] == 345_500 and time.monotonic() < deadline:
         pass  # in the middle of a trial: its limit is set
     first.send_signal(signal.SIGTERM)
-    assert first.wait(120) == -signal.SIGTERM
+    assert first.wait(120) != 0
     assert limits()[-1] == 345_500, "as found, not the highest"
     assert {345_000, 245_000, 200_000} <= set(limits())
     kept = file.read_text()

@@ -9,18 +9,14 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from joulecast.training.attempt_to_record import Quiet
-from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
 from joulecast.campaign.runs import campaign_runs, run_table
-from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.records.folders import answers
 from joulecast.records.record import read_record, write_record
 from joulecast.records.recorded import (
     FILES,
-    RUN_NAME,
     pack,
     read_campaign,
     recorded_infos,
@@ -28,7 +24,7 @@ from joulecast.records.recorded import (
     unpack_run,
 )
 from joulecast.report.pages.overview import page_context, rendered
-from joulecast.training import recorder
+from joulecast.training import campaign as measuring
 
 PLATFORMS = ROOT / "config/platforms"
 FRAMES = ("stages", "power", "activity", "phases")
@@ -152,7 +148,9 @@ def test_a_broken_campaign_file_is_explained(campaign, content, said):
 
 def test_too_large_is_refused_and_nothing_is_left(records, tmp_path):
     target = tmp_path / "large"
-    with pytest.raises(JoulecastError, match=r"takes 0\.0 MB, 0\.0 are allowed; .*--max-mb"):
+    with pytest.raises(
+        JoulecastError, match=r"takes 0\.0 MB, 0\.0 are allowed; .*sample more slowly"
+    ):
         pack(records, target, name="x", configurations=[], max_bytes=10_000)
     assert not target.exists()
     assert not list(tmp_path.glob(".*partial"))
@@ -184,20 +182,11 @@ def test_a_column_that_would_be_lost_is_refused(tmp_path):
     assert not (tmp_path / "t").exists()
 
 
-def test_replay_command(campaign, tmp_path):
-    said = CliRunner().invoke(app, ["replay", str(campaign), str(tmp_path / "out")])
-    assert said.exit_code == 0 and "3 run records" in said.output
-    (campaign / "power.parquet").write_bytes(b"")
-    said = CliRunner().invoke(app, ["replay", str(campaign), str(tmp_path / "other")])
-    assert said.exit_code == 2 and "power.parquet: is not what was recorded" in said.output
-
-
 def test_the_note_is_shown_where_people_look(records, tmp_path):
     note = "Fans at <b>full</b> speed.\nSecond\x1b[2J line"
     pack(records, tmp_path / "noted", name="noted", configurations=[], note=note)
     results = tmp_path / "results"
-    said = CliRunner().invoke(app, ["replay", str(tmp_path / "noted"), str(results / "records")])
-    assert "note: Fans at <b>full</b> speed. Second [2J line\n" in said.output
+    unpack_all(tmp_path / "noted", results / "records")
     page = rendered(page_context(results))
     assert "noted: Fans at &lt;b&gt;full&lt;/b&gt; speed. Second [2J line" in page
 
@@ -213,22 +202,6 @@ def small(campaign="small", **changes):
     return parse_config({"campaign": campaign, "training": {"steps": 1}, **SMALL, **changes})
 
 
-def test_runs_of_several_configurations_get_names_of_their_own():
-    bf16 = small("Second.one", training={"precision": "bf16", "steps": 2})
-    runs = recorder.planned_runs([small(), bf16, small("third")], PLATFORMS)
-    names = [planned.spec.run for planned in runs]
-    alone = [spec.run for spec in campaign_runs(small(), PLATFORMS)]
-    assert names[: len(alone)] == alone
-    # Idling and the rest of the calibrations are the same thing, and are measured once.
-    assert {n for n in names[len(alone) :]} == {
-        f"second-one-{n}" for n in alone if n.startswith("vit_ti")
-    }
-    assert all(RUN_NAME.fullmatch(name) for name in names)
-    with pytest.raises(JoulecastError, match="two configurations are called same"):
-        twice = [small("same", training={"steps": k}) for k in (5, 6, 7)]
-        recorder.planned_runs(twice, PLATFORMS)
-
-
 def test_a_recorded_platform_is_replayed_and_not_measured(campaign, tmp_path):
     platforms = tmp_path / "config/platforms"
     platforms.mkdir(parents=True)
@@ -237,7 +210,7 @@ def test_a_recorded_platform_is_replayed_and_not_measured(campaign, tmp_path):
     assert [s.run for s in campaign_runs(config, platforms)] == ["a-n1", "b-n2", "c-n1"]
     assert len(run_table(campaign_runs(config, platforms))) == 3
     with pytest.raises(JoulecastError, match="its platform lab is a recorded campaign"):
-        recorder.planned_runs([config], platforms)
+        measuring.measure_campaign(config, platforms)
     (platforms / "lab.yaml").write_text("name: lab\nrecorded: elsewhere\n")
     with pytest.raises(JoulecastError, match=r"elsewhere/campaign\.json: missing"):
         campaign_runs(config, platforms)
@@ -250,18 +223,16 @@ def test_the_key_recorded_is_no_part_of_a_specification():
 
 
 class Ended(BaseException):
-    """The recording is interrupted."""
-
-
-RUNS = [make_spec(f"run-{k}") for k in range(5)]
+    """The measurements are interrupted."""
 
 
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(["done", "fails", "killed"]), max_size=12))
-def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
+def test_an_interrupted_campaign_goes_on_and_repeats_no_finished_run(
     tmp_path_factory, monkeypatch, fates
 ):
-    folder = tmp_path_factory.mktemp("recording")
+    config = small(results=str(tmp_path_factory.mktemp("results")))
+    wanted = [spec.run for spec in campaign_runs(config, PLATFORMS)]
     finished, fate = [], iter(fates)
 
     def stub(spec, out, log, **_):
@@ -270,33 +241,24 @@ def test_an_interrupted_recording_goes_on_and_repeats_no_finished_run(
             raise Ended
         if what == "fails":
             raise JoulecastError(f"run {spec.run}: no luck")
-        write_record(out, make_record(spec))
+        write_record(out, make_record(make_spec()))
+        info = json.loads((out / "run.json").read_text())
+        info |= {"spec": spec.model_dump(mode="json"), "spec_sha256": spec.digest()}
+        (out / "run.json").write_text(json.dumps(info))
         finished.append(spec.run)
 
-    planned = [recorder.PlannedRun(spec, 60, 60, Quiet(0, 0)) for spec in RUNS]
-    monkeypatch.setattr(recorder, "measure", stub)
-    monkeypatch.setattr(recorder, "planned_runs", lambda *_: planned)
-    target = folder / "kept"
+    monkeypatch.setattr(measuring, "measure_run", stub)
+    monkeypatch.setattr(measuring, "answers", lambda folder, spec: folder.is_dir())
     for _ in range(len(fates) + 1):
-        before = len(finished)
         try:
-            recorder.record_campaign([], PLATFORMS, target, work=folder / "w", tell=lambda _: None)
+            measuring.measure_campaign(config, tell=lambda _: None)
             break
         except Ended:
             pass
         except JoulecastError as error:
             said = str(error).splitlines()[1:]
-            missing = {spec.run for spec in RUNS} - set(finished)
-            assert {line.split(":")[0].strip() for line in said} == missing
-        assert not target.exists() and len(finished) >= before
-    assert sorted(finished) == [spec.run for spec in RUNS]
-    assert len(recorded_infos(target)) == len(RUNS)
-
-
-def test_an_existing_campaign_is_not_overwritten(campaign, tmp_path):
-    with pytest.raises(JoulecastError, match="is there already"):
-        recorder.record_campaign([small()], PLATFORMS, campaign, work=tmp_path / "w")
-    assert not (tmp_path / "w").exists()
+            assert {line.split(":")[0].strip() for line in said} == set(wanted) - set(finished)
+    assert sorted(finished) == sorted(wanted)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
@@ -312,7 +274,7 @@ def test_configurations_for_the_gpu_ask_for_what_is_wanted(precision):
     kinds = table[table["kind"] != "training"].groupby("kind")["nodes"].agg(set).to_dict()
     assert kinds == {"idle": {1}, "allreduce": {2, 4, 8}, "sleeping_rank": {2, 4, 8}}
     for spec in runs:
-        assert spec.meters == ("nvml",) and spec.emulation is None and spec.hosts == 1
+        assert spec.meters == ("gpu",) and spec.emulation is None and spec.hosts == 1
         if spec.training:
             assert spec.training.device == "cuda" and spec.training.precision == precision
             assert spec.workload.image_size == 224 and spec.workload.dataset == "synthetic"

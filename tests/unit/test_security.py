@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import typer
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
-from joulecast.training.attempt_to_record import measure
 from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
@@ -26,7 +25,7 @@ from joulecast.records.record import write_record
 from joulecast.records.recorded import pack, read_campaign, unpack_all
 from joulecast.records.spec import Calibration
 from joulecast.report.tables.output import write_table
-from joulecast.training import machine
+from joulecast.training.measure_run import measure_run
 
 HOSTILE = [
     "; touch PWNED",
@@ -176,9 +175,9 @@ def test_a_run_in_hostile_folders_runs_nothing_and_tells_nothing_of_its_environm
     idle = {"kind": "idle", "calibration": Calibration(seconds=0.2)}
     spec = make_spec("idle").model_copy(update={**idle, "workload": None, "training": None})
     folder = tmp_path / "; touch PWNED $(touch PWNED) `touch PWNED` 'it's\" {x}\nnew"
-    measure(spec, folder / "record", folder / "log", timeout_s=100)
+    measure_run(spec, folder / "record", folder / "log", timeout_s=100)
     with pytest.raises(JoulecastError, match="exit code"):
-        measure(spec, folder / "other", folder / "log", launcher="false 'a; touch PWNED'")
+        measure_run(spec, folder / "other", folder / "log", launcher="false 'a; touch PWNED'")
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"run.json", "log"} < {path.name for path in left}, "and a note of the failure"
     assert not [path for path in left if path.name == "PWNED"]
@@ -301,39 +300,6 @@ def test_an_address_is_told_without_its_query(tmp_path, monkeypatch):
 
 
 # ---- the machine lock
-
-
-def test_the_lock_of_the_machine_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(machine, "_NAME", f"joulecast-test-{os.getpid()}")
-    with machine.machine_lock(open(os.devnull, "w")):
-        assert not list(tmp_path.iterdir()), "nothing that somebody could plant, hold or remove"
-
-
-@pytest.mark.parametrize("planted", ["link", "fifo", "other user's"])
-def test_the_note_of_waits_is_ours_alone(tmp_path, monkeypatch, planted):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    before = os.umask(0)
-    try:
-        machine._note_vain_wait(1000.0)
-    finally:
-        os.umask(before)
-    (note,) = tmp_path.iterdir()
-    assert stat.S_IMODE(note.stat().st_mode) == 0o600 and machine._last_vain_wait_s() == 1000.0
-    victim = tmp_path / "victim"
-    victim.write_text("2000")
-    if planted == "link":
-        note.unlink()
-        note.symlink_to(victim)
-    elif planted == "fifo":
-        note.unlink()
-        os.mkfifo(note)
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert machine._last_vain_wait_s() == 0.0
-    machine._note_vain_wait(3000.0)
-    assert victim.read_text() == "2000", "a link that somebody planted is not followed"
-    assert note.is_fifo() or note.read_text() != "3000"
 
 
 # ---- what we write

@@ -4,20 +4,18 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 
-import pandas as pd
+import psutil
 import pytest
 from conftest import MINIMAL, ROOT, copy_workflow, make_spec, snakemake
-from joulecast.report.tables.failed_runs import failed_runs
-from joulecast.training.attempt_to_record import measure
 
 from joulecast.errors import JoulecastError
 from joulecast.records.record import read_record, write_record
 from joulecast.records.recorded import pack, unpack_all
 from joulecast.records.spec import Calibration
+from joulecast.training.measure_run import measure_run
 
 # Runs that load no torch; they are measured in this order.
 RUNS = ("idle-n1", "allreduce-n2", "sleeping_rank-n2")
@@ -34,14 +32,47 @@ def _records(folder):
     }
 
 
-def test_interrupted_and_started_again_it_continues(tmp_path):
-    """Interrupted in its last run, which the second campaign makes shorter. What SIGKILL does is tested on
-    the cluster."""
+LAST = "sleeping_rank-n2"
+ASKED = ("--", *(f"results/minimal/records/{run}" for run in RUNS))
+
+
+def _begun(folder):
+    """Whether the ranks of the last run are at work."""
+    return any(folder.glob(f"results/minimal/records/.{LAST}-scratch-*/*.samples"))
+
+
+def _left(folder):
+    """Processes that work for this folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        if process.info["cwd"] == str(folder) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def _kill(folder, first, victim):
+    """Kill a part of a campaign that measures its last run."""
+    if victim == "Ctrl-C":
+        os.killpg(first.pid, signal.SIGINT)
+    elif victim == "snakemake":
+        first.kill()
+    elif victim == "group":
+        os.killpg(first.pid, signal.SIGKILL)
+    else:
+        word = {"rank": "joulecast.training", "sampler": "joulecast.power.sampler"}[victim]
+        found = [p for p in _left(folder) if word in (p.info["cmdline"] or [])]
+        found[-1].kill()
+
+
+@pytest.mark.parametrize("victim", ["Ctrl-C", "snakemake", "group", "rank", "sampler"])
+def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(tmp_path, victim):
+    """Killed in its last run, which the second start makes shorter: nothing that had ended is lost or
+    repeated, no process and no lock stays, and the second start ends the campaign."""
     copy_workflow(tmp_path)
-    asked = ("--", *(f"results/minimal/records/{run}" for run in RUNS))
+    long = SHORT if victim == "sampler" else LONG
     with open(tmp_path / "out", "w") as out:
         first = subprocess.Popen(
-            ["snakemake", "--cores", "all", *MINIMAL, *LONG, *asked],
+            ["snakemake", "--cores", "all", *MINIMAL, *long, *ASKED],
             cwd=tmp_path,
             stdout=out,
             stderr=out,
@@ -50,22 +81,43 @@ def test_interrupted_and_started_again_it_continues(tmp_path):
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         deadline = time.monotonic() + 200
-        last = "results/minimal/attempts/.sleeping_rank-n2-*/spec.json"
-        while not any(tmp_path.glob(last)) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        second = snakemake(tmp_path, *MINIMAL, *LONG, *asked)
-        assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
-        os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C does: Snakemake and its jobs
-        assert first.wait(90) != 0
-    before = _records(tmp_path)
-    assert set(before) == {"idle-n1", "allreduce-n2"}
-    done = snakemake(tmp_path, *MINIMAL, *SHORT, *asked)
+        while not _begun(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if victim == "Ctrl-C":
+            second = snakemake(tmp_path, *MINIMAL, *LONG, *ASKED)
+            assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
+        before = _records(tmp_path)
+        _kill(tmp_path, first, victim)
+        code = first.wait(90)
+    if victim == "sampler":
+        assert code == 0, "a run without its energy is a run"
+        info = read_record(tmp_path / f"results/minimal/records/{LAST}").info
+        assert "SIGKILL" in str([meter.reason for meter in info.meters])
+        return
+    assert code != 0 and set(before) == set(RUNS) - {LAST}
+    deadline = time.monotonic() + 30
+    while _left(tmp_path):
+        assert time.monotonic() < deadline, [p.info["cmdline"] for p in _left(tmp_path)]
+        time.sleep(0.1)
+    if victim in ("snakemake", "group"):
+        assert snakemake(tmp_path, *MINIMAL, "--unlock").returncode == 0
+    done = snakemake(tmp_path, *MINIMAL, *SHORT, *ASKED)
     assert done.returncode == 0, done.stdout + done.stderr
     after = _records(tmp_path)
     assert set(after) == set(RUNS)
     assert before.items() <= after.items(), "a finished run was repeated"
-    (row,) = pd.read_csv(tmp_path / "results/minimal/tables/failed_runs.csv").itertuples()
-    assert (row.run, row.now, row.reason) == ("sleeping_rank-n2", "done", "interrupted")
+
+
+def test_a_record_that_a_killed_campaign_left_to_another_job_is_not_measured_again(tmp_path):
+    """Snakemake removes the outputs of a job before it starts the job, but not a record."""
+    copy_workflow(tmp_path)
+    asked = ("--", "results/minimal/records/idle-n1")
+    assert snakemake(tmp_path, *MINIMAL, *SHORT, *asked).returncode == 0
+    before = _records(tmp_path)
+    again = snakemake(tmp_path, *MINIMAL, *SHORT, "--forcerun", "train_single", *asked)
+    assert again.returncode == 0 and _records(tmp_path) == before
+    log = (tmp_path / "results/minimal/logs/idle-n1.log").read_text()
+    assert "already answers" in log
 
 
 REPLAY = ("--configfile", "config/replay-two-core-vm.yaml")
@@ -126,30 +178,19 @@ def test_a_replay_that_is_killed_is_made_again_and_one_that_is_not_whole_is_refu
     assert f"records: has {left} records, the campaign has {runs} runs" in text
 
 
-@pytest.mark.long
-def test_kills_at_random_moments_change_no_finished_result():
-    """Two; the program by itself makes a hundred, and says which seed to repeat."""
-    kills = [sys.executable, str(ROOT / "benchmarks/kills.py")]
-    few = ["--replay", "1", "--import", "1", "--record", "0", "--campaign", "0"]
-    done = subprocess.run([*kills, *few], capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is mounted, which needs root")
 def test_a_full_disk_loses_nothing(tmp_path):
     idle = {"kind": "idle", "calibration": Calibration(seconds=0.3)}
     spec = make_spec("idle").model_copy(update={**idle, "workload": None, "training": None})
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", tmp_path], check=True)
-    record, attempts = tmp_path / "records/idle", tmp_path / "attempts"
+    record = tmp_path / "records/idle"
     try:
         (tmp_path / "filler").write_bytes(b"x" * (2 * 1024 * 1024 - 28 * 1024))
         with pytest.raises(JoulecastError, match="the disk is full"):
-            measure(spec, record, tmp_path / "log", launcher=None, attempts=attempts)
+            measure_run(spec, record, tmp_path / "logs/idle.log", launcher=None)
         assert not record.exists(), "nothing half-written"
         (tmp_path / "filler").unlink()
-        measure(spec, record, tmp_path / "log", launcher=None, attempts=attempts)
+        measure_run(spec, record, tmp_path / "logs/idle.log", launcher=None)
         assert read_record(record).info.spec == spec
-        (row,) = failed_runs(tmp_path).itertuples()
-        assert "the disk is full" in row.reason and row.now == "done"
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)

@@ -5,13 +5,11 @@ import json
 import os
 import re
 import shutil
-import subprocess
 
 import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, copy_workflow, judge_less, snakemake
-from joulecast.campaign.journal import attempts_at
 from mlperf_fixtures import write_run
 from test_dry import TARGETS
 
@@ -339,9 +337,10 @@ def test_a_campaign_that_was_tampered_with_is_not_replayed(clone, tmp_path):
     assert done.returncode != 0 and "runs.jsonl: missing" in text and "Traceback" not in text
 
 
-def test_a_recording_keeps_what_it_has_and_its_campaign_when_all_is_there(tmp_path):
-    config = tmp_path / "tiny.yaml"
-    config.write_text(
+def test_a_measured_campaign_is_packed_and_replayed(tmp_path):
+    copy_workflow(tmp_path)
+    (tmp_path / "config/tiny.yaml").write_text(
+        "results: results/tiny\n"
         "workload: {networks: [vit_ti]}\n"
         "scale: {nodes: [1, 2], repeats: 1, batch_size: 2}\n"
         "training: {steps: 1}\n"
@@ -351,36 +350,17 @@ def test_a_recording_keeps_what_it_has_and_its_campaign_when_all_is_there(tmp_pa
         # Other tests keep the machine busy: waiting for them would prove nothing here.
         "quiet: {wait_s: 0, repeats: 0}\n"
     )
-    kept, work = tmp_path / "kept", tmp_path / "kept.work"
-    command = ["joulecast", "record", str(kept), "--config", str(config), "--note", "a test"]
-    command += ["--platforms", str(ROOT / "config/platforms")]
-
-    def record(*more):
-        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=240)
-
-    def times():
-        return {p.parent.name: p.stat().st_mtime_ns for p in work.glob("records/[!.]*/run.json")}
-
-    # One rank needs no launcher; the runs of two fail.
-    done = record("--launcher", "no-such-mpi")
-    assert done.returncode == 2 and not kept.exists()
-    assert "3 of 5 runs failed and nothing was packed" in done.stderr
-    assert "allreduce-n2: run allreduce-n2: no `no-such-mpi` on the PATH" in done.stderr
-    assert "Traceback" not in done.stderr
-    before = times()
-    assert set(before) == {"vit_ti-n1-b2-r1", "idle-n1"}
-
-    done = record()
+    done = snakemake(tmp_path, "--configfile", "config/tiny.yaml", "--", "record")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("is there already") == 2
-    after = times()
-    assert set(after) == {*before, "vit_ti-n2-b4-r1", "allreduce-n2", "sleeping_rank-n2"}
-    assert {run: after[run] for run in before} == before, "a finished run was repeated"
-    tried = attempts_at(work / "attempts", "allreduce-n2")
-    assert [attempt.reason is None for attempt in tried] == [False, True]
+    kept = tmp_path / "results/tiny/recorded"
     content = json.loads((kept / "campaign.json").read_text())
-    assert content["runs"] == 5 and content["note"] == "a test" and content["hosts"]
+    assert content["runs"] == 5 and content["hosts"]
     assert content["configurations"][0]["workload"]["networks"] == ["vit_ti"]
     assert sum(f["bytes"] for f in content["files"].values()) < 500_000
     infos = [json.loads(line) for line in (kept / "runs.jsonl").read_text().splitlines()]
     assert [info["checks"]["ranks"] for info in infos] == [2, 1, 2, 1, 2]
+    (tmp_path / "config/platforms/kept.yaml").write_text(f"name: kept\nrecorded: {kept}\n")
+    (tmp_path / "config/again.yaml").write_text("results: results/again\nplatform: kept\n")
+    done = snakemake(tmp_path, "--configfile", "config/again.yaml", "--", "measure")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("results/again/records/*/run.json"))) == 5

@@ -40,6 +40,19 @@ if RECORDED is None:
         wildcard_constraints:
             run=SEVERAL_RANKS_CALIBRATED,
 
+    rule record:
+        input:
+            records=records(),
+        output:
+            recorded=directory(f"{RESULTS}/recorded"),
+        log:
+            f"{RESULTS}/logs/record.log",
+        threads: 1
+        params:
+            configuration=CONFIG.model_dump(mode="json"),
+        script:
+            "../scripts/record.py"
+
 else:
     # The first file lists all others with their checksums.
     CAMPAIGN = kept([RECORDED / name for name in FILES], version_of=RECORDED / FILES[0])

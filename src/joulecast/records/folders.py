@@ -24,8 +24,7 @@ def record_folders(above: Path) -> list[Path]:
     folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
     if not folders:
         raise JoulecastError(
-            f"{above}: holds no run record (a folder with run.json); import or measure some, or "
-            "unpack a recorded campaign with `joulecast replay`"
+            f"{above}: holds no run record (a folder with run.json); import or measure some"
         )
     return folders
 

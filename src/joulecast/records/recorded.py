@@ -193,7 +193,7 @@ def pack(
         if total > max_bytes:
             raise JoulecastError(
                 f"{target}: the campaign takes {total / 1e6:.1f} MB, {max_bytes / 1e6:.1f} are "
-                "allowed; keep fewer runs, sample more slowly, or allow more with --max-mb"
+                "allowed; keep fewer runs, or sample more slowly"
             )
         begun = sorted(info.started_utc for info in infos)
         hosts = {json.dumps(host, sort_keys=True): host for info in infos for host in info.hosts}
@@ -224,7 +224,7 @@ def _read_campaign_file(folder: Path) -> CampaignInfo:
     path = folder / CAMPAIGN_FILE
     if not path.exists():
         raise JoulecastError(
-            f"{path}: missing; {folder} is no recorded campaign (`joulecast record` makes one)"
+            f"{path}: missing; {folder} is no recorded campaign (the target `record` makes one)"
         )
     content = read_json_object(path, "recorded campaign")
     if content.get("format") != FORMAT:

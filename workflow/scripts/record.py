@@ -1,0 +1,20 @@
+"""Pack the run records of a campaign as a recorded campaign."""
+
+from pathlib import Path
+from typing import Any
+
+from joulecast.campaign.scripts import run_script
+from joulecast.records.recorded import pack
+
+
+def main(records: list[Path], configuration: dict[str, Any], recorded: Path) -> None:
+    info = pack(
+        records, recorded, name=str(configuration["campaign"]), configurations=[configuration]
+    )
+    size = sum(file.bytes for file in info.files.values())
+    left_out = f"{len(info.left_out)} of them disturbed or polluted"
+    print(f"{recorded}: {info.runs} runs, {left_out}, {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    run_script(snakemake, main)
