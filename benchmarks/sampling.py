@@ -20,20 +20,20 @@ import numpy as np
 import psutil
 from _output import parser, show
 
-from joulecast.files.blocks import BlockWriter
 from joulecast.power.integration import EnergyCurve
 from joulecast.power.meters import MeteredNodes
 from joulecast.power.sampler import SamplerOrder
-from joulecast.power.samples import Left
-from joulecast.records.meter_settings import MeterSettings
+from joulecast.power.samples import Left, SampleWriter
 
 GPUS = 8
+METERS_READ = ("gpu", "cpu", "soc", "hwmon")
+"""Zeus is loaded too: its meters are tried, and here only those of the kernel are there."""
 HERTZ = 10
 BLOCK_S = 4
 
 
 def _counters(root: Path) -> list[Path]:
-    """The energy counters of eight GPUs, as the kernel shows those of AMD."""
+    """The energy counters of eight GPUs, as the kernel shows those of Intel."""
     files = []
     (root / "class/hwmon").mkdir(parents=True)
     for gpu in range(GPUS):
@@ -41,8 +41,7 @@ def _counters(root: Path) -> list[Path]:
         folder = device / f"hwmon/hwmon{gpu}"
         folder.mkdir(parents=True)
         for name, content in (
-            ("name", "amdgpu"),
-            ("power1_cap", "500000000"),
+            ("name", "xe"),
             ("energy1_input", "0"),
         ):
             (folder / name).write_text(f"{content}\n")
@@ -68,8 +67,8 @@ def _sampler(seconds: float) -> dict[str, float]:
         root, file, stop = Path(folder), Path(folder) / "samples", threading.Event()
         files = _counters(root)
         threading.Thread(target=_move, args=(files, stop), daemon=True).start()
-        nodes = MeteredNodes("h", settings=MeterSettings(sysfs_root=str(root)))
-        order = SamplerOrder(("hwmon",), 1 / HERTZ, nodes, (os.getpid(),))
+        nodes = MeteredNodes("h", sysfs_root=str(root))
+        order = SamplerOrder(METERS_READ, 1 / HERTZ, nodes, (os.getpid(),))
         process = subprocess.Popen(
             [sys.executable, "-m", "joulecast.power.sampler", str(file)],
             stdin=subprocess.PIPE,
@@ -88,7 +87,7 @@ def _sampler(seconds: float) -> dict[str, float]:
         process.stdin.close()
         process.wait()
         stop.set()
-        samples = Left(file, ("hwmon",)).samples()
+        samples = Left(file, METERS_READ).samples()
         readings = sum(reading.shape[1] for reading in samples.readings)
         faults = [meter["fault"] for meter in samples.meters if meter["fault"]]
         if len(samples.meters) != GPUS or faults:
@@ -103,37 +102,38 @@ def _sampler(seconds: float) -> dict[str, float]:
 def _day(hours: float, path: Path) -> dict[str, float]:
     """A file of a day: its size, and the time to read it and to integrate each GPU."""
     chance = random.Random(1)
-    writer = BlockWriter(path)
+    writer = SampleWriter(path)
     meters = [
-        {"node": "n", "meter": f"nvml:{gpu}", "source": "measured", "counter": True}
+        {"node": "n", "meter": f"gpu:{gpu}", "source": "measured", "counter": True}
         | {"identity": None, "about": {}}
         for gpu in range(GPUS)
     ]
+    series = [*(f"power.{gpu}" for gpu in range(GPUS)), "activity.0", "work"]
     fixed = {"meters": meters, "failed": [0] * GPUS, "faults": [None] * GPUS, "nodes": ["n"]}
+    fixed |= {"series": series}
     joules, now_s, spent_s = [0.0] * GPUS, 1e6, 0.0
-    for number in range(int(hours * 3600 / BLOCK_S)):
-        columns: dict[str, list[float | int | None]] = {
-            name: []
-            for gpu in range(GPUS)
-            for name in (f"power.{gpu}.{c}" for c in ("t_s", "watts", "joules"))
-        }
+    for _ in range(int(hours * 3600 / BLOCK_S)):
+        tables: dict[str, dict[str, list[float | int | None]]] = {}
         for gpu in range(GPUS):
+            table: dict[str, list[float | int | None]] = {"t_s": [], "watts": [], "joules": []}
             for k in range(BLOCK_S * HERTZ):
-                watts = chance.gauss(600, 60)
-                joules[gpu] += watts / HERTZ
-                columns[f"power.{gpu}.t_s"].append(now_s + k / HERTZ + chance.gauss(0, 2e-4))
-                columns[f"power.{gpu}.watts"].append(round(watts, 3))
-                columns[f"power.{gpu}.joules"].append(round(joules[gpu], 3))
-        columns["activity.0.t_s"] = [now_s, now_s + 2]
-        columns["activity.0.cpu_utilisation"] = [chance.random(), chance.random()]
-        columns["activity.0.gpu_utilisation"] = [0.98, 0.97]
-        columns["activity.0.memory_bytes"] = [chance.randrange(10**11) for _ in range(2)]
-        columns["activity.0.network_bytes_per_s"] = [chance.randrange(10**9) for _ in range(2)]
+                joules[gpu] += chance.gauss(600, 60) / HERTZ
+                table["t_s"].append(now_s + k / HERTZ + chance.gauss(0, 2e-4))
+                table["watts"].append(None)
+                table["joules"].append(round(joules[gpu], 3))
+            tables[f"power.{gpu}"] = table
+        tables["activity.0"] = {
+            "t_s": [now_s, now_s + 2],
+            "cpu_utilisation": [chance.random(), chance.random()],
+            "gpu_utilisation": [0.98, 0.97],
+            "memory_bytes": [chance.randrange(10**11) for _ in range(2)],
+            "network_bytes_per_s": [chance.randrange(10**9) for _ in range(2)],
+        }
         begin_s = time.process_time()
-        writer.append(fixed if number == 0 else {}, columns)
+        writer.append(fixed, tables)
         spent_s += time.process_time() - begin_s
         now_s += BLOCK_S
-    writer.append({"ended": True}, {})
+    writer.append(fixed | {"ended": True}, {})
     writer.close()
     begin_s = time.perf_counter()
     samples = Left(path, ()).samples()

@@ -38,11 +38,11 @@ def _spec(network: str, batch: int, image_size: int, steps: int) -> str:
 def _ours(spec: str) -> dict[str, float]:
     from joulecast.records.record import read_record
     from joulecast.records.spec import RunSpec
-    from joulecast.training.attempt_to_record import measure
+    from joulecast.training.measure_run import measure_run
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record"
-        measure(RunSpec.model_validate_json(spec), out, Path(folder) / "log")
+        measure_run(RunSpec.model_validate_json(spec), out, Path(folder) / "log")
         record = read_record(out)
         outcome = record.info.outcome
     return {

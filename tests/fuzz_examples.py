@@ -175,22 +175,6 @@ def traces(folder: Path) -> None:
     pd.DataFrame(power).to_csv(folder / "summary_power_v100.csv", index=False)
 
 
-def journal(folder: Path) -> None:
-    records(folder)
-    run = next(path.name for path in sorted((folder / "records").iterdir()))
-    attempt = {"id": "1", "host": "h", "pid": 1, "process_started_s": 1.0}
-    started, ended = "2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00"
-    lines = [
-        attempt | {"started_utc": started},
-        {"id": "1", "ended_utc": ended, "reason": "out of memory", "log": ["last", "words"]},
-        attempt | {"id": "2", "started_utc": ended},
-    ]
-    (folder / "attempts").mkdir()
-    text = "".join(f"\n{json.dumps(line)}\n" for line in lines)
-    for name in (run, "never-measured"):
-        (folder / "attempts" / f"{name}.jsonl").write_text(text)
-
-
 _CONFIGURATION = """\
 campaign: mine
 workload: {networks: [resnet18, vit_ti], dataset: digits, image_size: 32}

@@ -24,7 +24,6 @@ from typing import Any
 
 import fuzz_examples as examples
 from conftest import ROOT
-from joulecast.campaign.journal import attempts_at
 from mutations import mutated
 from typer.testing import CliRunner
 
@@ -75,10 +74,6 @@ class Format:
 
 class TooLong(BaseException):
     """A command took more than its CPU time; nothing may catch it."""
-
-
-def _attempts(folder: Path) -> object:
-    return [attempts_at(folder / "attempts", file.stem) for file in (folder / "attempts").iterdir()]
 
 
 def _checked(folder: Path) -> object:
@@ -140,19 +135,22 @@ FORMATS = {
             "run record",
             examples.records,
             ("records/*/run.json", "records/*/*.parquet"),
-            (*_with(_OF_RECORDS, "records"), ("failed-runs", "{}")),
+            (*_with(_OF_RECORDS, "records")),
         ),
         Format(
             "recorded campaign",
             examples.recorded,
             ("mine/campaign.json", "mine/runs.jsonl", "mine/*.parquet"),
-            (*_with(_OF_RECORDS, "mine"), ("replay", "{}/mine", "{}/out")),
+            (*_with(_OF_RECORDS, "mine"),),
         ),
         Format(
             "tuning history",
             examples.history,
             ("h.jsonl",),
-            (("advise-recurring", "{}/h.jsonl", "--json"), ("advise-recurring", "{}/h.jsonl")),
+            (
+                ("advise", "--recurring", "{}/h.jsonl", "--json"),
+                ("advise", "--recurring", "{}/h.jsonl"),
+            ),
         ),
         Format(
             "task graph",
@@ -288,9 +286,6 @@ FORMATS = {
                 )
                 for policy in ("curve", "zeus", "default")
             ),
-        ),
-        Format(
-            "journal", examples.journal, ("attempts/*.jsonl",), (("failed-runs", "{}"), _attempts)
         ),
         Format(
             "published numbers",

@@ -98,10 +98,8 @@ def write_campaign(results: Path) -> None:
     write_fits(results, write_records(results))
     for name in ("tables", "tuning", "pipelines"):
         (results / name).mkdir()
-    (results / "tables/failed_runs.csv").write_text(
-        "run,now,reason,started_utc,ended_utc,host,slurm_job\n"
-        "vit_ti-n4-r1,measured,killed by signal 9,2026-01-01T00:00:00,2026-01-01T00:01:00,vm,\n"
-    )
+    (results / "logs").mkdir()
+    (results / "logs/vit_ti-n8-r1.log").write_text("run vit_ti-n8-r1\nerror: killed by signal 9\n")
     (results / "tables/papers.csv").write_text(papers_csv())
     (results / "metered/tables").mkdir(parents=True)
     (results / "metered/tables/energy_summary.csv").write_text(metered_csv())

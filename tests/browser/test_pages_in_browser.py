@@ -36,9 +36,9 @@ def pages(tmp_path_factory):
         (above / name).mkdir()
     write_campaign(above / "whole")
     write_record(above / "one-run/records/only", make_record(make_spec("only")))
-    (above / "failed/tables").mkdir()
-    table = "run,now,reason\nvgg16-n4-b8-r1,failed," + "out of memory " * 20 + "/a" * 200 + "\n"
-    (above / "failed/tables/failed_runs.csv").write_text(table)
+    (above / "failed/logs").mkdir()
+    log = "run vgg16-n4-b8-r1\nerror: " + "out of memory " * 20 + "/a" * 200 + "\n"
+    (above / "failed/logs/vgg16-n4-b8-r1.log").write_text(log)
     for name in PAGES:
         write_overview(above / name, prices=PRICES if name == "whole" else NO_PRICES)
     return above

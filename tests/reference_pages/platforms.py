@@ -1,6 +1,6 @@
 """The page of a platform's file: every key, from the models."""
 
-from joulecast.platforms import controller, platform
+from joulecast.platforms import platform
 from joulecast.platforms.platform import Platform
 from reference_pages.words import anchor, fields, markdown, table
 
@@ -21,8 +21,6 @@ MODELS: dict[type, str] = {
     platform.Architecture: "cluster.device.architecture",
     platform.Link: "cluster.links",
     platform.Ring: "cluster.rings",
-    controller.Redfish: "redfish",
-    controller.Controller: "ipmi",
 }
 
 

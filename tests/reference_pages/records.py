@@ -1,7 +1,7 @@
 """The page of the run record: every file, every column and field, with type, unit and meaning."""
 
 from joulecast.files.columns import Column
-from joulecast.records import meter_comparison, record, spec
+from joulecast.records import record, spec
 from joulecast.records.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.records.meter_settings import MeterSettings
 from joulecast.records.metering import MeterInfo
@@ -21,13 +21,6 @@ MODELS: dict[type, str] = {
     spec.Foreign: "run.json: spec.foreign",
     MeterSettings: "run.json: spec.metering",
 }
-COMPARED: dict[type, str] = {
-    meter_comparison.MeterComparison: "comparison.json",
-    meter_comparison.Span: "comparison.json: spans",
-    meter_comparison.ComparedMeter: "comparison.json: meters",
-    meter_comparison.MeterFigures: "comparison.json: figures",
-    meter_comparison.MeterAgreement: "comparison.json: agreements",
-}
 _HEAD = f"""# The run record
 
 A run leaves one folder, whatever made it: a measurement, an importer, or a recorded campaign. All other
@@ -42,27 +35,10 @@ brought to the disk (`fsync`), and renamed.
 `joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).
 
 """
-_COMPARED_HEAD = f"""## The comparison of meters
-
-`joulecast meters --compare` ([how to](../how-to/meters.md#do-the-meters-agree)) leaves a folder
-`HOST-NUMBER` in `results/meters` (with `--config`, in `meters` of its `results`; with `--out`, there).
-It holds `comparison.json`, and the readings in `power.parquet` and `activity.parquet`, with the columns
-above. Times are seconds since the comparison began. The format is {meter_comparison.FORMAT}
-(`joulecast.records.meter_comparison`, whose `read_compared(folder)` reads and checks it).
-
-A comparison belongs to all run records below the folder that holds its `meters`: it is looked for in a
-folder `meters` of the three folders above a record. It counts for a run whose energy is of one of its
-meters, with the same node and name. Of several that could judge the same meters, the newest counts.
-Recorded campaigns do not keep comparisons.
-
-"""
 
 
 def _links() -> dict[str, str]:
-    found = {
-        model.__name__: f"[map](#{anchor(heading)})"
-        for model, heading in (MODELS | COMPARED).items()
-    }
+    found = {model.__name__: f"[map](#{anchor(heading)})" for model, heading in MODELS.items()}
     return found | {"Platform": "[map](platforms.md)"}
 
 
@@ -92,5 +68,4 @@ def page() -> str:
             stages = [[f"`{name}`", meaning] for name, meaning in STAGE_MEANINGS.items()]
             parts.append(table(["stage", "what a rank does"], stages) + "\n")
     parts += ["## Facts\n\n", *(_model(model, heading) for model, heading in MODELS.items())]
-    parts += [_COMPARED_HEAD, *(_model(model, heading) for model, heading in COMPARED.items())]
     return "".join(parts).rstrip() + "\n"

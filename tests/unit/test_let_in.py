@@ -30,10 +30,9 @@ def simulated(option: str, ending: str) -> list[str]:
 
 
 COMMANDS = [
-    ["advise-recurring", "{}.json"],
+    ["advise", "--recurring", "{}.json"],
     ["partition", "{}.json", "--devices", "2"],
     ["config", "check", "{}.yaml"],
-    ["external", "x", "--config", "{}.yaml"],
     ["meters", "--platform", "{}.yaml"],
     simulated("--network", ".json"),
     simulated("--platform", ".yaml"),

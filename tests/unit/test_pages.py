@@ -452,24 +452,22 @@ def test_columns_that_are_missing(campaign, tmp_path):
     ):
         path = tmp_path / f"old/fits/{name}.parquet"
         pd.read_parquet(path).drop(columns=column).to_parquet(path)
-    (tmp_path / "old/tables/failed_runs.csv").write_text("run\nx\n")
     (tmp_path / "old/tables/papers.csv").write_text("paper\nMC2\n")
     text = text_of(tmp_path / "old")
     assert "fits/observations.parquet lacks the columns energy_j" in text
     assert "fits/times.parquet lacks the columns predicted" in text
-    assert "tables/failed_runs.csv lacks the columns now, reason" in text
     assert "tables/papers.csv lacks the columns" in text
 
 
 def test_failed_runs_only(tmp_path):
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables/failed_runs.csv").write_text(
-        "run,now,reason\nvgg16-n4-b8-r1,failed,</script><b>out of memory</b>\n"
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/vgg16-n4-b8-r1.log").write_text(
+        "run vgg16-n4-b8-r1\nerror: </script><b>out of memory</b>\n"
     )
     html = rendered(page_context(tmp_path))
     assert "&lt;/script&gt;&lt;b&gt;out of memory" in html and "<b>out" not in html
     text = text_of(tmp_path)
-    assert "vgg16-n4-b8-r1" in text and "no record" in text and "no run was measured" in text
+    assert "vgg16-n4-b8-r1" in text and "failed" in text and "no run was measured" in text
     assert "These results are empty" not in text
 
 

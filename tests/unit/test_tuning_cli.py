@@ -1,4 +1,4 @@
-"""`joulecast tune` and `advise-recurring` as they are used: what they print, and what they refuse."""
+"""`joulecast tune` and `advise --recurring` as they are used: what they print, and what they refuse."""
 
 import json
 from dataclasses import replace
@@ -237,7 +237,7 @@ def kept(folder: Path, policy: str, recurrences: int, **options: Any) -> Path:
 def test_the_advice_after_a_long_history_is_the_oracles(folder: Path, policy: str) -> None:
     made_traces(folder, EPOCHS | {512: (8, 8)})
     oracle = json.loads(joulecast("tune", "--traces", folder, *WHOLE, "--json", "--seeds", 1))
-    advice = json.loads(joulecast("advise-recurring", kept(folder, policy, 60), "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", kept(folder, policy, 60), "--json"))
     best, default = oracle["oracle"], oracle["default"]
     assert advice["status"] == "advice"
     assert advice["use"]["batch_size"] == best["batch_size"]
@@ -259,20 +259,20 @@ def test_the_advice_after_a_long_history_is_the_oracles(folder: Path, policy: st
 
 
 def test_runs_that_are_still_to_pay_are_counted(folder: Path) -> None:
-    advice = json.loads(joulecast("advise-recurring", kept(folder, "zeus", 5), "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", kept(folder, "zeus", 5), "--json"))
     exploration = advice["exploration"]
     assert exploration["paid_at_recurrence"] is None
     spent = exploration["spent_above_default"]
     per_run = advice["default"]["cost_j"] - advice["use"]["cost_j"]
     assert (exploration["more_runs"] - 1) * per_run < spent <= exploration["more_runs"] * per_run
-    text = joulecast("advise-recurring", folder / "zeus-5.jsonl")
+    text = joulecast("advise", "--recurring", folder / "zeus-5.jsonl")
     assert f"exploration pays after {exploration['more_runs']} more run" in text
     assert "use batch size 512" in text
     assert "energy (recorded); 95 % interval" in text
 
 
 def test_a_history_of_the_default_alone_saves_nothing(folder: Path) -> None:
-    advice = json.loads(joulecast("advise-recurring", kept(folder, "default", 3), "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", kept(folder, "default", 3), "--json"))
     assert (advice["use"]["batch_size"], advice["use"]["power_limit_w"]) == (1024, 250)
     saving = {"percent": 0.0, "low": None, "high": None}
     assert advice["saving_percent"] == {"cost": saving, "time": saving, "energy": saving}
@@ -339,21 +339,21 @@ def a_file(folder: Path, trials: list[Trial], **said: Any) -> Path:
 
 def test_an_empty_history_advises_the_default(tmp_path: Path) -> None:
     file = a_file(tmp_path, [])
-    advice = json.loads(joulecast("advise-recurring", file, "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
     assert advice["status"] == "nothing tried"
     assert advice["use"] == {"batch_size": 32, "power_limit_w": 250, "runs": 0}
     assert advice["saving_percent"] is None
-    text = joulecast("advise-recurring", file)
+    text = joulecast("advise", "--recurring", file)
     assert "use batch size 32 at 250 W" in text
     assert "no saving is known: nothing was tried yet" in text
 
 
 def test_a_history_in_which_nothing_reached_advises_nothing_but_what_to_try(tmp_path: Path) -> None:
     file = a_file(tmp_path, [a_trial(0, 32, 20, False), a_trial(0, 16, 20, False)])
-    advice = json.loads(joulecast("advise-recurring", file, "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
     assert (advice["status"], advice["use"]) == ("nothing reached", None)
     assert advice["explore_next"]["batch_size"] == 64
-    text = joulecast("advise-recurring", file)
+    text = joulecast("advise", "--recurring", file)
     assert "use nothing of what was tried" in text
     assert "none of 2 trials reached the target" in text
     assert "to explore: batch size 64" in text
@@ -411,7 +411,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
 
 def test_a_default_that_never_reached_is_no_saving(tmp_path: Path) -> None:
     file = a_file(tmp_path, [a_trial(0, 32, 20, False), a_trial(0, 16, 6)])
-    advice = json.loads(joulecast("advise-recurring", file, "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
     assert advice["use"]["batch_size"] == 16
     assert (advice["saving_percent"], advice["exploration"]) == (None, None)
     assert "default batch size 32 never reached the target in 1 try" in advice["why_no_saving"]
@@ -462,7 +462,7 @@ def test_no_joules_are_told_where_none_were_measured(tmp_path: Path) -> None:
     assert advice["energy_source"] is None
     assert advice["why_no_energy"] == "no sensor here"
     whose = {"power_limits_w": {}, "cost": {"eta": 0.0, "max_power_w": None}}
-    text = joulecast("advise-recurring", a_file(tmp_path, trials, **whose))
+    text = joulecast("advise", "--recurring", a_file(tmp_path, trials, **whose))
     assert "no saving of energy is known: no sensor here" in text
     assert "default's energy" not in text
     assert " J" not in text
@@ -487,27 +487,29 @@ def test_a_cost_that_is_not_known_is_no_advice() -> None:
 
 
 def test_files_that_are_no_history_are_refused(tmp_path: Path) -> None:
-    assert "no such history of trials" in refused("advise-recurring", tmp_path / "absent.jsonl")
+    assert "no such history of trials" in refused(
+        "advise", "--recurring", tmp_path / "absent.jsonl"
+    )
     file = tmp_path / "h.jsonl"
     file.write_text("what?\n")
-    assert "h.jsonl: line 1 is no trial" in refused("advise-recurring", file)
+    assert "h.jsonl: line 1 is no trial" in refused("advise", "--recurring", file)
     file.write_text("")
-    assert "h.jsonl: is empty" in refused("advise-recurring", file)
+    assert "h.jsonl: is empty" in refused("advise", "--recurring", file)
     file.write_text('{"format": 1}\n')
     assert "h.jsonl: its first line does not say what could be chosen" in refused(
-        "advise-recurring", file
+        "advise", "--recurring", file
     )
     file.unlink()
     a_file(tmp_path, [a_trial(0, 48, 12)])
     assert "trials of batch size 48, which its first line does not list" in refused(
-        "advise-recurring", file
+        "advise", "--recurring", file
     )
 
 
 def test_a_history_that_was_cut_off_is_advised_on_without_its_last_line(tmp_path: Path) -> None:
     file = a_file(tmp_path, [a_trial(0, 32, 12), a_trial(1, 16, 6)])
     file.write_text(file.read_text()[:-9])
-    assert json.loads(joulecast("advise-recurring", file, "--json"))["trials"] == 1
+    assert json.loads(joulecast("advise", "--recurring", file, "--json"))["trials"] == 1
 
 
 # --- live ---------------------------------------------------------------------------------------------------
@@ -528,7 +530,7 @@ def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     assert again["by_recurrence"][:4] == first["by_recurrence"]
     assert again["advice"]["use"]["batch_size"] < 256
     assert again["advice"]["saving_percent"]["energy"] is None
-    advice = json.loads(joulecast("advise-recurring", file, "--json"))
+    advice = json.loads(joulecast("advise", "--recurring", file, "--json"))
     assert advice == again["advice"]
     other = [*command[:5], 0.9, *command[6:]]
     assert "unlike trials do not mix" in refused(*other)

@@ -19,7 +19,7 @@ from joulecast.cli.partition import partition, profile
 from joulecast.cli.planning import advise
 from joulecast.cli.progress import status
 from joulecast.cli.simulator import capture, search, simulate
-from joulecast.cli.tuning import advise_recurring, tune
+from joulecast.cli.tuning import tune
 from joulecast.errors import JoulecastError
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, help=__doc__)
@@ -37,7 +37,6 @@ app.command()(capture)
 app.command()(partition)
 app.command()(profile)
 app.command()(tune)
-app.command("advise-recurring")(advise_recurring)
 app.command()(evaluate)
 app.command()(forecast)
 app.command()(advise)

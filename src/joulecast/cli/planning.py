@@ -34,6 +34,13 @@ from joulecast.quantities import duration_s, energy_j, mass_kg
 
 def advise(
     name: Named = None,
+    recurring: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a training that recurs: the file of `tune --history`; names its next batch size and "
+            "power limit, and needs no other option."
+        ),
+    ] = None,
     network: Annotated[
         str | None,
         typer.Option(help="Network, as the records name it; the one of NAME by default."),
@@ -102,6 +109,15 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Choose node count, batch size and strategy of a training within limits."""
+    if recurring is not None:
+        from joulecast.tuning.next_run import advice_text, advise_on_file
+
+        next_run = advise_on_file(recurring)
+        if as_json:
+            echo_json(next_run)
+        else:
+            typer.echo(advice_text(next_run))
+        return
     from joulecast.api.forecasts import advise as advise_on
     from joulecast.planning.text import advice_text
 

@@ -107,17 +107,3 @@ def tune(
         echo_json(report)
     else:
         typer.echo(in_words(report))
-
-
-def advise_recurring(
-    history: Annotated[Path, typer.Argument(help="File that `tune --history` wrote.")],
-    as_json: AsJson = False,
-) -> None:
-    """Name the next batch size and power limit, what they save, and whether tuning has paid off."""
-    from joulecast.tuning.next_run import advice_text, advise_on_file
-
-    advice = advise_on_file(history)
-    if as_json:
-        echo_json(advice)
-    else:
-        typer.echo(advice_text(advice))

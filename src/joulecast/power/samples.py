@@ -2,8 +2,8 @@
 
 Each block of a few seconds is flushed, so that the file can be read up to the last whole one while it grows,
 and after its writer was killed. A row is one look at one series: a meter, a node's activity, the host's work.
-What the series are, and how the meters fared, lies next to it in a small file (``.facts``, JSON) that is replaced as a
-whole. The writer takes nanoarrow, as pyarrow would double the memory of a sampler's process.
+What the series are, and how the meters fared, lies next to it in a small file (``.facts``, JSON) that is
+replaced as a whole. The writer takes nanoarrow, as pyarrow would double the memory of a sampler's process.
 """
 
 import gzip

@@ -106,7 +106,8 @@ class Results:
             *(self.infos, self.tables, self.experiments, self.pipelines, self.replays),
             self.unreadable,
         )
-        return self.fit is None and self.live is None and not any(len(part) for part in parts)
+        begun = (self.folder / "logs").is_dir()
+        return not begun and self.fit is None and self.live is None and not any(map(len, parts))
 
 
 def having(
