@@ -135,7 +135,7 @@ FORMATS = {
             "run record",
             examples.records,
             ("records/*/run.json", "records/*/*.parquet"),
-            (*_with(_OF_RECORDS, "records")),
+            (*_with(_OF_RECORDS, "records"),),
         ),
         Format(
             "recorded campaign",
