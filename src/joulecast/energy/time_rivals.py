@@ -5,6 +5,7 @@ of the asked run is not known. A scale counts accelerators where these are known
 that the fit saw on one scale only is taken to divide perfectly by all of them.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -70,21 +71,23 @@ _GP_SLOPE = 0.3
 def gaussian_process(scales: Floats, seconds: Floats, asked: float) -> float:
     """Gaussian process of the logarithm of node-seconds over that of the scale: a line and what departs
     from it smoothly; its size and length by the likelihood."""
-    at = np.log(np.append(scales, asked)) - np.log(scales.min())
+    # Loaded here: it takes a second, and only a judgement needs it.
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+
+    line = ConstantKernel(1.0, "fixed") + ConstantKernel(_GP_SLOPE**2, "fixed") * DotProduct(
+        0.0, "fixed"
+    )
+    smooth = ConstantKernel(0.1**2, (0.03**2, 0.3**2)) * RBF(1.4, (0.7, 2.8))
+    process = GaussianProcessRegressor(line + smooth, alpha=_GP_NOISE**2)
     values = np.log(seconds * scales)
-    centred = values - values.mean()
-    known = len(scales)
-    best = (-np.inf, 0.0)
-    for size in (0.03, 0.1, 0.3):
-        for reach in (0.7, 1.4, 2.8):
-            apart = (at[:, None] - at[None]) / reach
-            smooth = size**2 * np.exp(-(apart**2) / 2)
-            covariance = smooth + _GP_SLOPE**2 * at[:, None] * at[None] + 1.0
-            seen = covariance[:known, :known] + _GP_NOISE**2 * np.eye(known)
-            solved = np.linalg.solve(seen, centred)
-            likely = -0.5 * float(centred @ solved) - 0.5 * float(np.linalg.slogdet(seen)[1])
-            best = max(best, (likely, float(covariance[known, :known] @ solved)))
-    return float(np.exp(values.mean() + best[1]) / asked)
+    smallest = scales.min()
+    with warnings.catch_warnings():
+        # Few scales say little of size and length, which then lie at a bound.
+        warnings.simplefilter("ignore")
+        process.fit(np.log(scales / smallest)[:, None], values - values.mean())
+    (found,) = process.predict(np.log([[asked / smallest]]))
+    return float(np.exp(values.mean() + found) / asked)
 
 
 CURVES: dict[str, Curve] = {
