@@ -11,8 +11,7 @@ from typing import Any
 from mlperf_fixtures import line, power_lines
 
 from joulecast.importers.foreign import record_of
-from joulecast.importers.run_files import runs_of
-from joulecast.importers.submission import read_run
+from joulecast.importers.mlperf import read_run, runs_of
 from joulecast.records.record import RunRecord
 
 START_S = 40.0

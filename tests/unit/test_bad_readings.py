@@ -15,13 +15,13 @@ from corruptions import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mlperf_fixtures import ZERO_MS, line
-
 from joulecast.importers.clocks import aligned
-from joulecast.importers.foreign import ForeignRun, record_of
-from joulecast.importers.lags import Course
 from joulecast.importers.traps import Findings, MeterLog
 from joulecast.importers.units import bounds_of, in_watts
+from mlperf_fixtures import ZERO_MS, line
+
+from joulecast.importers.foreign import ForeignRun, record_of
+from joulecast.importers.lags import Course
 from joulecast.importers.work import Interval
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.metering import MEASURED_SWITCH

@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from joulecast.importers.repository import git_tree
 from mlperf_fixtures import write_run
 
 from joulecast.errors import JoulecastError
 from joulecast.importers import sources
 from joulecast.importers.mlperf import import_mlperf
-from joulecast.importers.repository import git_tree
 
 WHO = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")
 

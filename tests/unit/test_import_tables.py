@@ -22,9 +22,9 @@ from log_fixtures import (
     run,
 )
 
+from joulecast.importers.log_table import scale_of
 from joulecast.importers.log_times import Clock, zone_named
-from joulecast.importers.log_units import scale_of
-from joulecast.importers.runs_table import expanded
+from joulecast.importers.logs import expanded
 
 MAP = ("--map", "time=t,watts=w")
 BERLIN = ("--timezone", "Europe/Berlin")

@@ -32,9 +32,7 @@ from typer.testing import CliRunner
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import csv_in_parts
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.importers.run_files import runs_of
-from joulecast.importers.sources import FolderTree
+from joulecast.importers.mlperf import import_mlperf, runs_of
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.record import RunRecord, read_record
 
