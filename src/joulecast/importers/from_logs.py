@@ -98,7 +98,7 @@ def run_facts(said: dict[str, Any], clock: Clock, where: str) -> RunFacts:
     """
     facts = {name: value for name, value in said.items() if value not in (None, "")}
     for name in {"start", "stop"} & facts.keys():
-        facts[name] = clock.moment(facts[name], f"{where}, {name}")
+        facts[name] = clock.moment(facts[name], f"{where}, column {name}")
     if "hosts" in facts:
         facts["hosts"] = expanded(facts["hosts"])
     return validated(_FACTS, facts, where)

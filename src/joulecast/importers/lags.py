@@ -29,10 +29,8 @@ _OUTSIDE = 3
 _REACH_S = 300.0
 _UNEXPLAINED = 0.45
 """Share of the readings' variance that the run's activities may leave open at a lag that is believed."""
-_GAIN = 2.0
-"""The variance left open at no lag, against that at the lag."""
 _NEXT_BEST = 1.25
-"""The same for any lag further than ``_APART_S`` from it, and than half of it."""
+"""The variance left open at any lag that is further off than ``_APART_S`` and half of it, against its own."""
 _APART_S = 10.0
 _LEAST_CONTRAST = 0.04
 """Standard deviation of readings over the load; less is no activity to go by."""
@@ -134,9 +132,8 @@ def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: i
     return sums
 
 
-def _behind(course: Course, traces: Sequence[_Trace], grid_s: float) -> tuple[float, bool] | None:
-    """Lag of meters with one clock behind the run's, and whether it explains the readings far better than
-    none; ``None`` where no lag is believed.
+def _behind(course: Course, traces: Sequence[_Trace], grid_s: float) -> float | None:
+    """Lag of meters with one clock behind the run's; ``None`` where no lag is believed.
 
     The unexplained share at a lag is the variance within the activities over the whole. An activity
     of which less than two seconds were read explains nothing, nor does one outside the run at which
@@ -165,7 +162,7 @@ def _behind(course: Course, traces: Sequence[_Trace], grid_s: float) -> tuple[fl
         or contrast < _LEAST_CONTRAST
     ):
         return None
-    return float(lags_s[best]), bool(left[steps] >= _GAIN * left[best])
+    return float(lags_s[best])
 
 
 def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
@@ -188,22 +185,20 @@ def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
     if abs(first_s - start_s) <= edge_s and abs(last_s - stop_s) <= edge_s:
         return Lag(None, "not known (the readings begin and end with the run)")
     grid_s = max(_GRID_S, span_s / _MOST_POINTS)
-    lags, has_edge = {}, False
+    # A reading stands for the period before it.
+    behind_s, has_edge = {}, False
     for node, own in list(by_node.items())[:_MOST_COMPARED]:
         traces = [t for meter in own[:_MOST_COMPARED] if (t := _trace_of(meter, grid_s))]
         has_edge |= bool(traces)
-        if traces and (found := _behind(course, traces, grid_s)) is not None:
-            lags[node] = found
-    if not lags:
+        if traces and (lag_s := _behind(course, traces, grid_s)) is not None:
+            behind_s[node] = lag_s - period_s / 2
+    if not behind_s:
         why = "the load shows no edge where the run has one" if has_edge else "the load is flat"
         return Lag(None, f"not known ({why})")
     small_s = max(_SMALL_S, edge_s, _SMALL_SHARE * (stop_s - start_s))
-    # A reading stands for the period before it.
-    behind_s = {node: lag_s - period_s / 2 for node, (lag_s, _) in lags.items()}
-    matter = [node for node, (_, clear) in lags.items() if clear and abs(behind_s[node]) > small_s]
-    worst = max(matter or lags, key=lambda node: abs(behind_s[node]))
     values = list(behind_s.values())
     text = f"{float(np.median(values)):.1f} s"
     if np.ptp(values) > edge_s:
         text = named([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
-    return Lag(behind_s[worst], text, bool(matter))
+    worst_s = max(values, key=abs)
+    return Lag(worst_s, text, abs(worst_s) > small_s)

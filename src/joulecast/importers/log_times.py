@@ -29,6 +29,8 @@ _SMALLEST: tuple[tuple[TimeUnit, float], ...] = (
     ("s", 1e8),
 )
 """A number from here on is of that unit since the epoch: 1e8 s is in 1973, and less is since a start."""
+_DAYS, _MOST_DAYS = (36526.0, 73050.0), 30.0
+"""Days since 1900 from 2000 to 2100, and of how many a log may be."""
 _ZONED = r"(?:Z|[+-]\d{2}:?\d{2})$"
 _OFFSET = re.compile(r"([+-])(\d{1,2}):?(\d{2})")
 _SHOWN = 40
@@ -97,7 +99,7 @@ class Clock:
         if self.form is None:
             numbers = pd.to_numeric(texts, errors="coerce")
             if numbers.notna().all():
-                return self._of_numbers(numbers.to_numpy(float))
+                return self._of_numbers(numbers.to_numpy(float), where)
             if self.unit != "auto" or numbers.notna().any():
                 way_out = (
                     "expected a number; leave out the line, or the option --time-unit"
@@ -107,11 +109,17 @@ class Clock:
                 raise _no_time(where, texts, numbers.isna().to_numpy(), way_out)
         return self._of_texts(texts, where)
 
-    def _of_numbers(self, numbers: Floats) -> Times:
+    def _of_numbers(self, numbers: Floats, where: str) -> Times:
         unit = self.unit
         if unit == "auto":
             largest = float(np.abs(numbers).max(initial=0.0))
             unit = next((u for u, least in _SMALLEST if largest >= least), "relative")
+            first, last = float(numbers.min(initial=largest)), float(numbers.max(initial=0.0))
+            if len(numbers) > 1 and _DAYS[0] <= first <= last < min(_DAYS[1], first + _MOST_DAYS):
+                raise JoulecastError(
+                    f"{where}: {first:.10g} looks like days since 1900, as spreadsheets count; save the "
+                    "times as texts, or say --time-unit relative if they are seconds since a start"
+                )
         if unit == "relative":
             return Times(numbers, "relative")
         return Times(numbers / _PER_S[unit], "placed")
@@ -152,10 +160,10 @@ class Clock:
         local = pd.DatetimeIndex((times.t_s * 1e6).round().astype("int64").astype("datetime64[us]"))
         try:
             placed = local.tz_localize(self.zone, ambiguous="infer", nonexistent="raise")
-        except ValueError as error:
+        except ValueError:
             raise JoulecastError(
                 f"{where}: its times have an hour in {self.zone} that is there twice or not at all (the "
-                f"clock is put back or on): {error}; give an offset instead, as --timezone +02:00"
+                f"clock is put back or on); give an offset instead, as --timezone +02:00"
             ) from None
         return Times(placed.as_unit("ns").asi8 / 1e9, "placed")
 

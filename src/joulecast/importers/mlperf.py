@@ -198,6 +198,10 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(word), "") if n % 2 else (-1, word) for n, word in enumerate(words)]
 
 
+def _by_number(pair: tuple[str, str]) -> list[tuple[int, str]]:
+    return _natural(pair[0])
+
+
 def runs_of(source: Path) -> list[RunFiles]:
     """All runs below a folder, sorted; empty where there is no result file.
 
@@ -234,7 +238,9 @@ def runs_of(source: Path) -> list[RunFiles]:
                     stem=printable(stem),
                     repeat=repeat,
                     result=(folder / f"{stem}.txt").as_posix(),
-                    power=power[folder].get(folders.get(stem, ""), {}),
+                    power=dict(
+                        sorted(power[folder].get(folders.get(stem, ""), {}).items(), key=_by_number)
+                    ),
                     benchmark_has_power=bool(power[folder]),
                     description=description if description in descriptions else None,
                 )
