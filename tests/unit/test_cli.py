@@ -25,8 +25,3 @@ def test_config_commands(tmp_path):
     said = RUN(app, ["config", "check", str(mine)])
     assert said.exit_code == 2 and "did you mean `nodes`" in said.output
     assert "Traceback" not in said.output
-
-
-def test_external_data_that_is_not_configured():
-    said = RUN(app, ["external", "zeus/a.csv", "--config", str(ROOT / "config/minimal.yaml")])
-    assert said.exit_code == 2 and "`external_data` is null" in said.output

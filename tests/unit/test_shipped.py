@@ -120,11 +120,6 @@ def test_a_platform_by_its_file_is_advised_on_by_the_name_in_it(elsewhere):
     assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
 
 
-def test_external_data_is_asked_of_the_defaults_where_there_is_no_configuration(elsewhere):
-    said = CliRunner().invoke(app, ["external", "x/y"])
-    assert said.exit_code == 2 and "`external_data` is null" in said.output
-
-
 def test_an_installed_package_names_no_commit_of_the_folder_it_lies_in(tmp_path, monkeypatch):
     assert shipped.checkout() == ROOT and provenance.source_state()["git_commit"]
     # An environment in the user's own repository: its commit is not joulecast's.

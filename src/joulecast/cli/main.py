@@ -8,7 +8,6 @@ import typer
 
 from joulecast.campaign import config as configuration
 from joulecast.campaign.check import dry_run, project_here, remarks, require_campaign, require_host
-from joulecast.campaign.external import locate
 from joulecast.cli.energy import evaluate, forecast
 from joulecast.cli.errors import Commands
 from joulecast.cli.export import export_app
@@ -94,7 +93,7 @@ def config_schema() -> None:
 def config_check(file: Path) -> None:
     """Check a configuration, all that it names, and its dry run.
 
-    Looks at platforms, data folders, networks, meters, external data and kept measurements.
+    Looks at platforms, data folders, networks, meters, submissions and kept measurements.
     """
     try:
         project = project_here()
@@ -117,18 +116,6 @@ def config_check(file: Path) -> None:
     )
     for line in lines:
         typer.echo(f"  {line}")
-
-
-@app.command()
-def external(
-    name: Annotated[str, typer.Argument(help="Path of the data below the folder.")],
-    file: Annotated[
-        Path | None, typer.Option("--config", help="Configuration; the defaults without one.")
-    ] = None,
-) -> None:
-    """Print where a piece of external data lies, fetching and checking it if need be."""
-    asked = configuration.Config() if file is None else configuration.read_config(file)
-    typer.echo(locate(asked, name))
 
 
 @app.command()
