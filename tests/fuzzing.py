@@ -99,7 +99,7 @@ def _simulated(*words: str, network: str = "vgg16") -> tuple[str, ...]:
 
 _OF_RECORDS: tuple[tuple[str, ...], ...] = (
     ("forecast", "--records", "{}", "--nodes", "4", "--json"),
-    ("evaluate", "--records", "{}", "--json"),
+    ("evaluate", "--records", "{}", "--split", "in-sample", "--json"),
     ("advise", "--records", "{}", "--network", "resnet18", "--deadline", "1h", "--json"),
 )
 
