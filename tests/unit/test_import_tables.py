@@ -431,3 +431,15 @@ def test_what_looks_like_something_else_is_refused(tmp_path, cells, more, said):
     rows = [";".join(cells(t)) for t in range(60)]
     log = table(tmp_path / "a.csv", rows, "t;w")
     assert said in refused("csv", log, tmp_path / "no", *MAP, *more)
+
+
+@pytest.mark.parametrize(
+    ("hours", "period_s", "noise"), [(24, 1.0, 0), (30, 1.0, 0), (24, 1.0, 7), (4, 0.1, 7)]
+)
+def test_what_an_import_writes_is_read_again_however_long_the_log(tmp_path, hours, period_s, noise):
+    t_s = np.arange(0, 3600 * hours, period_s)
+    watts = 300 + np.random.default_rng(1).integers(0, noise + 1, len(t_s))
+    pd.DataFrame({"t": ZERO_S + t_s, "w": watts}).to_csv(tmp_path / "log.csv", index=False)
+    imported("csv", tmp_path / "log.csv", tmp_path / "out", *MAP, "--covers", "gpu", "--epochs", 1)
+    found = row(tmp_path / "out" / "net")
+    assert found["energy_j"] == pytest.approx(watts.mean() * 3600 * hours, rel=1e-4)
