@@ -28,14 +28,7 @@ from joulecast.platforms import Platform
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.records.metering import ESTIMATED_SWITCH, MeterInfo
-from joulecast.records.record import (
-    Checks,
-    Outcome,
-    RunInfo,
-    RunRecord,
-    read_info,
-    write_record,
-)
+from joulecast.records.record import Checks, Outcome, RunInfo, RunRecord, read_info, write_record
 from joulecast.records.spec import Foreign, RunSpec
 
 _PLATFORM = TypeAdapter(Platform)

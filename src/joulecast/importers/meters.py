@@ -281,11 +281,7 @@ def _about(meter: LoggedMeter) -> MeterInfo:
 
 
 def _checked_counter(
-    meter: LoggedMeter,
-    joules: Floats,
-    info: MeterInfo,
-    run_s: Span | None,
-    findings: Findings,
+    meter: LoggedMeter, joules: Floats, info: MeterInfo, run_s: Span | None, findings: Findings
 ) -> CheckedMeter:
     """A counter that counts up; between two readings it knows what passed, however far apart they are."""
     t_s, first = np.unique(meter.t_s, return_index=True)

@@ -360,7 +360,10 @@ def _set_course(run: ForeignRun, log: ResultLog) -> None:
         run.stop_s = seconds(stop.time_ms)
         run.status = _text(stop.metadata.get("status"))
     end_s = run.stop_s if run.stop_s is not None else seconds(log.events[-1].time_ms)
-    run.intervals = intervals_of(log.events, zero.time_ms, end_s)
+    run.intervals, missing = intervals_of(log.events, zero.time_ms, end_s)
+    if missing:
+        text = f"{missing} starts or stops of phases have no other end; their times are not exact"
+        run.findings.remark("events missing", text)
 
 
 def _add_meters(run: ForeignRun, files: RunFiles) -> None:
@@ -378,8 +381,7 @@ def _add_meters(run: ForeignRun, files: RunFiles) -> None:
         name = path.rsplit("/", 1)[1]
         if log.broken_lines:
             findings.pollute(
-                "truncated line",
-                f"{name}: line {log.broken_lines[0]} is no complete :::MLLOG line",
+                "truncated line", f"{name}: line {log.broken_lines[0]} is no complete :::MLLOG line"
             )
         if zero_s is None and len(log.time_ms):
             zero_s = float(log.time_ms[0]) / 1000

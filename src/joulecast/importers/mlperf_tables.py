@@ -36,10 +36,7 @@ _COLUMNS = {
         **dict.fromkeys(("run", "kind"), _TEXT),
         **dict.fromkeys(("index", "start_s", "stop_s"), _NUMBER),
     },
-    "power": {
-        **dict.fromkeys(("run", "meter"), _TEXT),
-        **dict.fromkeys(("t_s", "watts"), _NUMBER),
-    },
+    "power": {**dict.fromkeys(("run", "meter"), _TEXT), **dict.fromkeys(("t_s", "watts"), _NUMBER)},
 }
 _OF_TIMES = {
     **dict.fromkeys(("version", "org", "system", "benchmark", "run"), Column("text")),
