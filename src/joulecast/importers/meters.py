@@ -45,9 +45,9 @@ _FAILED_SHARE = 0.25
 0.3 to 0.45 of it on 8-GPU nodes. A meter that does has failed."""
 _FAILED_ABOVE_W = 100.0
 """Below this median a small reading is not evidence of anything."""
+
 _MOST_SPELLS, _MOST_FAILED = 5, 0.01
 """A meter that fails again and again is not read between either, or its register wraps."""
-
 _GAP_PERIODS = 3
 _LARGEST_OUTAGE = 0.10
 _LARGEST_CUT, _CUT_PERIODS, _MOST_IN_GAPS = 0.05, 5, 0.25
@@ -56,7 +56,7 @@ between readings makes up for, and what it does not."""
 _LEAST_COVERAGE = 0.5
 
 _LEAST_FROZEN, _TIMES_LIKELY, _MOST_FROZEN = 8, 3, 0.02
-_OVER_IDLE, _UNDER_ONE_SIDE, _UNDER_IDLE = 1.1, 0.95, 0.8
+_OVER_IDLE, _UNDER_ONE_SIDE = 1.1, 0.95
 _OUTSIDE_S, _LEAST_OUTSIDE = 10.0, 5
 _OFTEN_STILL, _COARSEST = 0.1, 0.05
 """Share of a counter's steps that are none, and its unit as a share of a run's energy."""
@@ -381,14 +381,11 @@ def _one_a_moment(
     t_s: Floats, watts: Floats, name: str, findings: Findings
 ) -> tuple[Floats, Floats]:
     """Means of the readings that bear one stamp; lines that are there twice change nothing."""
-    other = (np.diff(t_s) == 0) & (np.diff(watts) != 0)
-    if not other.any():
+    other = int(((np.diff(t_s) == 0) & (np.diff(watts) != 0)).sum())
+    if not other:
         return t_s, watts
-    findings.remark(
-        "stamps twice",
-        f"{name}: {int(other.sum())} of {len(t_s)} readings bear the time of another; "
-        "their mean counts",
-    )
+    text = f"{name}: {other} of {len(t_s)} readings bear the time of another; their mean counts"
+    findings.remark("stamps twice", text)
     moments, place, counts = np.unique(t_s, return_inverse=True, return_counts=True)
     return moments, np.bincount(place, weights=watts) / counts
 
@@ -432,18 +429,10 @@ def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings)
         return
     idle_w, load_w = min(idle), float(np.quantile(inside, 0.9))
     # One side alone may be under load itself: a job that warms up, or runs on.
-    known = len(idle) == 2
-    lower = int((inside < _UNDER_IDLE * idle_w).sum()) if known else 0
-    if load_w < (_OVER_IDLE if known else _UNDER_ONE_SIDE) * idle_w:
+    if load_w < (_OVER_IDLE if len(idle) == 2 else _UNDER_ONE_SIDE) * idle_w:
         findings.pollute(
             "not under load",
             f"{name}: {load_w:.4g} W in the run, {idle_w:.4g} W before or after it",
-        )
-    elif lower > max(_LEAST_OUTSIDE, _MOST_FROZEN * len(inside)):
-        findings.pollute(
-            "below idle",
-            f"{name}: {lower} readings in the run below {_UNDER_IDLE:g} of the {idle_w:.4g} W before "
-            "or after it",
         )
 
 
@@ -472,10 +461,9 @@ def _check_coverage(
             f"{100 * (1 - info.coverage):.0f} % of the run is without readings"
         )
         spells = int((np.diff(failed.astype(int), prepend=0) == 1).sum())
-        if spells >= _MOST_SPELLS and failed.sum() > _MOST_FAILED * inside.sum():
-            findings.pollute("failing meter", f"{text}, in {spells} spells")
-        elif 1 - info.coverage > _LARGEST_OUTAGE and info.coverage < believed:
-            findings.pollute("meter outage", text)
+        often = spells >= _MOST_SPELLS and failed.mean() > _MOST_FAILED * inside.mean()
+        if often or (1 - info.coverage > _LARGEST_OUTAGE and info.coverage < believed):
+            findings.pollute("meter outage", f"{text}, in {spells} spells")
         else:
             findings.remark("failed readings", text)
     _check_ends(t_s, run_s, period_s, name, findings)
