@@ -162,8 +162,8 @@ def _report_lag(run: ForeignRun) -> None:
     if lag.matters and lag.lag_s is not None:
         run.findings.pollute(
             "clock lag",
-            f"{lag.text}, by the load, which is not the run's then; if the meters' clock is wrong, say "
-            f"--shift {-lag.lag_s:.1f}",
+            f"{lag.text}: the load is not where the run is; if the meters' clock is wrong, say --shift "
+            f"{run.source.get('shift_s', 0.0) - lag.lag_s:.1f}",
         )
     elif run.is_of_tool and any(meter.trace for meter in run.meters):
         run.findings.remark("clock lag", f"{lag.text}; nothing was applied")

@@ -290,7 +290,12 @@ def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
 
 
 def foreign_run(
-    kind: str, source: Path, log: Log, window: Window, others: Sequence[Window]
+    kind: str,
+    source: Path,
+    log: Log,
+    window: Window,
+    others: Sequence[Window],
+    options: LogOptions,
 ) -> ForeignRun:
     """A run of a log, as the judges of imported runs take it.
 
@@ -326,7 +331,9 @@ def foreign_run(
     first_s = min(start_s, max([start_s - _AROUND_S, *before]))
     last_s = max(stop_s, min([stop_s + _AROUND_S, *after]))
     own = [near(meter, first_s, last_s) for meter in meters if meter.node in hosts]
-    about = dict(logged.about) if logged else {}
+    about: dict[str, Any] = {} if logged is None else dict(logged.about)
+    about |= {"unit": options.unit} if options.unit else {}
+    about |= {"shift_s": options.shift_s} if options.shift_s else {}
     run = ForeignRun(
         run=name,
         campaign=kind,
@@ -426,6 +433,6 @@ def import_log(
 
     def runs() -> Iterator[ForeignRun]:
         for window in found:
-            yield foreign_run(kind, source, log, window, found)
+            yield foreign_run(kind, source, log, window, found, options)
 
     return imported(runs(), source, out)

@@ -70,13 +70,10 @@ def import_mlperf(
     if not source.is_dir():
         raise JoulecastError(f"{source}: no such folder")
     require_outside(out, source)
-    what, factor = scale_of(unit, "--unit")
-    if what != "watts":
-        raise JoulecastError(f"--unit {unit}: the readings of submissions are power, not energy")
+    said = _Said(unit, shift_s)
     with directory_added_to(out) as partial:
         if are_tables(source):
-            runs = (_as_said(run, factor, shift_s) for run in read_tables(source))
-            notes = written(runs, partial)
+            notes = written((said.of(run) for run in read_tables(source)), partial)
         elif is_times_table(source):
             notes = written(read_times(source), partial)
         elif workers > 1:
@@ -84,12 +81,12 @@ def import_mlperf(
             context = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(workers, mp_context=context) as pool:
                 parts = [
-                    pool.submit(_part, source, partial, factor, shift_s, first, workers)
+                    pool.submit(_part, source, partial, said, first, workers)
                     for first in range(workers)
                 ]
                 notes = [note for part in parts for note in part.result()]
         else:
-            notes = _part(source, partial, factor, shift_s, 0, 1)
+            notes = _part(source, partial, said, 0, 1)
         if not notes:
             raise JoulecastError(
                 f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, the tables runs.csv, "
@@ -103,21 +100,32 @@ def import_mlperf(
     return summary
 
 
-def _part(
-    source: Path, out: Path, factor: float, shift_s: float, first: int, step: int
-) -> list[Note]:
+class _Said:
+    """What the user says of all readings: their unit, and how far their clock is off."""
+
+    def __init__(self, unit: str, shift_s: float) -> None:
+        what, self._factor = scale_of(unit, "--unit")
+        if what != "watts":
+            raise JoulecastError(
+                f"--unit {unit}: submissions have readings of power, not of energy"
+            )
+        self._unit, self._shift_s = unit, shift_s
+
+    def of(self, run: ForeignRun) -> ForeignRun:
+        """The run with its readings in W and on its clock."""
+        if self._factor == 1.0 and not self._shift_s:
+            return run
+        run.source |= {"unit": self._unit, "shift_s": self._shift_s}
+        for meters in (run.meters, run.switches):
+            for place, meter in enumerate(meters):
+                watts = self._factor * meter.power
+                meters[place] = replace(meter, t_s=meter.t_s + self._shift_s, watts=watts)
+        return run
+
+
+def _part(source: Path, out: Path, said: _Said, first: int, step: int) -> list[Note]:
     """Import every ``step``-th run from number ``first`` on."""
-    runs = (read_run(files) for files in runs_of(source)[first::step])
-    return written((_as_said(run, factor, shift_s) for run in runs), out)
-
-
-def _as_said(run: ForeignRun, factor: float, shift_s: float) -> ForeignRun:
-    """The run with its readings in W and on its clock, as the user says."""
-    for meters in (run.meters, run.switches):
-        meters[:] = [
-            replace(meter, t_s=meter.t_s + shift_s, watts=factor * meter.power) for meter in meters
-        ]
-    return run
+    return written((said.of(read_run(files)) for files in runs_of(source)[first::step]), out)
 
 
 @dataclass(frozen=True)
