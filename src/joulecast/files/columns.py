@@ -73,8 +73,12 @@ def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.Da
     if not table.columns.is_unique:
         raise JoulecastError(f"{origin}: has a column twice")
     check = {"text": _texts, "whole": _numbers, "number": _numbers}
-    found = {n: check[c.kind](table[n], c, origin) for n, c in columns.items()}
-    changed = {name: values for name, values in found.items() if values is not table[name]}
+    changed = {}
+    for name, column in columns.items():
+        values = table[name]
+        good = check[column.kind](values, column, origin)
+        if good is not values:
+            changed[name] = good
     return table.assign(**changed) if changed else table
 
 
