@@ -15,6 +15,10 @@ import_app = typer.Typer(
 )
 
 Text = str | None
+_FACTS = (
+    *("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop"),
+    *("epochs", "samples", "steps", "accelerators", "accelerator"),
+)
 _SHIFT = "Seconds added to the times of the readings; of a clock that is ahead, a negative number."
 
 
@@ -119,12 +123,7 @@ def _add(kind: str) -> None:
             Text, _log_option("--node-label", "prometheus: label that names the node.")
         ] = None,
     ) -> None:
-        said = {
-            name: value
-            for name, value in locals().items()
-            if name in ("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop")
-            or name in ("epochs", "samples", "steps", "accelerators", "accelerator")
-        }
+        said = {name: value for name, value in locals().items() if name in _FACTS}
         # Loaded here: the other commands need no table reader.
         from joulecast.importers.csv_map import map_of
         from joulecast.importers.from_logs import import_log, read_runs, run_facts
