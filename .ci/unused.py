@@ -105,3 +105,4 @@ _repr_html_
 
 # A field of a citation, read by its name.
 publisher
+url

@@ -325,22 +325,8 @@ KINDS: dict[str, Corruption] = {
 }
 """All corruptions by name. Those of one node change the second."""
 
-CORRECTED = {
-    "kW for W": "readings in kW",
-    "mW for W": "readings in mW",
-    "one node in kW": "readings in kW",
-    "clocks shifted by 20 s": "clock shifted",
-    "clocks shifted by 60 s": "clock shifted",
-    "clocks shifted by -20 s": "clock shifted",
-    "a lag for each node": "clock shifted",
-    "another time zone": "another time zone",
-    "stamps in seconds": "stamps in seconds",
-    "stamps twice": "stamps twice",
-}
-"""Corruptions whose cause is certain, so that the run stays, with the remark that says so."""
-
-REMARKED = {"nodes copied": "shared meters"}
-"""What a meter of several nodes looks like as well."""
+REMARKED = {"nodes copied": "shared meters", "stamps twice": "stamps twice"}
+"""What is right in sum, so that the run stays, with the remark that says so."""
 
 
 def kinds_of(texts: list[str]) -> set[str]:
@@ -359,9 +345,8 @@ def imported(source: Path, out: Path) -> list[RunRecord]:
 
 
 def is_found(kind: str, record: RunRecord) -> bool:
-    """Whether a corrupted run is left out, or has the remark that names what is wrong."""
-    named = {CORRECTED.get(kind), REMARKED.get(kind)} - {None}
-    return bool(record.info.polluted) or bool(named & kinds_of(record.info.remarks))
+    """Whether a corrupted run is left out, or has the remark that says what is odd."""
+    return bool(record.info.polluted) or REMARKED.get(kind) in kinds_of(record.info.remarks)
 
 
 def found_table(folder: Path, **shape: Any) -> list[dict[str, Any]]:

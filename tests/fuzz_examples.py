@@ -10,7 +10,7 @@ import pandas as pd
 from conftest import ROOT
 from mlperf_fixtures import write_run
 
-from joulecast.records.recorded import unpack_all
+from joulecast.records.recorded import pack, unpack_all
 from joulecast.tuning.history import add_to_history_file, begin_history_file
 from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, Trial
 
@@ -19,11 +19,16 @@ TRAINING = RECORDED / "two-core-training"
 
 
 def records(folder: Path) -> None:
-    unpack_all(RECORDED / "two-core-vm", folder / "records")
+    """The records of the runs of one network on one and two nodes."""
+    for record in unpack_all(RECORDED / "two-core-vm", folder / "records"):
+        if record.name.startswith("vit_ti"):
+            shutil.rmtree(record)
 
 
 def recorded(folder: Path) -> None:
-    shutil.copytree(RECORDED / "two-core-vm", folder / "mine")
+    records(folder)
+    pack(sorted((folder / "records").iterdir()), folder / "mine", name="mine", configurations=[])
+    shutil.rmtree(folder / "records")
 
 
 def history(folder: Path) -> None:

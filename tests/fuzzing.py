@@ -34,10 +34,9 @@ from joulecast.cli.main import app
 from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
 from joulecast.importers.csv_map import map_of
-from joulecast.importers.from_logs import import_log
+from joulecast.importers.from_logs import RunFacts, import_log, read_runs
 from joulecast.importers.log_times import Clock, zone_named
 from joulecast.importers.logs import LogOptions
-from joulecast.importers.runs_table import RunFacts, read_runs
 from joulecast.records.record import read_record
 from joulecast.report.tables.published import read_published
 from joulecast.report.tables.tuning_published import read_published_tuning
@@ -95,7 +94,7 @@ def _simulated(*words: str, network: str = "vgg16") -> tuple[str, ...]:
 
 _OF_RECORDS: tuple[tuple[str, ...], ...] = (
     ("forecast", "--records", "{}", "--nodes", "4", "--json"),
-    ("evaluate", "--records", "{}", "--json"),
+    ("evaluate", "--records", "{}", "--split", "in-sample", "--json"),
     ("advise", "--records", "{}", "--network", "resnet18", "--deadline", "1h", "--json"),
 )
 

@@ -4,34 +4,19 @@ The shapes are those of submissions of v3.1 to v4.0: which keys are logged, what
 stop states, and when evaluations run.
 """
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
-from mlperf_fixtures import line, power_lines
+from mlperf_fixtures import line, power_lines, write_lines
 
 from joulecast.importers.foreign import record_of
-from joulecast.importers.run_files import runs_of
-from joulecast.importers.submission import read_run
+from joulecast.importers.mlperf import read_run, runs_of
 from joulecast.records.record import RunRecord
 
 START_S = 40.0
 """When runs start, in s of the run clock."""
-
-
-class Memory:
-    """A submission that is in no file."""
-
-    def __init__(self, files: dict[str, list[str]]) -> None:
-        self.files = files
-        self.root: tuple[str, ...] = ()
-        self.provenance: dict[str, Any] = {"path": "memory"}
-
-    def paths(self) -> Iterator[str]:
-        yield from self.files
-
-    def read(self, path: str) -> bytes:
-        return "\n".join(self.files[path]).encode()
 
 
 def imported(
@@ -47,9 +32,11 @@ def imported(
     files = {f"{place}/{stem}.txt": lines}
     for node in range(nodes if power else 0):
         files[f"{place}/power/{stem}/node_{node}.txt"] = power_lines(power(node))
-    tree = Memory(files)
-    (run,) = runs_of(tree)
-    return record_of(read_run(tree, run))[0]
+    with tempfile.TemporaryDirectory() as folder:
+        for path, texts in files.items():
+            write_lines(Path(folder) / path, texts)
+        (run,) = runs_of(Path(folder))
+        return record_of(read_run(run))[0]
 
 
 @dataclass

@@ -46,10 +46,9 @@ def test_a_sound_configuration_says_what_it_will_do(check):
         ),
         ("workload: {networks: [resnet19]}\ntraining: {steps: 3}\n", ["resnet19", "resnet18"]),
         ("workload: {networks: [resnet18]}\n", ["training.steps", "resnet18", "steps: 5"]),
-        (GOOD + "external_data: /nope\n", ["external_data", "/nope is no folder"]),
         (
-            GOOD + "external_data: /tmp\nevaluation: {imports: [absent_power]}\n",
-            ["absent_power", "is not there"],
+            GOOD + "evaluation: {imports: [/nope]}\n",
+            ["evaluation.imports", "/nope is no folder"],
         ),
         (GOOD + "simulator: {platforms: [hc9]}\n", ["hc9", "no such platform"]),
         (GOOD + "partition: {graphs: absent}\n", ["partition.graphs", "is no folder", "null"]),

@@ -40,7 +40,7 @@ def test_shipped_files_are_what_the_model_generates():
         ({"power": {"meters": ["wattmeter"]}}, "unknown meter `wattmeter`"),
         ({"training": {"steps": {"vgg16": 1}}}, "no number for resnet50, vit_s"),
         ({"campaign": "a; rm -rf /"}, "campaign"),
-        ({"external_data": {"../x": {"url": "https://x", "sha256": "0" * 64}}}, "relative path"),
+        ({"evaluation": {"imports": ["a/power", "b/power"]}}, "two folders of one name"),
         ({"emulation": {"nodes_per_core": 1}}, "emulation.nodes_per_core"),
     ],
 )

@@ -8,7 +8,7 @@ from fuzzing import FORMATS, tried, used
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-MUTATIONS = 10
+MUTATIONS = 100
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,7 @@ def test_mutations_end_in_sound_figures_or_in_a_line_that_names_the_file(name, p
         ("op graph", 4436),
         ("configuration", 555),
         ("Zeus traces", 3220),
-        ("run record", 226),
-        ("run record", 513),
-        ("run record", 642),
         ("MLPerf tables", 838),
-        ("recorded campaign", 7206),
     ],
 )
 def test_mutations_that_ended_in_a_traceback(tmp_path, pristine, name, number):

@@ -22,9 +22,9 @@ from log_fixtures import (
     run,
 )
 
+from joulecast.importers.log_table import scale_of
 from joulecast.importers.log_times import Clock, zone_named
-from joulecast.importers.log_units import scale_of
-from joulecast.importers.runs_table import expanded
+from joulecast.importers.logs import expanded
 
 MAP = ("--map", "time=t,watts=w")
 BERLIN = ("--timezone", "Europe/Berlin")
@@ -134,7 +134,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w\n1,200\n2,200\n", ("--start", "2", "--stop", "1"), "stops before it starts"),
         ("t,w\n1,200\n2,200\n", between(), "seconds since a start"),
         ("t,w\n1,200\n2,200\n", ("--covers", "rack"), "give one of node"),
-        ("t,w\n2026-03-29T02:30:00,2\n2026-03-29T02:31:00,2\n", BERLIN, "there is no"),
+        ("t,w\n2026-03-29T02:30:00,2\n2026-03-29T02:31:00,2\n", BERLIN, "is there twice or not at all"),
         ("t,w\n2026-10-25T02:30:00,2\n2026-10-25T02:31:00,2\n", BERLIN, "is there twice"),
     ],
 )  # fmt: skip
@@ -213,16 +213,20 @@ def test_a_counter_that_begins_anew_counts_on(tmp_path):
     assert meter.counter and "began anew 1 times" in meter.remark
 
 
-def test_the_lag_of_a_clock_is_found_reported_and_applied(tmp_path):
+def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):
     late = [f"{ZERO_S + t + 25:.1f},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
-    said = imported("csv", table(tmp_path / "log.csv", late), tmp_path / "out", *MAP, *between())
-    lag = next(r for r in info(tmp_path / "out" / "net").remarks if r.startswith("clock lag"))
-    assert lag in said and "applied" in lag and float(lag.split()[2]) == pytest.approx(25, abs=1.5)
-    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.02)
+    log = table(tmp_path / "log.csv", late)
+    done = run("import", "csv", log, tmp_path / "out", *MAP, *between(), *WHAT)
+    (why,) = info(tmp_path / "out" / "net").polluted
+    assert done.exit_code == 2 and why in done.output and "say --shift -2" in why
+    assert float(why.split()[2]) == pytest.approx(25, abs=1.5)
+    said = imported("csv", log, tmp_path / "right", *MAP, *between(), "--shift", "-25")
+    assert "clock lag: " in said and "nothing was applied" in said
+    assert row(tmp_path / "right" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
     inside = range(55, 246)
     flat = [f"{ZERO_S + t},{w:.1f}" for t, w in zip(inside, load(inside, 0, 999), strict=True)]
     said = imported("csv", table(tmp_path / "flat.csv", flat), tmp_path / "flat", *MAP, *between())
-    assert "clock lag: not known (the load is flat); nothing was applied" in said
+    assert "clock lag: not known (" in said and "nothing was applied" in said
 
 
 def test_times_without_a_zone_are_placed_or_remarked(tmp_path):
@@ -251,8 +255,8 @@ def test_an_import_that_fails_leaves_what_was_there(tmp_path):
     ("rows", "says"),
     [
         ("run,network,speed\na,b,1\n", "`speed` is no column of a table of runs; there are: run, network"),
-        ("run,nodes\na,some\n", "line 2, column nodes: `some` is no number"),
-        ("run,nodes\na,1.5\n", "no whole number"),
+        ("run,nodes\na,some\n", "line 2: nodes: Input should be a valid integer"),
+        ("run,nodes\na,1.5\n", "line 2: nodes: Input"),
         ("run,start\na,noon\n", "line 2, column start"),
         ("run\na\na\n", "`a` is there twice"),
         ("run,nodes\n", "has 0 runs"),
@@ -387,18 +391,20 @@ def test_the_commands_are_listed_with_what_they_read():
     assert WHAT[0] in run("import", "csv", "--help").output
 
 
-def test_each_cell_counts_in_its_own_unit(tmp_path):
-    watts = load(SECONDS) + 600
-    cells = [f"{w:.1f} W" if w < 1000 else f"{w / 1000:.4f} kW" for w in watts]
-    assert len({cell.split()[1] for cell in cells}) == 2
-    rows = [f"{ZERO_S + t:.1f},{cell}" for t, cell in zip(SECONDS, cells, strict=True)]
+def test_cells_of_several_units_are_refused_and_the_user_may_say_one(tmp_path):
+    watts = load(SECONDS)
+    rows = [f"{ZERO_S + t:.1f},{w / 1000:.5f} kW" for t, w in zip(SECONDS, watts, strict=True)]
     imported("csv", table(tmp_path / "a.csv", rows), tmp_path / "out", *MAP)
     found = row(tmp_path / "out" / "net")["energy_j"]
     assert found == pytest.approx(np.trapezoid(watts, SECONDS), rel=1e-3)
     rows[7] = rows[7].rpartition(" ")[0]
-    assert "has no unit, and others are in" in refused(
-        "csv", table(tmp_path / "b.csv", rows), tmp_path / "no", *MAP
-    )
+    mixed = table(tmp_path / "b.csv", rows)
+    assert "is in another unit than those before" in refused("csv", mixed, tmp_path / "no", *MAP)
+    bare = table(tmp_path / "c.csv", [each.removesuffix(" kW") for each in rows])
+    refused("csv", bare, tmp_path / "wrong", *MAP)
+    assert "say --unit" in row(tmp_path / "wrong" / "net")["polluted"]
+    imported("csv", bare, tmp_path / "said", *MAP, "--unit", "kW")
+    assert row(tmp_path / "said" / "net")["energy_j"] == pytest.approx(found)
 
 
 def test_a_last_number_that_was_cut_in_two_is_left_out(tmp_path):
@@ -425,3 +431,15 @@ def test_what_looks_like_something_else_is_refused(tmp_path, cells, more, said):
     rows = [";".join(cells(t)) for t in range(60)]
     log = table(tmp_path / "a.csv", rows, "t;w")
     assert said in refused("csv", log, tmp_path / "no", *MAP, *more)
+
+
+@pytest.mark.parametrize(
+    ("hours", "period_s", "noise"), [(24, 1.0, 0), (30, 1.0, 0), (24, 1.0, 7), (4, 0.1, 7)]
+)
+def test_what_an_import_writes_is_read_again_however_long_the_log(tmp_path, hours, period_s, noise):
+    t_s = np.arange(0, 3600 * hours, period_s)
+    watts = 300 + np.random.default_rng(1).integers(0, noise + 1, len(t_s))
+    pd.DataFrame({"t": ZERO_S + t_s, "w": watts}).to_csv(tmp_path / "log.csv", index=False)
+    imported("csv", tmp_path / "log.csv", tmp_path / "out", *MAP, "--covers", "gpu", "--epochs", 1)
+    found = row(tmp_path / "out" / "net")
+    assert found["energy_j"] == pytest.approx(watts.mean() * 3600 * hours, rel=1e-4)

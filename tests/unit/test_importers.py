@@ -4,7 +4,6 @@ import gzip
 import json
 import math
 import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -32,9 +31,7 @@ from typer.testing import CliRunner
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import csv_in_parts
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.importers.run_files import runs_of
-from joulecast.importers.sources import FolderTree
+from joulecast.importers.mlperf import import_mlperf, runs_of
 from joulecast.power.integration import EnergyCurve
 from joulecast.records.record import RunRecord, read_record
 
@@ -219,8 +216,7 @@ def test_a_power_folder_that_two_runs_could_mean_is_taken_for_neither(tmp_path):
     place = write_run(tmp_path / "in", "result_01", folder="result_001")
     write_lines(place / "result_1.txt", result_lines(nodes=2))
     write_run(tmp_path / "in", "result_2", seed=2)
-    tree = FolderTree(tmp_path / "in")
-    assert {run.stem: bool(run.power) for run in runs_of(tree)} == {
+    assert {run.stem: bool(run.power) for run in runs_of(tmp_path / "in")} == {
         "result_01": False,
         "result_1": False,
         "result_2": True,
@@ -265,14 +261,6 @@ def test_the_description_of_the_system_is_read_where_the_log_has_none(tmp_path):
     assert (spec.nodes, spec.foreign.accelerators_per_node, spec.foreign.accelerator) == (1, 8, "F")
 
 
-def git(folder: Path, *words: str) -> None:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(
-        ["git", *who, "-C", str(folder), *words], check=True, capture_output=True, env=env
-    )
-
-
 def assert_same_records(left: dict[str, RunRecord], right: dict[str, RunRecord]) -> None:
     assert set(left) == set(right)
     for name, record in left.items():
@@ -282,33 +270,6 @@ def assert_same_records(left: dict[str, RunRecord], right: dict[str, RunRecord])
         )
         pd.testing.assert_frame_equal(record.power, other.power)
         pd.testing.assert_frame_equal(record.phases, other.phases)
-
-
-def test_a_git_repository_gives_the_same_records_as_the_folder(tmp_path, monkeypatch):
-    work = tmp_path / "work"
-    write_run(work / "ACME/results", "result_1")
-    write_run(work / "ACME/results", "result_2", seed=2, benchmark="bert, naïve")
-    git(tmp_path, "init", "-q", "work")
-    git(work, "add", ".")
-    git(work, "commit", "-qm", "submission")
-    git(tmp_path, "clone", "-q", "--bare", "work", "bare.git")
-    git(tmp_path, "clone", "-q", "--no-checkout", "work", "unchecked")
-    # As in a hook of another repository.
-    monkeypatch.setenv("GIT_DIR", str(Path(__file__).parents[2] / ".git"))
-    expected = imported(work, tmp_path / "out-folder")
-    assert len(expected) == 2
-    for source in ("bare.git", "unchecked"):
-        found = imported(tmp_path / source, tmp_path / f"out-{source}")
-        assert_same_records(expected, found)
-        commit = {record.info.source["git commit"] for record in found.values()}
-        assert len(commit) == 1 and len(commit.pop()) == 40
-
-    # A revision is read even where files are at hand.
-    write_run(work / "ACME/results", "result_3", seed=3)
-    assert import_mlperf(work, tmp_path / "out-3").runs == 3
-    assert import_mlperf(work, tmp_path / "out-head", revision="HEAD").runs == 2
-    with pytest.raises(JoulecastError, match="has no commit for the revision 'no-such-branch'"):
-        import_mlperf(work, tmp_path / "out-none", revision="no-such-branch")
 
 
 def test_several_processes_write_the_same_records(tmp_path):
@@ -611,8 +572,6 @@ def test_sources_that_hold_nothing_or_would_be_written_to(tmp_path):
         import_mlperf(tmp_path / "empty", tmp_path / "out")
     with pytest.raises(JoulecastError, match="no such folder"):
         import_mlperf(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(JoulecastError, match="no git repository"):
-        import_mlperf(tmp_path / "empty", tmp_path / "out", revision="HEAD")
     write_run(tmp_path / "in")
     with pytest.raises(JoulecastError, match="lies inside"):
         import_mlperf(tmp_path / "in", tmp_path / "in" / "records")
@@ -738,3 +697,33 @@ def test_submissions_agree_with_the_shipped_tables(tmp_path):
             rtol=0,
             check_dtype=False,
         )
+
+
+def test_pipes_devices_and_links_out_of_a_folder_are_not_read(tmp_path):
+    place = write_run(tmp_path / "in/ACME/results", nodes=2)
+    (place / "power/result_1/node_0.txt").unlink()
+    os.mkfifo(place / "power/result_1/node_0.txt")
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the password")
+    (place / "power/result_1/node_1.txt").unlink()
+    (place / "power/result_1/node_1.txt").symlink_to(secret)
+    with pytest.raises(JoulecastError, match=r"is a pipe or a device.*is a link that leaves"):
+        import_mlperf(tmp_path / "in", tmp_path / "out")
+    assert not any(
+        "password" in file.read_text(errors="replace") for file in tmp_path.glob("out/*/*.json")
+    )
+
+
+def test_a_folder_with_too_many_files_is_refused(tmp_path, monkeypatch):
+    write_run(tmp_path / "in/ACME/results")
+    monkeypatch.setattr("joulecast.importers.mlperf._MAX_FILES", 2)
+    with pytest.raises(JoulecastError, match="more than 2 files"):
+        import_mlperf(tmp_path / "in", tmp_path / "out")
+
+
+def test_names_that_are_no_text_or_too_long_become_names_of_records(tmp_path):
+    results = tmp_path / "in" / ("s" * 200) / "results"
+    write_run(results, "result_1", system="y" * 200, benchmark="b" * 200)
+    write_run(results, "result_\udcff²", system="y" * 200, benchmark="b" * 200)
+    summary = import_mlperf(tmp_path / "in", tmp_path / "out")
+    assert summary.runs == 2 and len(list((tmp_path / "out").iterdir())) == 2

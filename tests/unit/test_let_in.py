@@ -12,7 +12,6 @@ from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
-from joulecast.campaign.external import locate
 from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, checked_table, read_csv
@@ -66,15 +65,12 @@ def test_pipes_and_devices_are_refused_in_a_line(command, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_pipes_and_devices_as_external_data_are_refused(kind, tmp_path):
+def test_pipes_and_devices_as_data_are_refused(kind, tmp_path):
     file = endless(kind, tmp_path / "input")
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "a.csv").symlink_to(file)
-    listed = {"a.csv": {"url": f"file://{file}", "sha256": "0" * 64}}
-    fetched = parse_config({"external_data": listed, "results": str(tmp_path / "results")})
     for read in (
-        lambda: locate(fetched, "a.csv"),
         lambda: sha256_of(folder / "a.csv"),
         lambda: read_published(file),
     ):

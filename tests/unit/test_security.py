@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import stat
-import urllib.error
 
 import pandas as pd
 import pytest
@@ -15,7 +14,6 @@ from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
 from typer.testing import CliRunner
 
 from joulecast.campaign.config import parse_config, read_config
-from joulecast.campaign.external import locate
 from joulecast.cli.errors import Commands
 from joulecast.errors import JoulecastError
 from joulecast.files.names import without_secrets
@@ -113,13 +111,12 @@ def test_nothing_runs_text_or_reads_pickles():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_mean_something_elsewhere_are_refused_by_their_key(name):
-    download = {"url": "https://example.org/x", "sha256": "0" * 64}
     for key, content in {
         "results": {"results": name},
         "campaign": {"campaign": name},
         "platform": {"platform": name},
         "workload.networks": {"workload": {"networks": [name]}},
-        "evaluation.imports": {"evaluation": {"imports": [name]}, "external_data": "/x"},
+        "evaluation.imports": {"evaluation": {"imports": [name]}},
         "partition.graphs": {"partition": {"graphs": name}},
         "simulator.real_training": {"simulator": {"real_training": name}},
         "simulator.platforms": {"simulator": {"platforms": [name]}},
@@ -127,23 +124,11 @@ def test_names_that_mean_something_elsewhere_are_refused_by_their_key(name):
     }.items():
         with pytest.raises(JoulecastError, match=key.replace(".", r"\.")):
             parse_config(content)
-    if not name.startswith(("--", "~")):  # plain names of a file below a folder
-        with pytest.raises(JoulecastError, match="external_data: "):
-            parse_config({"external_data": {name: download}})
 
 
 def test_results_are_called_as_snakemake_calls_them():
     names = {"a/./b/../c/": "a/c", "../x": "../x", "/data/my runs/é": "/data/my runs/é"}
     assert {n: parse_config({"results": n}).results for n in names} == names
-
-
-@pytest.mark.parametrize("name", ["..", "../x", "/etc/passwd", "a/../../x", "", "."])
-def test_no_name_of_external_data_leaves_its_folder(name, tmp_path):
-    download = {"url": "https://example.org/x", "sha256": "0" * 64}
-    with pytest.raises(JoulecastError, match="external_data: "):
-        parse_config({"external_data": {name: download}})
-    with pytest.raises(JoulecastError, match=r"evaluation\.imports: "):
-        parse_config({"external_data": "/x", "evaluation": {"imports": [name]}})
 
 
 def test_a_configuration_can_make_no_object(tmp_path):
@@ -254,48 +239,10 @@ def test_a_submission_names_no_folder(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}
 
 
-# ---- downloads and secrets
+# ---- secrets
 
 
-def test_downloads_of_another_content_are_refused_and_not_kept(tmp_path):
-    (tmp_path / "a.csv").write_text("changed")
-    download = {"url": f"file://{tmp_path}/a.csv", "sha256": "0" * 64}
-    given = {"results": str(tmp_path / "got"), "external_data": {"a.csv": download}}
-    with pytest.raises(JoulecastError, match="nothing was kept"):
-        locate(parse_config(given), "a.csv")
-    assert not list((tmp_path / "got").rglob("*.csv"))
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://me:hunter2@example.org/x.csv",
-        "https://hunter2@example.org/x.csv",
-        "https://example.org/x.csv?token=hunter2",
-        "https://example.org/x.csv?a=1&X-Amz-Signature=hunter2",
-        "https://example.org/x.csv?sig=hunter2",
-        "https://example.org/x.csv#access_token=hunter2",
-        "ftp://me:hunter2@example.org/x.csv",
-        "https://me:hunter2/3@example.org/x.csv",
-    ],
-)
-def test_credentials_in_an_address_are_refused_and_not_repeated(url, tmp_path):
-    content = {"external_data": {"x.csv": {"url": url, "sha256": "0" * 64}}}
-    with pytest.raises(JoulecastError, match=r"x\.csv\.url: ") as refused:
-        parse_config(content)
-    assert "hunter2" not in str(refused.value)
-
-
-def test_an_address_is_told_without_its_query(tmp_path, monkeypatch):
-    def fails(url, timeout):
-        raise urllib.error.URLError(f"no route to {url}")
-
-    monkeypatch.setattr("urllib.request.urlopen", fails)
-    download = {"url": "https://example.org/x.csv?version=hunter2", "sha256": "0" * 64}
-    config = parse_config({"results": str(tmp_path), "external_data": {"x.csv": download}})
-    with pytest.raises(JoulecastError, match=r"https://example\.org/x\.csv cannot be") as failed:
-        locate(config, "x.csv")
-    assert "hunter2" not in str(failed.value)
+def test_an_address_is_told_without_its_query():
     assert without_secrets("see 'http://a:b@c/d?e#f', or g@h") == "see 'http://c/d', or g@h"
 
 

@@ -21,7 +21,7 @@ from joulecast.energy.run_time import RunTimes
 from joulecast.energy.splits import NEXT_SCALE
 from joulecast.energy.time_rivals import CURVES
 from joulecast.energy.work_law import WorkLaw
-from joulecast.importers.times_table import times_table
+from joulecast.importers.mlperf_tables import times_table
 
 NO_SUMS = pd.DataFrame(columns=["platform", "nodes"])
 

@@ -66,7 +66,7 @@ def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
     [
         ("scal={a: 1}", "did you mean `scale`"),
         ("platform=nowhere", "no such platform file"),
-        ("external_data=/nowhere", "external_data: /nowhere is no folder"),
+        ("evaluation={imports: [/nowhere]}", "evaluation.imports: /nowhere is no folder"),
     ],
 )
 def test_mistakes_in_the_configuration_are_said_in_one_line(workflow_copy, change, said):

@@ -60,8 +60,7 @@ def clone(tmp_path_factory):
     config |= {"campaign": "lab", "platform": "lab", "results": "results/lab"}
     config |= {"partition": {"networks": ["alexnet"]}, "tuning": {"seeds": 2, "recurrences": 10}}
     config |= {"workload": {"networks": ["resnet18"], "image_size": 32}, "training": {"steps": 3}}
-    config |= {"external_data": "data"}
-    config["evaluation"] = {"bootstrap": 20, "series_splits": 5, "imports": ["acme"]}
+    config["evaluation"] = {"bootstrap": 20, "series_splits": 5, "imports": ["data/acme"]}
     config["simulator"] |= {"platforms": ["hc2"], "nodes": [1, 2]}
     (folder / "config/lab.yaml").write_text(yaml.safe_dump(config))
     return folder
@@ -206,22 +205,13 @@ def test_imported_runs_stand_beside_the_campaign(clone, made):
         assert (clone / f"results/lab/figures/{figure}.svg").stat().st_size > 5000
 
 
-def test_imports_without_a_place_to_take_them_from_are_refused(clone):
-    config = yaml.safe_load((clone / "config/lab.yaml").read_text())
-    config.pop("external_data")
-    (clone / "config/nowhere.yaml").write_text(yaml.safe_dump(config))
-    done = snakemake(clone, "-n", "--configfile", "config/nowhere.yaml", "--", "energy_tables")
-    text = done.stdout + done.stderr
-    assert done.returncode != 0 and "external_data is null" in text and "Traceback" not in text
-
-
 def test_a_missing_folder_is_named(clone):
     config = yaml.safe_load((clone / "config/lab.yaml").read_text())
-    config["evaluation"]["imports"] = ["elsewhere"]
+    config["evaluation"]["imports"] = ["data/elsewhere"]
     (clone / "config/missing.yaml").write_text(yaml.safe_dump(config))
     done = snakemake(clone, "--configfile", "config/missing.yaml", "--", "energy_tables")
     text = done.stdout + done.stderr
-    assert done.returncode != 0 and "data/elsewhere is not there" in text
+    assert done.returncode != 0 and "data/elsewhere is no folder" in text
 
 
 def test_every_number_stands_next_to_ours_and_nothing_is_measured(clone, made):

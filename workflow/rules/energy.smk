@@ -20,8 +20,8 @@ ENERGY_TABLES = [
 MLPERF_POWER = kept(shipped_folder("mlperf-power"))
 METERED = f"{RESULTS}/metered"
 
-# Where importing finds external data: a change imports and fetches again.
-EXTERNAL_DATA = CONFIG.model_dump(mode="json")["external_data"]
+# Folders of the user's own submissions, by the name of each.
+IMPORTS = {Path(folder).name: folder for folder in CONFIG.evaluation.imports}
 
 
 rule import_mlperf:
@@ -31,8 +31,7 @@ rule import_mlperf:
         f"{RESULTS}/logs/import-{{name}}.log",
     threads: 1
     params:
-        external_data=EXTERNAL_DATA,
-        results=unversioned(RESULTS),
+        submissions=lambda wildcards: IMPORTS[wildcards.name],
     script:
         "../scripts/import_mlperf.py"
 
@@ -40,7 +39,7 @@ rule import_mlperf:
 rule fit:
     input:
         records=records(),
-        imported=expand(f"{RESULTS}/imported/{{name}}", name=CONFIG.evaluation.imports),
+        imported=expand(f"{RESULTS}/imported/{{name}}", name=IMPORTS),
     output:
         fits=directory(f"{RESULTS}/fits"),
     log:
@@ -128,7 +127,7 @@ rule figures:
                 "Energy and time",
                 [
                     "power_trace",
-                    *(f"power_trace_{name}" for name in CONFIG.evaluation.imports),
+                    *(f"power_trace_{name}" for name in IMPORTS),
                 ],
                 caption="power_trace",
             ),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.campaign.config import Config
-from joulecast.campaign.external import locate_folder
 from joulecast.campaign.runs import campaign_runs
 from joulecast.errors import JoulecastError
 from joulecast.files.shipped import PLATFORMS, shipped_folder
@@ -20,16 +19,10 @@ _WORKFLOW = Path("workflow/rules/common.smk")
 """A file that identifies the folder of this workflow."""
 
 
-def _require_external(config: Config) -> None:
-    source = config.external_data
-    if isinstance(source, str):
-        if not Path(source).is_dir():
-            raise JoulecastError(
-                f"external_data: {source} is no folder; give the folder that holds the "
-                "submissions named in evaluation.imports, or leave the key out"
-            )
-        for name in config.evaluation.imports:
-            locate_folder(config, name)
+def _require_imports(config: Config) -> None:
+    for folder in config.evaluation.imports:
+        if not Path(folder).is_dir():
+            raise JoulecastError(f"evaluation.imports: {folder} is no folder")
 
 
 def _require_kept(config: Config, project: Path) -> None:
@@ -56,12 +49,12 @@ def require_campaign(
 
     Raises:
         JoulecastError: an error of :func:`~joulecast.campaign.runs.campaign_runs`; or a platform to forecast
-            on, external data or kept measurements are missing. Names the key and the way out.
+            on, submissions or kept measurements are missing. Names the key and the way out.
     """
     runs = campaign_runs(config, platforms)
     for name in config.simulator.platforms:
         find_platform(name, platforms)
-    _require_external(config)
+    _require_imports(config)
     if project is not None:
         _require_kept(config, project)
     return runs

@@ -8,14 +8,13 @@ import json
 import os
 import textwrap
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from joulecast.campaign.sections import (
-    Download,
     PartitionSection,
     PricesSection,
     Section,
@@ -24,7 +23,7 @@ from joulecast.campaign.sections import (
 )
 from joulecast.campaign.workload_section import WorkloadSection
 from joulecast.errors import JoulecastError
-from joulecast.files.names import NAME, plain_path, relative_name, simple_name, without_secrets
+from joulecast.files.names import NAME, plain_path, simple_name, without_secrets
 from joulecast.files.reading import key_and_message, read_yaml, require_few_values
 from joulecast.files.shipped import is_path
 from joulecast.power.meter_registry import ALL_METERS, METERS
@@ -151,9 +150,8 @@ class EvaluationSection(Section):
 
     imports: list[str] = Field(
         [],
-        description="Your own MLPerf power submissions (names below external_data), to be imported and "
-        "evaluated with the campaign: a folder, a git repository, or files of one folder. Shipped "
-        "submissions are always evaluated.",
+        description="Folders of your own MLPerf power submissions, to be imported and evaluated with the "
+        "campaign. Shipped submissions are always evaluated.",
     )
     bootstrap: int = Field(
         200, ge=10, le=100_000, description="Resamples behind a fit's 90 % intervals."
@@ -162,8 +160,11 @@ class EvaluationSection(Section):
 
     @field_validator("imports")
     @classmethod
-    def _names(cls, names: list[str]) -> list[str]:
-        return [simple_name(name) for name in names]
+    def _folders(cls, folders: list[str]) -> list[str]:
+        names = [simple_name(PurePath(plain_path(folder)).name) for folder in folders]
+        if len(set(names)) < len(names):
+            raise ValueError("has two folders of one name, which their records would share")
+        return folders
 
 
 class QuietSection(Section):
@@ -193,11 +194,6 @@ class Config(Section):
         "this-machine",
         description="A platform by name: a file of config/platforms without .yaml, or one that is "
         "shipped; or the path of a FILE.yaml.",
-    )
-    external_data: str | dict[str, Download] | None = Field(
-        None,
-        description="Where evaluation.imports lie: a folder, or for each file url and sha256. All other "
-        "tables are made of data that is shipped.",
     )
     workload: WorkloadSection = WorkloadSection()
     scale: ScaleSection = ScaleSection()
@@ -232,13 +228,6 @@ class Config(Section):
         # Snakemake writes paths in this form.
         return os.path.normpath(plain_path(path))
 
-    @field_validator("external_data")
-    @classmethod
-    def _relative_names(cls, source: Any) -> Any:
-        for name in source if isinstance(source, dict) else ():
-            relative_name(name)
-        return source
-
     @model_validator(mode="after")
     def _batches_fit(self) -> "Config":
         ranks = max(self.scale.nodes) * self.scale.ranks_per_node
@@ -258,11 +247,6 @@ class Config(Section):
                 )
         key = "steps" if self.training.samples is None else "samples"
         counts = getattr(self.training, key)
-        if self.evaluation.imports and self.external_data is None:
-            raise ValueError(
-                f"evaluation.imports names {', '.join(self.evaluation.imports)}, but external_data is "
-                "null: set it to the folder that holds them, or to their addresses"
-            )
         section = self.workload
         trained = section.networks if section.command is None else [section.name]
         missing = [name for name in trained if isinstance(counts, dict) and name not in counts]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from joulecast.errors import JoulecastError
-from joulecast.files.names import open_address, plain_path, simple_name
+from joulecast.files.names import plain_path, simple_name
 from joulecast.records.spec import Precision
 from joulecast.workloads.networks import check_size, network_info
 
@@ -30,18 +30,6 @@ class Section(BaseModel):
             if isinstance(each, str) and max(map(len, each.split("/"))) > _LONGEST_NAME:
                 raise ValueError("is too long for the name of a file")
         return value
-
-
-class Download(Section):
-    """One file of external data."""
-
-    url: str = Field(pattern=r"^(https?|file)://")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-    @field_validator("url")
-    @classmethod
-    def _no_credentials(cls, url: str) -> str:
-        return open_address(url)
 
 
 def known_networks(networks: list[str]) -> list[str]:

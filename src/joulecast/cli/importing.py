@@ -14,16 +14,20 @@ import_app = typer.Typer(
     cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
 )
 
-_RUN, _LOG = "The run", "The log"
 Text = str | None
+_FACTS = (
+    *("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop"),
+    *("epochs", "samples", "steps", "accelerators", "accelerator"),
+)
+_SHIFT = "Seconds added to the times of the readings; of a clock that is ahead, a negative number."
 
 
 def _run_option(name: str, text: str) -> typer.models.OptionInfo:
-    return typer.Option(name, help=text, rich_help_panel=_RUN)  # type: ignore[no-any-return]
+    return typer.Option(name, help=text, rich_help_panel="The run")  # type: ignore[no-any-return]
 
 
 def _log_option(name: str, text: str) -> typer.models.OptionInfo:
-    return typer.Option(name, help=text, rich_help_panel=_LOG)  # type: ignore[no-any-return]
+    return typer.Option(name, help=text, rich_help_panel="The log")  # type: ignore[no-any-return]
 
 
 def _add(kind: str) -> None:
@@ -44,7 +48,7 @@ def _add(kind: str) -> None:
                 "--records", "Add the meter to the records in this folder, by their times."
             ),
         ] = None,
-        name: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
+        run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
         network: Annotated[Text, _run_option("--network", "What was trained.")] = None,
         platform: Annotated[Text, _run_option("--platform", "Name of the node type.")] = None,
         nodes: Annotated[
@@ -54,7 +58,7 @@ def _add(kind: str) -> None:
             Text,
             _run_option("--hosts", "Names of the nodes in the log, as n[01-04]; all by default."),
         ] = None,
-        batch_size: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
+        batch: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
         start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
         stop: Annotated[Text, _run_option("--stop", "End of the training.")] = None,
         epochs: Annotated[
@@ -78,6 +82,7 @@ def _add(kind: str) -> None:
                 "--timezone", "Time zone of times without one: Europe/Berlin, UTC, +02:00."
             ),
         ] = None,
+        shift: Annotated[float, _log_option("--shift", _SHIFT)] = 0.0,
         mapped: Annotated[
             Text,
             _log_option(
@@ -118,59 +123,45 @@ def _add(kind: str) -> None:
             Text, _log_option("--node-label", "prometheus: label that names the node.")
         ] = None,
     ) -> None:
+        said = {name: value for name, value in locals().items() if name in _FACTS}
         # Loaded here: the other commands need no table reader.
         from joulecast.importers.csv_map import map_of
-        from joulecast.importers.from_logs import import_log
+        from joulecast.importers.from_logs import import_log, read_runs, run_facts
         from joulecast.importers.log_times import TIME_UNITS, Clock, zone_named
         from joulecast.importers.logs import LogOptions
         from joulecast.importers.onto_records import add_to_records
-        from joulecast.importers.runs_table import RunFacts, expanded, read_runs
         from joulecast.records.covers import Covers
 
         if time_unit not in TIME_UNITS:
             raise JoulecastError(f"--time-unit {time_unit}: give one of {', '.join(TIME_UNITS)}")
         if covers is not None and covers not in get_args(Covers):
             raise JoulecastError(f"--covers {covers}: give one of {', '.join(get_args(Covers))}")
-        if len(decimal) != 1 or (
-            delimiter is not None and len(delimiter.replace("\\t", "\t")) != 1
-        ):
+        between = delimiter.replace("\\t", "\t") if delimiter else None
+        if len(decimal) != 1 or len(between or ",") != 1:
             raise JoulecastError("--decimal and --delimiter are one sign each")
         clock = Clock(zone_named(timezone) if timezone else None, time_unit, time_format)
         options = LogOptions(
             clock=clock,
+            shift_s=shift,
             node=node,
             columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
             mapped=map_of(mapped) if mapped else {},
             unit=unit,
             covers=cast("Covers | None", covers),
-            delimiter=delimiter.replace("\\t", "\t") if delimiter else None,
+            delimiter=between,
             decimal=decimal,
             metric=metric,
             node_label=node_label,
         )
-        facts = RunFacts(
-            run=name,
-            network=network,
-            platform=platform,
-            nodes=nodes,
-            hosts=expanded(hosts or ""),
-            batch=batch_size,
-            start=clock.moment(start, "--start") if start else None,
-            stop=clock.moment(stop, "--stop") if stop else None,
-            epochs=epochs,
-            samples=samples,
-            steps=steps,
-            accelerators=accelerators,
-            accelerator=accelerator,
-        )
         if records is not None:
-            if runs is not None or facts != RunFacts():
+            if runs is not None or any(value is not None for value in said.values()):
                 raise JoulecastError(
                     "--records: its runs are known already; leave out --runs, and the options of a run "
                     "(--network, --start, ...)"
                 )
             typer.echo(add_to_records(kind, source, out, records, options).text())
             return
+        facts = run_facts(said, clock, "options of the run")
         rows = read_runs(runs, clock) if runs else []
         typer.echo(import_log(kind, source, out, options, facts, rows).text())
 
@@ -186,19 +177,17 @@ def import_mlperf(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Folder of submissions, git repository (also a bare one), or flat tables; or "
-            "`mlperf-power`, which is shipped."
+            help="Folder of submissions, or flat tables; or `mlperf-power`, which is shipped."
         ),
     ],
     out: Annotated[
         Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
     ],
-    revision: Annotated[
-        str | None, typer.Option(help="Read this revision of the repository, not the files.")
-    ] = None,
+    unit: Annotated[str, typer.Option(help="Unit of the readings: W, mW or kW.")] = "W",
+    shift: Annotated[float, typer.Option(help=_SHIFT)] = 0.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
 ) -> None:
     """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
     from joulecast.importers.mlperf import import_mlperf as run_import
 
-    typer.echo(run_import(recorded_folder(source), out, revision, workers).text())
+    typer.echo(run_import(recorded_folder(source), out, workers, unit, shift).text())

@@ -76,7 +76,7 @@ def config_schema() -> None:
 def config_check(file: Path) -> None:
     """Check a configuration, all that it names, and its dry run.
 
-    Looks at platforms, data folders, networks, meters, and kept measurements.
+    Looks at platforms, data folders, networks, meters, submissions and kept measurements.
     """
     try:
         project = project_here()

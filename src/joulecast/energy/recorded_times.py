@@ -11,7 +11,7 @@ import pandas as pd
 
 from joulecast.energy.observations import accelerator_model, identity
 from joulecast.files.shipped import RECORDED, find
-from joulecast.importers.times_table import times_table
+from joulecast.importers.mlperf_tables import times_table
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Tables from outside, as CSV or Parquet: each column holds what it has to, or the wrong row is named.
+"""Tables from outside, as CSV or Parquet: a schema says what each column holds, and the wrong row is named.
 
-A small Parquet file may unfold to gigabytes: it is refused before it unfolds.
+Sizes have absolute limits. Those of Parquet are read from the footer of the file, before anything unfolds.
 """
 
 import gzip
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_BYTES = 1_000_000_000
-_FREE_ROWS = 100_000
-_LEAST_BYTES_A_ROW = 2
-"""Times differ from row to row: not even compressed do they take less."""
+"""Of a file, and of what it unfolds to."""
+_MAX_ROWS = 50_000_000
+NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
+"""What reading raises of a file that is not packed as its name says, or was cut short."""
 
 
 @dataclass(frozen=True)
@@ -59,67 +60,60 @@ class Column:
         return words + (", or nothing" if self.optional else "")
 
 
-def checked_table(
-    table: "pd.DataFrame", columns: Mapping[str, Column], origin: str
-) -> "pd.DataFrame":
+Schema = Mapping[str, Column]
+
+
+def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.DataFrame":
     """The table with its columns as they have to be; others stay as they are.
 
     Raises:
         JoulecastError: a column is missing, or a value is not what its column holds; names the row, from 1.
     """
-    missing = [name for name in columns if name not in table.columns]
-    if missing:
-        raise JoulecastError(f"{origin}: lacks the columns {', '.join(missing)}")
+    _require(table.columns, columns, origin)
     if not table.columns.is_unique:
         raise JoulecastError(f"{origin}: has a column twice")
+    check = {"text": _texts, "whole": _numbers, "number": _numbers}
     changed = {}
     for name, column in columns.items():
         values = table[name]
-        good = (
-            _texts(values, column, origin)
-            if column.kind == "text"
-            else _numbers(values, column, origin)
-        )
+        good = check[column.kind](values, column, origin)
         if good is not values:
             changed[name] = good
     return table.assign(**changed) if changed else table
 
 
-def _wrong(values: "pd.Series", bad: Any, column: Column, origin: str) -> NoReturn:
-    import pandas as pd
+def _require(there: Collection[str], columns: Schema, origin: str) -> None:
+    if missing := [name for name in columns if name not in there]:
+        raise JoulecastError(f"{origin}: lacks the columns {', '.join(missing)}")
 
+
+def _wrong(values: "pd.Series", bad: Any, column: Column, origin: str) -> NoReturn:
     row = int(bad.argmax())
-    value = values.iloc[row]
-    found = f"`{str(value)[:40]}`"
-    if pd.api.types.is_scalar(value) and pd.isna(value):
-        found = "missing"
-    elif value in (math.inf, -math.inf):
-        found = "infinite"
+    text = str(values.iloc[row])[:40]
+    found = {"nan": "missing", "None": "missing", "<NA>": "missing", "inf": "infinite"}
     raise JoulecastError(
-        f"{origin}: {values.name} is {found} in row {row + 1}, expected {column.expected}"
+        f"{origin}: {values.name} is {found.get(text.removeprefix('-'), f'`{text}`')} in row {row + 1}, "
+        f"expected {column.expected}"
     )
 
 
 def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
+    import numpy as np
     import pandas as pd
 
-    absent = values.isna()
     texts = pd.api.types.is_string_dtype(values) or values.dtype == object
     # Few names in many rows: each is looked at once.
     try:
-        codes, found = pd.factorize(values if texts else values.astype(str))
-        names = list(found)
+        codes, names = pd.factorize(values if texts else values.astype(str).where(values.notna()))
+        choices = column.choices
+        good = [isinstance(n, str) and (not choices or n in choices) for n in list(names)]
     except UnicodeDecodeError:
         raise JoulecastError(f"{origin}: {values.name} has text that is not UTF-8") from None
-    wrong = {
-        code
-        for code, name in enumerate(names)
-        if not isinstance(name, str) or (column.choices and name not in column.choices)
-    }
-    bad = pd.Series(codes).isin(wrong).to_numpy() | (absent.to_numpy() & (not column.optional))
+    # The code of a missing text is -1.
+    bad = ~np.array([*good, column.optional])[codes]
     if bad.any():
         _wrong(values, bad, column, origin)
-    return values if texts else values.astype(str).where(~absent, None)
+    return values if texts else values.astype(str).where(values.notna(), None)
 
 
 def as_numbers(values: "pd.Series") -> "pd.Series":
@@ -138,19 +132,17 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
     import pandas as pd
 
     absent = values.isna().to_numpy()
-    if pd.api.types.is_numeric_dtype(values) and values.dtype != bool:
-        numbers = values
-    elif pd.api.types.is_string_dtype(values) or values.dtype == object:
+    numbers = values
+    if values.dtype == bool:
+        _wrong(values, ~absent, column, origin)
+    if not pd.api.types.is_numeric_dtype(values):
         numbers = as_numbers(values)
-    else:
-        _wrong(values, ~absent | True, column, origin)
     found = numbers.to_numpy(float, na_value=np.nan)
     # Comparisons with NaN are false, so that what is no number is never good.
     good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
     if column.kind == "whole":
         good &= (found == np.floor(found)) & (np.abs(found) <= 2**53)
-    if column.optional:
-        good |= absent
+    good |= absent & column.optional
     if not good.all():
         _wrong(values, ~good, column, origin)
     if column.kind == "whole" and not absent.any() and numbers.dtype != np.int64:
@@ -159,11 +151,7 @@ def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
 
 
 def read_csv(
-    path: Path,
-    what: str,
-    columns: Mapping[str, Column],
-    *,
-    max_bytes: int = MAX_TABLE_BYTES // 10,
+    path: Path, what: str, columns: Schema, *, max_bytes: int = MAX_TABLE_BYTES // 10
 ) -> "pd.DataFrame":
     """A CSV file whose columns hold what they have to.
 
@@ -178,7 +166,7 @@ def read_csv(
 def csv_in_parts(
     path: Path,
     what: str,
-    columns: Mapping[str, Column],
+    columns: Schema,
     *,
     rows: int | None = None,
     max_bytes: int = MAX_TABLE_BYTES,
@@ -195,19 +183,12 @@ def csv_in_parts(
     texts = {name: str for name, column in columns.items() if column.kind == "text"}
     with opened(path, what, max_bytes) as kept, unpacked(kept, path, max_bytes) as file:
         try:
-            head = pd.read_csv(file, nrows=0)
-            missing = [name for name in columns if name not in head.columns]
-            if missing:
-                raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
+            _require(pd.read_csv(file, nrows=0).columns, columns, str(path))
             file.seek(0)
             parts = pd.read_csv(file, dtype=texts, chunksize=rows, low_memory=False)
             yield from [parts] if rows is None else parts
         except (ValueError, OverflowError, MemoryError, *NOT_PACKED) as error:
             raise JoulecastError(f"{path}: is no table: {what}: {error}") from None
-
-
-NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
-"""What reading raises of a file that is not packed as its name says, or was cut short."""
 
 
 class _Unpacked(gzip.GzipFile):
@@ -241,9 +222,7 @@ def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] 
         yield file
 
 
-def parquet_file(
-    path: Path, what: str, columns: Mapping[str, Column], sha256: str | None = None
-) -> Any:
+def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = None) -> Any:
     """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`; nothing of it is unfolded yet.
 
     Args:
@@ -253,8 +232,8 @@ def parquet_file(
         sha256: of the file as it was written; it is not looked into where it is another.
 
     Raises:
-        JoulecastError: as :func:`opened`; another file than was written, no Parquet, a column missing, too
-            many or of another type, or more rows than its bytes can hold.
+        JoulecastError: as :func:`opened`; another file than was written, no Parquet, too large, or a column
+            is missing or of another type.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -265,46 +244,35 @@ def parquet_file(
             f"{path}: is not what was written (its SHA-256 is another); restore the file, or delete the "
             "folder to repeat the run"
         )
-    # One text that fills millions of rows stays one text.
-    texts = [name for name, column in columns.items() if column.kind == "text"]
     try:
-        there = pq.ParquetFile(pa.BufferReader(content)).schema_arrow.names
-        file = pq.ParquetFile(
-            pa.BufferReader(content), read_dictionary=[name for name in texts if name in there]
-        )
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-        unfolded = sum(
-            file.metadata.row_group(group).total_byte_size
-            for group in range(file.metadata.num_row_groups)
-        )
+        footer = pq.read_metadata(pa.BufferReader(content))
+        # One text that fills millions of rows stays one text.
+        texts = [n for n in footer.schema.names if n in columns and columns[n].kind == "text"]
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        schema = file.schema_arrow
+        unfolded = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         raise JoulecastError(f"{path}: is not Parquet: {what}: {error}") from None
-    if (
-        rows > max(_FREE_ROWS, len(content) // _LEAST_BYTES_A_ROW)
-        or unfolded > MAX_TABLE_BYTES // 2
-    ):
+    if footer.num_rows > _MAX_ROWS or unfolded > MAX_TABLE_BYTES:
         raise JoulecastError(
-            f"{path}: unfolds to {rows} rows and {unfolded / 1e6:.0f} MB from {len(content)} bytes, which no "
-            f"{what} does"
+            f"{path}: unfolds to {footer.num_rows:,} rows and {unfolded / 1e6:.0f} MB; at most {_MAX_ROWS:,} "
+            f"and {MAX_TABLE_BYTES / 1e6:.0f} MB are read"
         )
-    missing = [name for name in columns if name not in schema.names]
-    if missing:
-        raise JoulecastError(f"{path}: lacks the columns {', '.join(missing)}")
-    if len(schema.names) > len(columns):
-        more = ", ".join(sorted({*schema.names} - {*columns})) or "one of its own twice"
-        raise JoulecastError(f"{path}: has more columns than a {what} keeps: {more}")
+    _require(schema.names, columns, str(path))
+    if more := sorted({*schema.names} - {*columns}):
+        raise JoulecastError(f"{path}: has more columns than a {what} keeps: {', '.join(more)}")
     for name, column in columns.items():
-        found = schema.field(name).type
+        found = schema.field(name).type if schema.names.count(name) == 1 else "there twice"
         text = pa.types.is_dictionary(found) or pa.types.is_string(found)
         number = pa.types.is_integer(found) or pa.types.is_floating(found)
         right = text if column.kind == "text" else number
-        if rows and not right and not (column.optional and pa.types.is_null(found)):
+        if footer.num_rows and not right and not (column.optional and pa.types.is_null(found)):
             raise JoulecastError(f"{path}: {name} is of type {found}, expected {column.expected}")
     return file
 
 
 def parquet_table(
-    file: Any, path: Path, columns: Mapping[str, Column], groups: Collection[int] | None = None
+    file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
 ) -> "pd.DataFrame":
     """The columns of a file of :func:`parquet_file`, or some of its row groups, as they have to be.
 
@@ -312,38 +280,31 @@ def parquet_table(
         JoulecastError: broken, or as :func:`checked_table`.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     groups = range(file.metadata.num_row_groups) if groups is None else groups
     try:
         # Threads cost more than they bring on files of this size.
         table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-        for place, name in enumerate(table.schema.names):
-            if columns[name].kind == "text" and pa.types.is_dictionary(table.schema.types[place]):
-                texts = _unfolded_texts(table[name], f"{path}: {name}")
-                table = table.set_column(place, name, texts)
+        for place, kind in enumerate(table.schema.types):
+            if pa.types.is_dictionary(kind):
+                for chunk in table.column(place).chunks:
+                    longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
+                    if longest * len(chunk) > MAX_TABLE_BYTES // 2:
+                        raise ValueError(f"texts of {longest} bytes in {len(chunk)} rows")
+                texts = table.column(place).cast(pa.string())
+                table = table.set_column(place, table.schema.names[place], texts)
         frame = table.to_pandas(ignore_metadata=True)
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
         raise JoulecastError(f"{path}: is broken: {error}") from None
     return checked_table(frame, columns, str(path))
 
 
-def _unfolded_texts(texts: Any, origin: str) -> Any:
-    """Texts of a dictionary as texts, where they fit into memory."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for chunk in texts.chunks:
-        longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
-        if longest * len(chunk) > MAX_TABLE_BYTES // 2:
-            raise JoulecastError(f"{origin} has texts of {longest} bytes in {len(chunk)} rows")
-    return texts.cast(pa.string())
-
-
 def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
     """A Parquet file that this project has made itself: of bounded size, its columns as they are.
 
     Raises:
-        JoulecastError: as :func:`~joulecast.files.reading.opened`; or no Parquet, or without such columns.
+        JoulecastError: as :func:`read_bytes`; or no Parquet, or without such columns.
     """
     import pandas as pd
 

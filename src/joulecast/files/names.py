@@ -7,18 +7,12 @@ address ends up in messages, logs and recorded campaigns, where a password has n
 
 import re
 from pathlib import PurePosixPath
-from urllib.parse import parse_qsl, urlsplit
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 """What becomes a file, a folder or a wildcard of the workflow may be called."""
 
 _UNFIT = re.compile(r"""[^\w ./+=@,:~-]""")
 _NAME_PART = re.compile(r"[\w+.-][\w+. -]*")
-_SECRET = re.compile(
-    r"token|secret|passw|pwd|credential|signature|auth|session|jwt|api.?key|access.?key"
-    r"|^(key|sig|se|sas|code)$",
-    re.IGNORECASE,
-)
 _ADDRESS = re.compile(r"\b([a-z][a-z0-9+.-]*://)([^\s'\"<>]*)", re.IGNORECASE)
 
 
@@ -63,30 +57,6 @@ def relative_name(name: str) -> str:
     if not parts or not all(_NAME_PART.fullmatch(part) for part in parts):
         raise ValueError(f"{name!r} must be of letters, digits, spaces and _ . + - (and / between)")
     return name
-
-
-def open_address(url: str) -> str:
-    """``url`` itself, if it says nothing that not everybody may know.
-
-    Raises:
-        ValueError: it holds a user, a password, or a key in its query. The message does not show it.
-    """
-    rule = (
-        "holds credentials, which would end up in logs and records; fetch the file yourself and set "
-        "`external_data` to its folder"
-    )
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        raise ValueError("the address is none (host or port)") from None
-    if "@" in parts.netloc:
-        raise ValueError(f"the address {rule}")
-    keys = [key for key, _ in parse_qsl(parts.query + "&" + parts.fragment, keep_blank_values=True)]
-    secret = next((key for key in keys if _SECRET.search(key)), None)
-    if secret is not None:
-        raise ValueError(f"the address has the key `{secret}` in its query and {rule}")
-    return url
 
 
 def without_secrets(text: str) -> str:

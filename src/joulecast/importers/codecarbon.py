@@ -6,21 +6,20 @@ always is one: a formula over its size. The GPU's is read from the GPU's own cou
 counts as imported; on Apple's chips it is a model of the system again.
 """
 
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.importers.log_table import LogTable
+from joulecast.importers.log_times import Floats
 from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
-from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
-from joulecast.records.metering import EnergySource
 
 _WHAT = "file of CodeCarbon"
 _NEEDED = ("timestamp", "duration", "energy_consumed")
-_PARTS: tuple[tuple[str, Covers], ...] = (("cpu", "cpu"), ("gpu", "gpu"), ("ram", "memory"))
+_PARTS: dict[str, Covers] = {"cpu": "cpu", "gpu": "gpu", "ram": "memory"}
 _NAMES = ("task_name", "project_name", "run_id", "codecarbon_version", "tracking_mode", "gpu_model")
 _KWH_J = 3.6e6
 _SAME = 0.01
@@ -40,120 +39,91 @@ def read(file: Path, options: LogOptions) -> Log:
     Raises:
         JoulecastError: a column is missing, or a cell is none; names line and column.
     """
-    table = LogTable(file, _WHAT, (), options.delimiter, options.decimal)
+    table = LogTable(file, _WHAT, options)
     table.require(_NEEDED, f"expected: {_WHAT}")
-    numbers = [f"{part}_energy" for part, _ in _PARTS] + [
-        "duration",
-        "energy_consumed",
-        "pue",
-        "gpu_count",
-    ]
-    asked = [c for c in ("timestamp", *numbers, *_NAMES) if c in table.columns]
-    rows = pd.concat([*table.parts(asked), pd.DataFrame(columns=asked)])
+    energies = [f"{part}_energy" for part in _PARTS if f"{part}_energy" in table.columns]
+    numbers = [*_NEEDED[1:], *energies, *(["pue"] if "pue" in table.columns else [])]
+    texts = [name for name in _NAMES if name in table.columns]
+    rows = table.rows(["timestamp", *numbers, *texts])
     if not len(rows):
         raise JoulecastError(f"{file}: has a header and no run")
     times = options.clock.place(
         options.clock.seconds(rows["timestamp"], f"{file}, column timestamp"), str(file)
     )
-    values = {name: table.numbers(rows[name], name) for name in numbers if name in rows}
+    values = {name: table.numbers(rows[name], name) for name in numbers}
     for name in ("duration", "energy_consumed"):
         if not (values[name] >= 0).all():
             line = rows.index[int((~(values[name] >= 0)).argmax())]
             raise table.at(name, line, "is missing or negative")
+    factor = _KWH_J / _pue(values, energies)
+    about = rows[texts].fillna("").to_dict("records")
     log = Log(form=times.form)
-    factor = _KWH_J / _pue(values)
-    texts = {name: rows[name].fillna("").tolist() for name in _NAMES if name in rows}
-    for places in _runs(texts, values["duration"]):
-        last = places[-1]
-        about = {name: str(texts[name][last]) for name in texts}
+    for places in _runs(about, values["duration"]):
+        facts = about[places[-1]]
         begin_s = float(times.t_s[places[0]] - values["duration"][places[0]])
-        meters = [
-            meter
-            for part, covers in _PARTS
-            if f"{part}_energy" in values
-            and (
-                meter := _meter(
-                    options.node_of(file),
-                    part,
-                    covers,
-                    str(file),
-                    np.append(begin_s, times.t_s[places]),
-                    np.append(0.0, factor[places] * values[f"{part}_energy"][places]),
-                    about,
+        meters = []
+        for name in energies:
+            t_s = np.append(begin_s, times.t_s[places])
+            joules = np.append(0.0, factor[places] * values[name][places])
+            known = np.isfinite(joules)
+            # A part that the machine lacks has none.
+            if known[1:].any() and np.nanmax(joules) > 0:
+                part = name.removesuffix("_energy")
+                counts = np.maximum.accumulate(joules[known])
+                meters.append(
+                    _meter(options.node_of(file), part, str(file), t_s[known], counts, facts)
                 )
-            )
-        ]
-        name = about.get("task_name") or about.get("project_name") or "codecarbon"
+        name = facts.get("task_name") or facts.get("project_name") or "codecarbon"
+        kept = {"codecarbon": "codecarbon_version", "run_id": "run_id"}
         log.runs.append(
             LoggedRun(
                 name,
                 begin_s,
-                float(times.t_s[last]),
+                float(times.t_s[places[-1]]),
                 nodes=1,
-                about={
-                    "codecarbon": about.get("codecarbon_version", ""),
-                    "run_id": about.get("run_id", ""),
-                },
+                about={key: facts.get(column, "") for key, column in kept.items()},
                 meters=tuple(meters),
             )
         )
     return log
 
 
-def _runs(texts: dict[str, list[str]], lasting: Floats) -> list[list[int]]:
+def _runs(about: list[dict[str, str]], lasting: Floats) -> list[list[int]]:
     """The rows of each run: one, or several that a run wrote while it went on."""
-    found: list[list[int]] = []
-    keys = [
-        tuple(texts[name][row] for name in ("task_name", "project_name", "run_id") if name in texts)
-        for row in range(len(lasting))
-    ]
-    place: dict[tuple[str, ...], int] = {}
-    for row, key in enumerate(keys):
-        known = place.get(key) if "run_id" in texts and texts["run_id"][row] else None
-        if known is not None and lasting[row] > lasting[found[known][-1]]:
-            found[known].append(row)
+    found: dict[tuple[str, ...], list[list[int]]] = defaultdict(list)
+    for row, facts in enumerate(about):
+        of_run = found[tuple(facts.get(name, "") for name in _NAMES[:3])]
+        if facts.get("run_id") and of_run and lasting[row] > lasting[of_run[-1][-1]]:
+            of_run[-1].append(row)
         else:
-            place[key] = len(found)
-            found.append([row])
-    return found
+            of_run.append([row])
+    return sorted(places for of_run in found.values() for places in of_run)
 
 
-def _pue(values: dict[str, Floats]) -> Floats:
+def _pue(values: dict[str, Floats], energies: list[str]) -> Floats:
     """What the parts' energies were multiplied by: the PUE, where the total has no more than they."""
     pue = np.nan_to_num(values.get("pue", np.ones(1)), nan=1.0)
-    parts = np.sum([np.nan_to_num(values[n]) for n in values if n.endswith("_energy")], axis=0)
+    parts = np.sum([np.nan_to_num(values[name]) for name in energies], axis=0)
     within = np.abs(values["energy_consumed"] - parts) <= _SAME * np.maximum(parts, 1e-12)
     return np.where(within & (pue >= 1), pue, 1.0) * np.ones(len(values["duration"]))
 
 
 def _meter(
-    node: str,
-    part: str,
-    covers: Covers,
-    file: str,
-    t_s: Floats,
-    joules: Floats,
-    about: dict[str, str],
-) -> LoggedMeter | None:
-    """The meter of a part; ``None`` for one that the machine lacks."""
-    known = np.isfinite(joules)
-    if not known.any() or not np.nanmax(joules) > 0:
-        return None
-    source: EnergySource = "estimated"
+    node: str, part: str, file: str, t_s: Floats, joules: Floats, facts: dict[str, str]
+) -> LoggedMeter:
     remark: str | None = {"cpu": _CPU, "ram": _MEMORY}.get(part)
-    if part == "gpu":
-        apple = "apple" in about.get("gpu_model", "").lower()
-        source, remark = ("estimated", _APPLE) if apple else ("imported", None)
-    if about.get("tracking_mode") == "process" and part != "gpu":
+    if part == "gpu" and "apple" in facts.get("gpu_model", "").lower():
+        remark = _APPLE
+    if part != "gpu" and facts.get("tracking_mode") == "process":
         remark = _PROCESS
     return LoggedMeter(
         node,
         part,
-        covers,
+        _PARTS[part],
         file,
-        t_s[known],
-        joules=np.maximum.accumulate(joules[known]),
-        source=source,
+        t_s,
+        joules=joules,
+        source="estimated" if remark else "imported",
         remark=remark,
-        trace=int(known.sum()) > _LEAST_OF_TRACE,
+        trace=len(t_s) > _LEAST_OF_TRACE,
     )

@@ -5,18 +5,16 @@ each row, ``device=D`` a part of it. Several columns of watts (or joules) withou
 with one (``node=``, or the user's) they are parts of it, as its supplies.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from joulecast.errors import JoulecastError
-from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
+from joulecast.importers.log_times import Floats
 from joulecast.importers.logs import Log, LoggedMeter, LogOptions
-from joulecast.importers.traps import Floats
 
-NAMES = ("time", "watts", "joules", "node", "device")
+_NAMES = ("time", "watts", "joules", "node", "device")
 _WHAT = "table of readings"
 _MOST_W = 100e3
 _LEAST_OF_COUNTER, _MOST_RISES = 20, 0.5
@@ -33,9 +31,9 @@ def map_of(text: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for pair in text.split(","):
         name, is_pair, column = pair.partition("=")
-        if name.strip() not in NAMES or not is_pair or not column.strip():
+        if name.strip() not in _NAMES or not is_pair or not column.strip():
             raise JoulecastError(
-                f"--map: `{pair[:40]}` is none of {', '.join(f'{n}=COLUMN' for n in NAMES)}"
+                f"--map: `{pair[:40]}` is none of {', '.join(f'{n}=COLUMN' for n in _NAMES)}"
             )
         found[name.strip()] = (*found.get(name.strip(), ()), column.strip())
     if len(found.get("time", ())) != 1 or bool(found.get("watts")) == bool(found.get("joules")):
@@ -51,61 +49,47 @@ def read(file: Path, options: LogOptions) -> Log:
     Raises:
         JoulecastError: it is no such table; names line and column.
     """
-    if not options.mapped:
-        raise JoulecastError(f"{file}: which columns are what? {_WAY_OUT}")
-    table = LogTable(file, _WHAT, options.columns, options.delimiter, options.decimal)
     mapped = options.mapped
-    what = "watts" if "watts" in mapped else "joules"
+    if not mapped:
+        raise JoulecastError(f"{file}: which columns are what? {_WAY_OUT}")
+    table = LogTable(file, _WHAT, options, options.columns)
     table.require([column for columns in mapped.values() for column in columns], _WAY_OUT)
-    gathered = {column: Gathered(options.clock, str(file)) for column in mapped[what]}
-    names = [*mapped.get("node", ()), *mapped.get("device", ())]
-    for part in table.parts([*mapped["time"], *mapped[what], *names]):
-        if not len(part):
-            continue
-        t_s: Floats | None = None
-        for column, series in gathered.items():
-            t_s = (
-                series.times(table.with_point(part[mapped["time"][0]]), mapped["time"][0])
-                if t_s is None
-                else t_s
-            )
-            series.same_form_as(next(iter(gathered.values())))
-            values = table.readings(part[column], column, what, options.unit)
-            series.add([part[name] for name in names], t_s, values)
-    log = Log(remarks=["truncated line: its last line was cut short"] if table.cut_short else [])
-    for column, series in gathered.items():
-        for key, times, values in series.meters():
-            named = dict(
-                zip([name for name in ("node", "device") if name in mapped], key, strict=True)
-            )
-            node, device = named.get("node") or options.node, named.get("device")
-            if len(gathered) > 1:
-                # Of one node its supplies, say; else a node each.
-                node, device = node or column, column if node else device
-            origin = f"{file}, {column}" if len(gathered) > 1 else str(file)
-            covers = options.covers or "node"
-            log.form = times.form
-            meter = LoggedMeter(node or options.node_of(file), device, covers, origin, times.t_s)
-            log.meters.append(_meter(meter, values, what, column))
+    what = "watts" if "watts" in mapped else "joules"
+    named = [name for name in ("node", "device") if name in mapped]
+    columns = [mapped[name][0] for name in named]
+    several = len(mapped[what]) > 1
+    log = Log()
+    for column, key, times, values in table.series(mapped["time"][0], mapped[what], columns, what):
+        names = dict(zip(named, key, strict=True))
+        node, device = names.get("node") or options.node, names.get("device")
+        if several:
+            # Of one node its supplies, say; else a node each.
+            node, device = node or column, column if node else device
+        origin = f"{file}, {column}" if several else str(file)
+        if what == "watts":
+            _require_power(origin, values)
+        node, covers = node or options.node_of(file), options.covers or "node"
+        meter = LoggedMeter(node, device, covers, origin, times.t_s)
+        log.meters.append(meter.reading(what, values))
+        log.form = times.form
+    if table.cut_short:
+        log.remarks.append("truncated line: its last line was cut short")
     if not log.meters:
         raise JoulecastError(f"{file}: has a header and no reading")
     return log
 
 
-def _meter(meter: LoggedMeter, values: Floats, what: str, column: str) -> LoggedMeter:
-    if what == "joules":
-        return replace(meter, joules=values)
+def _require_power(origin: str, values: Floats) -> None:
     known = values[np.isfinite(values)]
     steps = np.diff(known)
     rising = float(np.mean(steps > 0)) if len(known) >= _LEAST_OF_COUNTER else 0.0
     if rising > _MOST_RISES and steps.min() >= 0:
         raise JoulecastError(
-            f"{meter.file}, column {column}: rises in {100 * rising:.0f} % of its readings and never falls, "
+            f"{origin}: rises in {100 * rising:.0f} % of its readings and never falls, "
             "as a counter of energy; map it as joules="
         )
     if len(known) and float(np.median(known)) > _MOST_W:
         raise JoulecastError(
-            f"{meter.file}, column {column}: {float(np.median(known)):.4g} W in the middle, "
-            "which no node draws; if it is in another unit, say --unit mW"
+            f"{origin}: {float(np.median(known)):.4g} W in the middle, which no node draws; if it is in "
+            "another unit, say --unit mW"
         )
-    return replace(meter, watts=values)

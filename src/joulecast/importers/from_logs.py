@@ -1,27 +1,36 @@
 """Logs of other tools to run records: which part of a log is which run, and the record of each.
 
-A run is what the user says (:mod:`joulecast.importers.runs_table`), or what the log itself knows of its
-runs, or the whole log. Everything after that is done as for any imported run.
+A run is what the user says, by options or by a table with a row a run; or what the log itself knows of its
+runs; or the whole log. Everything after that is done as for any imported run.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import directory_added_to
-from joulecast.importers.foreign import ForeignRun
-from joulecast.importers.imported import ImportSummary, require_outside, summarised, written
+from joulecast.files.reading import validated
+from joulecast.importers.foreign import ForeignRun, ImportSummary, imported, require_outside
 from joulecast.importers.log_kinds import KINDS, meter_kind
-from joulecast.importers.log_times import Times, in_words
-from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions, counted_up
-from joulecast.importers.run_files import sanitised
-from joulecast.importers.runs_table import RunFacts, named
-from joulecast.importers.traps import Floats, MeterLog, utc
+from joulecast.importers.log_table import LogTable
+from joulecast.importers.log_times import Clock, Times, in_words
+from joulecast.importers.logs import (
+    Log,
+    LoggedMeter,
+    LoggedRun,
+    LogOptions,
+    counted_up,
+    expanded,
+    named,
+    sanitised,
+)
 from joulecast.importers.work import Interval, work_done
 
 _AROUND_S = 600.0
@@ -29,6 +38,102 @@ _AROUND_S = 600.0
 _TOUCH_S = 1.5
 """Runs that follow each other may overlap by so much: some logs have whole seconds."""
 _MOST_FILES = 10_000
+_MOST_RUNS = 100_000
+
+Amount = Annotated[float, Field(ge=0, le=1e18)]
+
+
+@pydantic.dataclasses.dataclass(
+    frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+)
+class RunFacts:
+    """What is known of a run apart from its log.
+
+    Attributes:
+        run: its name.
+        network: what was trained.
+        platform: name of the node type.
+        nodes: how many.
+        hosts: their names in the log; none: all that the log has.
+        batch: samples of a step, of all nodes together.
+        start: of the training.
+        stop: of the training.
+        epochs: trained between the two; or ``samples``, or ``steps``.
+        repeat: number of the repeat, from 1.
+        accelerators: of a node.
+        accelerator: their name.
+        seed: of the run.
+    """
+
+    run: str | None = None
+    network: str | None = None
+    platform: str | None = None
+    nodes: PositiveInt | None = None
+    hosts: tuple[str, ...] = ()
+    batch: PositiveInt | None = None
+    start: Times | None = None
+    stop: Times | None = None
+    epochs: Amount | None = None
+    samples: Amount | None = None
+    steps: Amount | None = None
+    repeat: PositiveInt | None = None
+    accelerators: PositiveInt | None = None
+    accelerator: str | None = None
+    seed: PositiveInt | None = None
+
+    def over(self, other: "RunFacts") -> "RunFacts":
+        """These facts, and those of ``other`` where these say nothing."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(other, **{name: v for name, v in own.items() if v not in (None, ())})
+
+
+_FACTS = TypeAdapter(RunFacts)
+
+
+def run_facts(said: dict[str, Any], clock: Clock, where: str) -> RunFacts:
+    """The facts of a run as a user says them: numbers and times as texts.
+
+    Raises:
+        JoulecastError: one of them is not known, or cannot be; begins with ``where``.
+    """
+    facts = {name: value for name, value in said.items() if value not in (None, "")}
+    for name in {"start", "stop"} & facts.keys():
+        facts[name] = clock.moment(facts[name], f"{where}, column {name}")
+    if "hosts" in facts:
+        facts["hosts"] = expanded(facts["hosts"])
+    return validated(_FACTS, facts, where)
+
+
+def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
+    """The runs of a table.
+
+    Args:
+        path: of a CSV file with some of the columns of :class:`RunFacts`.
+        clock: how its times are read.
+
+    Raises:
+        JoulecastError: it has a column that is not known, or a value that cannot be; names line and column.
+    """
+    table = LogTable(path, "table of runs", LogOptions())
+    known = [f.name for f in fields(RunFacts)]
+    if odd := [name for name in table.columns if name not in known]:
+        raise JoulecastError(
+            f"{path}, line 1: `{odd[0][:40]}` is no column of a table of runs; there are: {', '.join(known)}"
+        )
+    table.require(table.columns, "")
+    rows = table.rows(table.columns).fillna("")
+    if not 0 < len(rows) <= _MOST_RUNS:
+        raise JoulecastError(
+            f"{path}: has {len(rows)} runs, from 1 to {_MOST_RUNS:,} can be imported"
+        )
+    found = [
+        run_facts(row, clock, f"{path}, line {line}")
+        for line, row in zip(rows.index, rows.to_dict("records"), strict=True)
+    ]
+    counts = Counter(facts.run for facts in found if facts.run is not None)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise JoulecastError(f"{path}, column run: `{twice[0][:40]}` is there twice")
+    return found
 
 
 def read_source(kind: str, source: Path, options: LogOptions) -> Log:
@@ -38,13 +143,13 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
         JoulecastError: a file cannot be read as ``kind``, or there is none.
     """
     chosen = KINDS[kind]
-    if not source.is_dir():
-        return chosen.read(source, options)
-    files = sorted(
-        f
-        for f in source.iterdir()
-        if any(fnmatch(f.name.lower(), each) for each in chosen.files) and f.name[0] != "."
-    )
+    files = [source]
+    if source.is_dir():
+        files = sorted(
+            f
+            for f in source.iterdir()
+            if any(fnmatch(f.name.lower(), each) for each in chosen.files) and f.name[0] != "."
+        )
     if not 0 < len(files) <= _MOST_FILES:
         raise JoulecastError(
             f"{source}: has {len(files)} files {', '.join(chosen.files)}; from 1 to "
@@ -53,7 +158,7 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
     log = Log()
     for file in files:
         log.add(chosen.read(file, options), file)
-    return log
+    return log.shifted(options.shift_s) if options.shift_s else log
 
 
 @dataclass(frozen=True)
@@ -93,76 +198,57 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
         found = [Window(replace(usual, run=None), r.start_s, r.stop_s, r) for r in chosen]
     else:
         found = [_window(log, source, usual)]
-    for window in found:
+    taken: set[str] = set()
+    for place, window in enumerate(found):
         if not window.stop_s > window.start_s:
             raise JoulecastError(f"{source}: run {window.name} stops before it starts")
-    return _uniquely_named(found)
+        name, number = window.name, 2
+        while name in taken:
+            name, number = f"{window.name}-{number}", number + 1
+        taken.add(name)
+        found[place] = replace(window, facts=replace(window.facts, run=name))
+    return found
 
 
 def _window(log: Log, source: Path, facts: RunFacts) -> Window:
     logged = next((r for r in log.runs if facts.run in (r.name, sanitised(r.name))), None)
     if logged is None and len(log.runs) == 1 and facts.start is None:
         logged = log.runs[0]
-    start_s = _on_clock(facts.start, log, source) if facts.start else None
-    stop_s = _on_clock(facts.stop, log, source) if facts.stop else None
-    if logged is not None:
-        start_s = logged.start_s if start_s is None else start_s
-        stop_s = logged.stop_s if stop_s is None else stop_s
-    elif log.runs and start_s is None:
+    if logged is None and log.runs and facts.start is None:
         there = named([run.name for run in log.runs])
         raise JoulecastError(f"{source}: has no run {facts.run}; there are: {there}")
-    whole = start_s is None and stop_s is None
-    meters = _readings(log, source) if logged is None else []
-    spans = [(float(m.t_s.min()), float(m.t_s.max())) for m in meters if len(m.t_s)]
-    if not spans and logged is None:
-        raise JoulecastError(
-            f"{source}: holds no reading; its runs are totals: name them in --runs (column run), without "
-            "times"
-        )
-    start_s = min(first for first, _ in spans) if start_s is None else start_s
-    stop_s = max(last for _, last in spans) if stop_s is None else stop_s
-    return Window(facts, start_s, stop_s, logged, whole)
-
-
-def _on_clock(times: Times, log: Log, source: Path) -> float:
-    if times.form != log.form:
-        way_out = (
-            "give --timezone" if "relative" not in (times.form, log.form) else "write both alike"
-        )
-        raise JoulecastError(
-            f"{source}: its times are {in_words(log.form)}, start and stop are "
-            f"{in_words(times.form)}; {way_out}"
-        )
-    return float(times.t_s[0])
-
-
-def _uniquely_named(found: Sequence[Window]) -> list[Window]:
-    taken: set[str] = set()
-    unique = []
-    for window in found:
-        name, number = window.name, 2
-        while name in taken:
-            name, number = f"{window.name}-{number}", number + 1
-        taken.add(name)
-        unique.append(replace(window, facts=replace(window.facts, run=name)))
-    return unique
+    if logged is not None:
+        ends = [logged.start_s, logged.stop_s]
+    else:
+        known = [meter.t_s for meter in _readings(log, source) if len(meter.t_s)]
+        if not known:
+            raise JoulecastError(
+                f"{source}: holds no reading; its runs are totals: name them in --runs (column run), without "
+                "times"
+            )
+        ends = [min(float(t.min()) for t in known), max(float(t.max()) for t in known)]
+    for place, times in enumerate((facts.start, facts.stop)):
+        if times is None:
+            continue
+        if times.form != log.form:
+            way_out = (
+                "give --timezone"
+                if "relative" not in (times.form, log.form)
+                else "write both alike"
+            )
+            raise JoulecastError(
+                f"{source}: its times are {in_words(log.form)}, start and stop are "
+                f"{in_words(times.form)}; {way_out}"
+            )
+        ends[place] = float(times.t_s[0])
+    is_whole = logged is None and facts.start is None and facts.stop is None
+    return Window(facts, ends[0], ends[1], logged, is_whole)
 
 
 def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
     """The nodes of a run, in the order of the log."""
     there = list(dict.fromkeys(meter.node for meter in meters))
     return [node for node in there if node in window.facts.hosts] if window.facts.hosts else there
-
-
-def _neighbours(window: Window, others: Sequence[Window]) -> tuple[float, float]:
-    """When the runs before and after it on its nodes end and begin."""
-    shared = _on_its_nodes(window, others)
-    before = [o.stop_s for o in shared if o.stop_s <= window.start_s + _TOUCH_S]
-    after = [o.start_s for o in shared if o.start_s >= window.stop_s - _TOUCH_S]
-    return (
-        min(window.start_s, max([window.start_s - _AROUND_S, *before])),
-        max(window.stop_s, min([window.stop_s + _AROUND_S, *after])),
-    )
 
 
 def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
@@ -172,14 +258,6 @@ def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
         other
         for other in others
         if other is not window and (not (own and other.facts.hosts) or own & set(other.facts.hosts))
-    ]
-
-
-def _overlapping(window: Window, others: Sequence[Window]) -> list[str]:
-    return [
-        other.name
-        for other in _on_its_nodes(window, others)
-        if other.start_s + _TOUCH_S < window.stop_s and window.start_s + _TOUCH_S < other.stop_s
     ]
 
 
@@ -193,47 +271,31 @@ def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
     return meter.only(chosen)
 
 
-def meter_log(meter: LoggedMeter, kind: str, zero_s: float) -> MeterLog:
-    """A meter as the judges of imported runs take it, on the run's clock."""
-    name = meter_kind(kind)
-    t_s, watts = meter.t_s - zero_s, meter.watts
-    named_file = meter.file if meter.device is None else f"{meter.file}, {meter.device}"
-    joules, remark = meter.joules, meter.remark
-    if joules is not None:
-        t_s, first = np.unique(t_s, return_index=True)
-        joules, restarts = counted_up(joules[first], named_file)
-        remark = "; ".join(filter(None, (remark, restarts))) or None
-        watts = _mean_watts(t_s, joules)
-    assert watts is not None
-    return MeterLog(
-        meter.node,
-        named_file,
-        t_s,
-        watts,
-        meter=name if meter.device is None else f"{name}:{sanitised(meter.device)}",
-        covers=meter.covers,
-        source=meter.source,
-        joules=joules,
-        trace=meter.trace,
-        unit_known=True,
-        remark=remark,
-    )
-
-
-def _mean_watts(t_s: Floats, joules: Floats) -> Floats:
-    """Watts since the reading before; the first reading has those of the second."""
-    lasting = np.diff(t_s)
+def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
+    """A meter with its name in records, on a run's clock; counts that count up, with their mean watts."""
+    name, file = meter_kind(kind), meter.file
+    if meter.device is not None:
+        name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
+    found = replace(meter, name=name, file=file, t_s=meter.t_s - zero_s, by_unit=True)
+    if found.joules is None:
+        return found
+    t_s, first = np.unique(found.t_s, return_index=True)
+    joules, restarts = counted_up(found.joules[first], file)
+    # Watts since the reading before; the first reading has those of the second.
     watts = np.full(len(t_s), np.nan)
-    watts[1:] = np.divide(
-        np.diff(joules), lasting, out=np.full(len(lasting), np.nan), where=lasting > 0
-    )
-    if len(watts) > 1:
-        watts[0] = watts[1]
-    return watts
+    watts[1:] = np.diff(joules) / np.diff(t_s)
+    watts[:1] = watts[1:2] if len(t_s) > 1 else np.nan
+    remark = "; ".join(filter(None, (found.remark, restarts))) or None
+    return replace(found, t_s=t_s, watts=watts, joules=joules, remark=remark)
 
 
 def foreign_run(
-    kind: str, source: Path, log: Log, window: Window, others: Sequence[Window]
+    kind: str,
+    source: Path,
+    log: Log,
+    window: Window,
+    others: Sequence[Window],
+    options: LogOptions,
 ) -> ForeignRun:
     """A run of a log, as the judges of imported runs take it.
 
@@ -261,39 +323,42 @@ def foreign_run(
         raise JoulecastError(
             f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
         )
-    first_s, last_s = _neighbours(window, others)
+    # What it reads near the run, up to the runs before and after it.
+    shared = _on_its_nodes(window, others)
+    start_s, stop_s = window.start_s, window.stop_s
+    before = [o.stop_s for o in shared if o.stop_s <= start_s + _TOUCH_S]
+    after = [o.start_s for o in shared if o.start_s >= stop_s - _TOUCH_S]
+    first_s = min(start_s, max([start_s - _AROUND_S, *before]))
+    last_s = max(stop_s, min([stop_s + _AROUND_S, *after]))
     own = [near(meter, first_s, last_s) for meter in meters if meter.node in hosts]
-    lasts_s = window.stop_s - window.start_s
-    nodes = facts.nodes or (logged.nodes if logged else None) or max(1, len(hosts))
-    placed = log.form == "placed"
+    about: dict[str, Any] = {} if logged is None else dict(logged.about)
+    about |= {"unit": options.unit} if options.unit else {}
+    about |= {"shift_s": options.shift_s} if options.shift_s else {}
     run = ForeignRun(
         run=name,
         campaign=kind,
         system=facts.platform,
         benchmark=facts.network,
         submission=name,
-        source={
-            "format": kind,
-            "path": str(source.resolve()),
-            **(dict(logged.about) if logged else {}),
-        },
+        source={"format": kind, "path": str(source.resolve()), **about},
         repeat=facts.repeat or 1,
-        nodes=nodes,
+        nodes=facts.nodes or (logged.nodes if logged else None) or max(1, len(hosts)),
         accelerators_per_node=facts.accelerators,
         accelerator=facts.accelerator,
         global_batch_size=facts.batch,
         seed=facts.seed,
         start_s=0.0,
-        stop_s=lasts_s,
-        status="success" if logged is None or logged.succeeded is not False else "failed",
-        started_utc=utc(1000 * window.start_s) if placed else "",
-        zero_ms=1000 * window.start_s if placed else None,
-        intervals=_work(facts, lasts_s),
-        meters=[meter_log(meter, kind, window.start_s) for meter in own],
-        prints_fact=True,
-        notes_lag=not window.is_whole and any(meter.trace for meter in own),
+        stop_s=stop_s - start_s,
+        status="failed" if logged and logged.succeeded is False else "success",
+        zero_s=start_s if log.form == "placed" else None,
+        intervals=_work(facts, stop_s - start_s),
+        meters=[on_clock(meter, kind, start_s) for meter in own],
+        is_of_tool=True,
     )
-    _judge(run, log, window, hosts, others)
+    overlapping = [
+        o.name for o in shared if o.start_s + _TOUCH_S < stop_s and start_s + _TOUCH_S < o.stop_s
+    ]
+    _judge(run, log, window, hosts, overlapping)
     return run
 
 
@@ -314,7 +379,7 @@ def _work(facts: RunFacts, lasts_s: float) -> list[Interval]:
 
 
 def _judge(
-    run: ForeignRun, log: Log, window: Window, hosts: Sequence[str], others: Sequence[Window]
+    run: ForeignRun, log: Log, window: Window, hosts: Sequence[str], overlapping: Sequence[str]
 ) -> None:
     """Note what is wrong with the run apart from its readings."""
     for remark in (*log.remarks, *(window.logged.remarks if window.logged else ())):
@@ -336,8 +401,8 @@ def _judge(
         run.findings.pollute(
             "more meters than nodes", f"{len(hosts)} nodes were read, {run.nodes} trained"
         )
-    if twice := _overlapping(window, others):
-        run.findings.pollute("at the same time", f"{named(twice)} ran on its nodes meanwhile")
+    if overlapping:
+        run.findings.pollute("at the same time", f"{named(overlapping)} ran on its nodes meanwhile")
 
 
 def import_log(
@@ -368,10 +433,6 @@ def import_log(
 
     def runs() -> Iterator[ForeignRun]:
         for window in found:
-            yield foreign_run(kind, source, log, window, found)
+            yield foreign_run(kind, source, log, window, found, options)
 
-    with directory_added_to(out) as partial:
-        summary = summarised(written(runs(), partial), partial)
-        summary.out = out
-    summary.require_clean(source)
-    return summary
+    return imported(runs(), source, out)

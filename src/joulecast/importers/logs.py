@@ -4,18 +4,28 @@ Each kind of log has a reader in a module of its own (:mod:`joulecast.importers.
 with what it reads is done once (:mod:`joulecast.importers.from_logs`).
 """
 
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.importers.log_times import Clock, TimeForm, in_words
-from joulecast.importers.traps import Floats
+from joulecast.importers.log_times import Clock, Floats, TimeForm, in_words
 from joulecast.records.covers import Covers
-from joulecast.records.metering import EnergySource
+from joulecast.records.metering import EnergySource, Supply
+
+NODE_METER = "node_power"
+_LONGEST_NAME = 150
+_MOST_HOSTS = 100_000
+_MOST_RESTARTS = 0.01
+"""Share of a counter's readings at which it may begin anew."""
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,7 @@ class LogOptions:
 
     Attributes:
         clock: how its times are read.
+        shift_s: that are added to all of its times.
         node: name of the node, for logs that name none.
         columns: names of the columns of a table without a header, in order.
         mapped: of a table of any form: the columns of ``time``, ``watts``, ``joules``, ``node``, ``device``.
@@ -36,6 +47,7 @@ class LogOptions:
     """
 
     clock: Clock = field(default_factory=Clock)
+    shift_s: float = 0.0
     node: str | None = None
     columns: tuple[str, ...] = ()
     mapped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -59,19 +71,22 @@ class LoggedMeter:
     Attributes:
         node: that it is read on.
         device: of the node, if it is a part of it; names the meter together with the kind of the log.
-        covers: what draws its power.
+        covers: what draws its power; ``None`` for a node whose log does not say it.
         file: as a person finds it.
         t_s: s since the epoch, or on the log's own clock (:attr:`Log.form`); any order.
-        watts: NaN for what is no number; ``None`` for a counter.
+        watts: NaN for what is no number; of a counter ``None``, or the means since the reading before.
         joules: counts of a counter, which may begin anew; ``None`` for watts.
         source: ``imported`` if the other tool measured it, ``estimated`` if it used a formula.
         remark: what a reader of its figures should know.
         trace: whether it shows what happened when; ``False`` for one figure of a whole run.
+        name: of the meter in records.
+        supply: before (AC) or behind (DC) the power supplies, and ``conversion_eff`` of these.
+        by_unit: whether a unit is stated, so that only what is impossible in it is refused.
     """
 
     node: str
     device: str | None
-    covers: Covers
+    covers: Covers | None
     file: str
     t_s: Floats
     watts: Floats | None = None
@@ -79,8 +94,26 @@ class LoggedMeter:
     source: EnergySource = "imported"
     remark: str | None = None
     trace: bool = True
+    name: str = NODE_METER
+    supply: Supply | None = None
+    conversion_eff: float | None = None
+    by_unit: bool = False
 
-    def only(self, chosen: NDArray[np.bool_]) -> "LoggedMeter":
+    @property
+    def power(self) -> Floats:
+        """Its watts, where they are known."""
+        return np.full(len(self.t_s), np.nan) if self.watts is None else self.watts
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether it reads a whole node: what is true of a loaded node holds for it."""
+        return self.covers in (None, "node") and self.source != "estimated"
+
+    def reading(self, what: str, values: Floats) -> "LoggedMeter":
+        """The same meter with its ``watts`` or ``joules``."""
+        return replace(self, watts=values) if what == "watts" else replace(self, joules=values)
+
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "LoggedMeter":
         """The same meter with some of its readings."""
         watts = None if self.watts is None else self.watts[chosen]
         joules = None if self.joules is None else self.joules[chosen]
@@ -127,37 +160,48 @@ class Log:
                 f"{in_words(self.form)}; import them one by one, or give --timezone"
             )
         self.form = other.form
+        known = {(m.node, m.device): place for place, m in enumerate(self.meters)}
         for meter in other.meters:
-            place = next((n for n, m in enumerate(self.meters) if _same(m, meter)), None)
-            if place is None:
+            place = known.setdefault((meter.node, meter.device), len(self.meters))
+            if place == len(self.meters):
                 self.meters.append(meter)
             else:
                 self.meters[place] = _joined(self.meters[place], meter)
         self.runs += other.runs
         self.remarks += [remark for remark in other.remarks if remark not in self.remarks]
 
-
-def _same(one: LoggedMeter, other: LoggedMeter) -> bool:
-    return (one.node, one.device) == (other.node, other.device)
+    def shifted(self, by_s: float) -> "Log":
+        """The same log with all of its times moved."""
+        runs = [
+            replace(
+                run,
+                start_s=run.start_s + by_s,
+                stop_s=run.stop_s + by_s,
+                meters=tuple(replace(m, t_s=m.t_s + by_s) for m in run.meters),
+            )
+            for run in self.runs
+        ]
+        meters = [replace(m, t_s=m.t_s + by_s) for m in self.meters]
+        return replace(self, meters=meters, runs=runs)
 
 
 def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
     """The readings of a meter that one file begins and another continues."""
-    if len(one.t_s) and len(other.t_s):
-        apart = one.t_s.max() <= other.t_s.min() or other.t_s.max() <= one.t_s.min()
-        if not apart or (one.watts is None) != (other.watts is None):
-            named = one.node if one.device is None else f"{one.node}, {one.device}"
-            raise JoulecastError(
-                f"{other.file}: has readings of {named} at times of which {one.file} has some too; two nodes "
-                "of one name? import the files one by one with --node NAME"
-            )
-    pair = sorted((one, other), key=lambda m: float(m.t_s.min()) if len(m.t_s) else 0.0)
-    parts = [m.watts if m.joules is None else m.joules for m in pair]
-    values = np.concatenate([part for part in parts if part is not None])
-    t_s = np.concatenate([m.t_s for m in pair])
-    if one.joules is None:
-        return replace(one, t_s=t_s, watts=values)
-    return replace(one, t_s=t_s, joules=values)
+    if not len(one.t_s) or not len(other.t_s):
+        return one if len(one.t_s) else other
+    first, then = sorted((one, other), key=lambda m: float(m.t_s.min()))
+    if first.t_s.max() > then.t_s.min() or (one.watts is None) != (other.watts is None):
+        named = one.node if one.device is None else f"{one.node}, {one.device}"
+        raise JoulecastError(
+            f"{other.file}: has readings of {named} at times of which {one.file} has some too; two nodes "
+            "of one name? import the files one by one with --node NAME"
+        )
+    both: dict[str, Any] = {
+        name: np.concatenate([getattr(first, name), getattr(then, name)])
+        for name in ("t_s", "watts", "joules")
+        if getattr(first, name) is not None
+    }
+    return replace(one, **both)
 
 
 def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
@@ -168,24 +212,115 @@ def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
     """
     known = np.isfinite(joules)
     counts = joules[known]
-    falls = np.flatnonzero(np.diff(counts) < 0) + 1
-    if not len(falls):
+    steps = np.diff(counts, prepend=counts[:1])
+    falls = int((steps < 0).sum())
+    if not falls:
         return joules, None
-    if len(falls) > max(2, _MOST_RESTARTS * len(counts)):
+    if falls > max(2, _MOST_RESTARTS * len(counts)):
         raise JoulecastError(
-            f"{what}: falls {len(falls)} times in {len(counts)} readings, and a counter counts up; if "
+            f"{what}: falls {falls} times in {len(counts)} readings, and a counter counts up; if "
             "these are watts, say so (watts= in --map, or --unit W)"
         )
-    lost = np.zeros(len(counts))
-    for fall in falls:
-        lost[fall:] += counts[fall - 1]
     found = joules.copy()
-    found[known] = counts + lost
-    return (
-        found,
-        f"the counter began anew {len(falls)} times; what it counted in between is missing",
-    )
+    found[known] = counts[0] + np.cumsum(np.where(steps < 0, counts, steps))
+    return found, f"the counter began anew {falls} times; what it counted in between is missing"
 
 
-_MOST_RESTARTS = 0.01
-"""Share of a counter's readings at which it may begin anew."""
+@dataclass
+class Findings:
+    """What is found wrong with a run, by kind, with the files it is found in.
+
+    A **remark** says what a reader should know of a run that stays in fits; a run is **polluted** when its
+    energy cannot be believed. Both begin with the kind and a colon, so that they can be counted.
+    """
+
+    _details: dict[tuple[bool, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def remark(self, kind: str, detail: str) -> None:
+        """Note what a reader should know."""
+        self._details[False, kind].append(printable(detail))
+
+    def pollute(self, kind: str, detail: str) -> None:
+        """Note why the run is left out of fits."""
+        self._details[True, kind].append(printable(detail))
+
+    def _texts(self, polluting: bool) -> list[str]:
+        return [
+            f"{kind}: {named(details, _SHOWN, '; ')}"
+            for (is_polluting, kind), details in self._details.items()
+            if is_polluting == polluting
+        ]
+
+    @property
+    def remarks(self) -> list[str]:
+        """One text a kind."""
+        return self._texts(False)
+
+    @property
+    def polluted(self) -> list[str]:
+        """One text a kind."""
+        return self._texts(True)
+
+
+def named(names: Sequence[str], most: int = 5, sign: str = ", ") -> str:
+    """Some names or sentences in words, no more than ``most`` of them."""
+    shown = sign.join(names[:most])
+    return shown + (f"{sign}and {len(names) - most} more" if len(names) > most else "")
+
+
+def sanitised(name: str) -> str:
+    """``name`` in lower case, not too long, with ``-`` for what a file name should not hold; never empty."""
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
+    return plain[:_LONGEST_NAME].strip("-") or "unnamed"
+
+
+def printable(text: str) -> str:
+    """``text`` with a mark for each byte that is no text: names of files may hold any."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def utc(t_s: float) -> str:
+    """A time in s since the epoch in ISO 8601; as it is where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{t_s:g} s"
+
+
+def usual_spacing(t_s: Floats) -> float | None:
+    """Median of the time between readings (s); ``None`` for fewer than two."""
+    steps = np.diff(np.sort(t_s))
+    steps = steps[steps > 0]
+    return float(np.median(steps)) if len(steps) else None
+
+
+def expanded(text: str) -> tuple[str, ...]:
+    """The hosts of a list as SLURM writes it, ``n[01-03,07],login1``; also divided by spaces.
+
+    Raises:
+        JoulecastError: it has more hosts than a cluster.
+    """
+    found: list[str] = []
+    for word in re.findall(r"(?:[^\s,\[]+|\[[^\]]*\])+", text):
+        names = [""]
+        for part in re.findall(r"\[[^\]]*\]|[^\[\]]+", word):
+            ends = _numbers(part[1:-1]) if part.startswith("[") else [part]
+            names = [name + end for name in names for end in ends]
+            if len(names) + len(found) > _MOST_HOSTS:
+                raise JoulecastError(f"hosts {text[:40]}: are more than {_MOST_HOSTS:,}")
+        found += names
+    return tuple(found)
+
+
+def _numbers(text: str) -> list[str]:
+    numbers = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,15})-(\d{1,15})", part.strip())
+        if match is None:
+            numbers.append(part.strip())
+        elif int(match[2]) - int(match[1]) > _MOST_HOSTS:
+            raise JoulecastError(f"hosts [{text[:40]}]: are more than {_MOST_HOSTS:,}")
+        else:
+            width = len(match[1])
+            numbers += [f"{n:0{width}d}" for n in range(int(match[1]), int(match[2]) + 1)]
+    return numbers

@@ -1,8 +1,12 @@
-"""MLPerf power campaigns as flat tables: ``runs.csv``, ``events.csv``, ``power.csv``, or packed, ``.csv.gz``.
+"""MLPerf runs as flat tables, plain or packed (``.csv.gz``).
 
-One row a run, an event and a reading; times are seconds of the run clock already. ``power.csv`` is
-read once, run by run as its rows come, so that its size does not matter. ``train_samples`` is what the
-log has, which for SSD is steps; it is not used.
+Of metered runs ``runs.csv``, ``events.csv`` and ``power.csv`` have a row a run, an event and a reading; times
+are seconds of the run clock already. ``power.csv`` is read once, run by run as its rows come, so that its
+size does not matter.
+
+A table of times has ``runs.csv.gz`` alone. The work of a run stands there in the unit of its log. It becomes
+what :mod:`joulecast.importers.work` makes of the same log: samples, or epochs where a benchmark counts whole
+ones. Runs whose unit stays open are left out, and of runs that are there twice in one round the second.
 """
 
 from collections.abc import Iterator
@@ -15,10 +19,10 @@ import pandas as pd
 from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, as_numbers, checked_table, csv_in_parts
 from joulecast.importers.foreign import ForeignRun
+from joulecast.importers.log_times import Floats
+from joulecast.importers.logs import LoggedMeter, sanitised
 from joulecast.importers.mllog import LARGEST, number, whole_number
-from joulecast.importers.run_files import sanitised
-from joulecast.importers.traps import Floats, MeterLog, switch_remark
-from joulecast.importers.work import Interval
+from joulecast.importers.work import Interval, work_done
 
 _TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
 # A garbled number is no number, as in a log, and the run says so; without a name there is no run.
@@ -32,13 +36,21 @@ _COLUMNS = {
         **dict.fromkeys(("run", "kind"), _TEXT),
         **dict.fromkeys(("index", "start_s", "stop_s"), _NUMBER),
     },
-    "power": {
-        **dict.fromkeys(("run", "meter"), _TEXT),
-        **dict.fromkeys(("t_s", "watts"), _NUMBER),
-    },
+    "power": {**dict.fromkeys(("run", "meter"), _TEXT), **dict.fromkeys(("t_s", "watts"), _NUMBER)},
 }
+_OF_TIMES = {
+    **dict.fromkeys(("version", "org", "system", "benchmark", "run"), Column("text")),
+    **dict.fromkeys(("status", "work_unit", "accelerator"), _TEXT),
+    **dict.fromkeys(("seconds", "work"), Column("number", least=0)),
+    **dict.fromkeys(
+        ("global_batch", "train_samples", "nodes", "accelerators_per_node"),
+        Column("number", least=0, optional=True),
+    ),
+}
+_TIMES = "runs.csv.gz"
 _PHASES = {"eval": "evaluation", "epoch": "epoch", "block": "block"}
 _ROWS = 200_000
+_SAMPLES, _STEPS = ("samples", "tokens"), ("steps", "iterations")
 
 
 def are_tables(folder: Path) -> bool:
@@ -46,10 +58,14 @@ def are_tables(folder: Path) -> bool:
     return all(_file(folder, name).is_file() for name in _COLUMNS)
 
 
+def is_times_table(folder: Path) -> bool:
+    """Whether ``folder`` holds a table of times, and none of power."""
+    return (folder / _TIMES).is_file() and not any(folder.glob("power.csv*"))
+
+
 def _file(folder: Path, name: str) -> Path:
     """The file of a table: the plain one, else the packed one."""
-    plain = folder / f"{name}.csv"
-    packed = folder / f"{name}.csv.gz"
+    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
     return packed if packed.is_file() and not plain.is_file() else plain
 
 
@@ -64,26 +80,23 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
         JoulecastError: the rows of a run do not lie together, or are no table.
     """
     seen: set[str] = set()
-    waiting = pd.DataFrame(columns=list(_COLUMNS["power"]))
-    path = _file(folder, "power")
-    for rows in _parts(folder, "power", _ROWS):
-        rows = rows.dropna(subset="run")
-        waiting = pd.concat([waiting, rows]) if len(waiting) else rows
-        if waiting.empty:
-            continue
-        last = waiting["run"].iloc[-1]
-        for run, of_run in waiting[waiting["run"] != last].groupby("run", sort=False):
-            yield _once(str(run), seen, path), of_run
-        waiting = waiting[waiting["run"] == last]
+    name, waiting = "", pd.DataFrame()
+    for part in _parts(folder, "power", _ROWS):
+        for run, of_run in part.dropna(subset="run").groupby("run", sort=False):
+            if run == name:
+                waiting = pd.concat([waiting, of_run])
+                continue
+            if len(waiting):
+                yield name, waiting
+            if run in seen:
+                path = _file(folder, "power")
+                raise JoulecastError(
+                    f"{path}: the rows of run {run} do not lie together; sort it by run"
+                )
+            seen.add(str(run))
+            name, waiting = str(run), of_run
     if len(waiting):
-        yield _once(str(waiting["run"].iloc[0]), seen, path), waiting
-
-
-def _once(run: str, seen: set[str], path: Path) -> str:
-    if run in seen:
-        raise JoulecastError(f"{path}: the rows of run {run} do not lie together; sort it by run")
-    seen.add(run)
-    return run
+        yield name, waiting
 
 
 def read_tables(folder: Path) -> Iterator[ForeignRun]:
@@ -92,44 +105,36 @@ def read_tables(folder: Path) -> Iterator[ForeignRun]:
     Raises:
         JoulecastError: naming the table that is missing columns or cannot be read.
     """
-    of_runs = {"run": _COLUMNS["runs"]["run"]}
     file = _file(folder, "runs")
-    runs = checked_table(next(_parts(folder, "runs")), of_runs, str(file))
-    twice = runs["run"].map(lambda run: sanitised(str(run))).duplicated()
+    runs = checked_table(next(_parts(folder, "runs")), {"run": Column("text")}, str(file))
+    twice = runs["run"].map(sanitised).duplicated()
     if twice.any():
         raise JoulecastError(f"{file}: run {runs['run'][twice].iloc[0]} is there twice")
+    runs["repeat"] = runs.groupby(["system", "benchmark", "nodes"], dropna=False).cumcount() + 1
     rows = {str(row["run"]): row for row in runs.to_dict("records")}
-    repeats = runs.groupby(["system", "benchmark", "nodes"], dropna=False).cumcount() + 1
-    repeat_of = dict(zip(runs["run"], repeats, strict=True))
-    events = next(_parts(folder, "events"))
-    events_of = {str(run): of_run for run, of_run in events.groupby("run")}
-
-    def made(name: str, power: pd.DataFrame | None) -> ForeignRun:
-        return _run(folder, rows.pop(name), int(repeat_of[name]), events_of.get(name), power)
-
+    events = {str(run): of_run for run, of_run in next(_parts(folder, "events")).groupby("run")}
     for name, power in _power_by_run(folder):
         if name in rows:
-            yield made(name, power)
-    for name in list(rows):
-        yield made(name, None)
+            yield _run(folder, rows.pop(name), events.get(name), power)
+    for name, row in rows.items():
+        yield _run(folder, row, events.get(name), None)
 
 
 def _run(
-    folder: Path,
-    row: dict[str, Any],
-    repeat: int,
-    events: pd.DataFrame | None,
-    power: pd.DataFrame | None,
+    folder: Path, row: dict[str, Any], events: pd.DataFrame | None, power: pd.DataFrame | None
 ) -> ForeignRun:
+    system, benchmark = (
+        row[name] if isinstance(row[name], str) else "unknown" for name in ("system", "benchmark")
+    )
     init_stop_s = number(row.get("init_stop_s"))
     run = ForeignRun(
-        run=sanitised(str(row["run"])),
+        run=sanitised(row["run"]),
         campaign="mlperf",
-        system=_named(row["system"]),
-        benchmark=_named(row["benchmark"]),
+        system=system,
+        benchmark=benchmark,
         submission=str(row.get("submission_run", row["run"])),
         source={"format": "mlperf tables", "path": str(folder.resolve())},
-        repeat=repeat,
+        repeat=row["repeat"],
         nodes=whole_number(row["nodes"]),
         global_batch_size=whole_number(row.get("global_batch_size")),
         init_s=None if init_stop_s is None else (0.0, init_stop_s),
@@ -139,12 +144,16 @@ def _run(
     )
     if events is not None:
         run.intervals = _intervals(events)
-    _add_power(run, power)
+    for meter, readings in power.groupby("meter", sort=False) if power is not None else ():
+        _add_meter(run, str(meter), _numbers(readings["t_s"]), _numbers(readings["watts"]))
+    nodes = len(run.meters)
+    if not nodes:
+        run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
+    elif run.nodes and nodes < run.nodes:
+        run.findings.pollute(
+            "node without readings", f"power.csv has {nodes} of its {run.nodes} nodes"
+        )
     return run
-
-
-def _named(value: Any) -> str:
-    return value if isinstance(value, str) else "unknown"
 
 
 def _numbers(values: pd.Series) -> Floats:
@@ -154,41 +163,98 @@ def _numbers(values: pd.Series) -> Floats:
 
 
 def _intervals(events: pd.DataFrame) -> list[Interval]:
+    ends = zip(
+        _numbers(events["start_s"]).tolist(), _numbers(events["stop_s"]).tolist(), strict=True
+    )
     found = [
-        Interval(_PHASES[kind], number(index), start_s, stop_s)
-        for kind, index, start_s, stop_s in zip(
-            events["kind"],
-            events["index"],
-            _numbers(events["start_s"]).tolist(),
-            _numbers(events["stop_s"]).tolist(),
-            strict=True,
-        )
-        if kind in _PHASES and np.isfinite([start_s, stop_s]).all()
+        Interval(_PHASES[kind], number(index), *span)
+        for kind, index, span in zip(events["kind"], events["index"], ends, strict=True)
+        if kind in _PHASES and np.isfinite(span).all()
     ]
     return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
 
 
-def _add_power(run: ForeignRun, power: pd.DataFrame | None) -> None:
-    nodes = 0
-    if power is not None:
-        for meter, readings in power.groupby("meter", sort=False):
-            watts, t_s = _numbers(readings["watts"]), _numbers(readings["t_s"])
-            name = str(meter)
-            if name.startswith("sw_"):
-                if np.isfinite(t_s).sum() > 1:
-                    known = np.isfinite(t_s)
-                    file = f"power.csv, {name}"
-                    run.switches.append(MeterLog(name, file, t_s[known], watts[known]))
-                elif watts[0] >= 0:
-                    switch_remark(f"power.csv, {name}", watts[0], None, None, run.findings)
-                    run.estimates.append((name, float(t_s[0]), float(watts[0])))
-                continue
-            nodes += 1
-            known = np.isfinite(t_s)
-            run.meters.append(MeterLog(name, f"power.csv, {name}", t_s[known], watts[known]))
-    if not nodes:
-        run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
-    elif run.nodes and nodes < run.nodes:
-        run.findings.pollute(
-            "node without readings", f"power.csv has {nodes} of its {run.nodes} nodes"
+def _add_meter(run: ForeignRun, name: str, t_s: Floats, watts: Floats) -> None:
+    known = np.isfinite(t_s)
+    meter = LoggedMeter(name, None, None, f"power.csv, {name}", t_s[known], watts[known])
+    if not name.startswith("sw_"):
+        run.meters.append(meter)
+    elif known.sum() > 1:
+        run.switches.append(meter)
+    elif watts[0] >= 0:
+        run.add_estimate(name, meter.file, float(watts[0]), float(t_s[0]))
+
+
+def times_table(folder: Path) -> pd.DataFrame:
+    """A row a run that reached its target: ``run, submission, submitter, system, network, accelerator, nodes,
+    accelerators_per_node, batch, samples, work_unit, total_s``.
+
+    Raises:
+        JoulecastError: the table cannot be read; names the row.
+    """
+    table = next(csv_in_parts(folder / _TIMES, "table of times", _OF_TIMES))
+    names = ["version", "org", "benchmark", "system", "run"]
+    work, unit = _in_samples(table)
+    rows = pd.DataFrame(
+        {
+            "run": table[names].astype(str).agg("-".join, axis=1),
+            "submission": table["version"].astype(str) + "/" + table["org"].astype(str),
+            "submitter": table["org"],
+            "system": table["system"],
+            "network": table["benchmark"],
+            "accelerator": table["accelerator"],
+            "nodes": table["nodes"],
+            "accelerators_per_node": table["accelerators_per_node"],
+            "batch": table["global_batch"],
+            "samples": work,
+            "work_unit": unit,
+            "total_s": table["seconds"],
+        }
+    )
+    good = (table["status"] == "success") & (table["nodes"] >= 1) & (table["seconds"] > 0)
+    rows, version = rows[good & (work > 0)], table["version"]
+    same = ["version", "network", "total_s", "samples", "batch", "nodes"]
+    twice = rows.assign(version=version).duplicated(same)
+    return rows[~twice].reset_index(drop=True)
+
+
+def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Work and its unit; NaN where the unit is open. A benchmark counts in one way in a round: what one run
+    alone leaves open (1.0 epochs, or a share of the data set?) the others decide."""
+    work, batch, of_log = table["work"], table["global_batch"], table["work_unit"].fillna("epochs")
+    benchmark = [table["version"], table["benchmark"], of_log]
+    whole = (work % 1 == 0).groupby(benchmark).transform("all")
+    # No evaluation comes before the first batch: what is below a batch cannot count samples.
+    larger = (work >= batch).where(batch.notna() & (batch > 1)).astype(float)
+    counts_samples = larger.groupby(benchmark).transform("mean") >= 0.5
+    in_epochs = of_log == "epochs"
+    samples = work.where(of_log.isin(_SAMPLES) | (in_epochs & whole))
+    samples = samples.where(~of_log.isin(_STEPS), work * batch)
+    samples = samples.where(whole | ~in_epochs, (work * table["train_samples"]).round())
+    epochs = in_epochs & whole & ~counts_samples
+    return samples, pd.Series(np.where(epochs, "epochs", "samples"), index=table.index)
+
+
+def read_times(folder: Path) -> Iterator[ForeignRun]:
+    """The runs of the table, one by one.
+
+    Raises:
+        JoulecastError: the table cannot be read; names the row.
+    """
+    for row in times_table(folder).itertuples():
+        yield ForeignRun(
+            run=sanitised(str(row.run)),
+            campaign=str(row.submission),
+            system=str(row.system),
+            benchmark=str(row.network),
+            submission=f"{row.submission}/{row.run}",
+            source={"format": "table of times", "path": str(folder.resolve())},
+            nodes=int(row.nodes),
+            accelerators_per_node=whole_number(row.accelerators_per_node),
+            accelerator=row.accelerator if isinstance(row.accelerator, str) else None,
+            global_batch_size=whole_number(row.batch),
+            start_s=0.0,
+            stop_s=float(row.total_s),
+            status="success",
+            intervals=work_done(str(row.work_unit), float(row.samples), float(row.total_s)),
         )

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.importers.hdf5 import attribute, numbers_of, opened_hdf5
-from joulecast.importers.log_table import LogTable
-from joulecast.importers.log_times import TimeForm
+from joulecast.importers.log_table import LogTable, attribute, numbers_of, opened_hdf5
+from joulecast.importers.log_times import Floats, TimeForm
 from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
-from joulecast.importers.traps import Floats
 from joulecast.records.covers import Covers
 
 _WHAT = "file of perun"
@@ -167,10 +164,10 @@ def _unwrapped(joules: Floats, largest: float) -> Floats:
 
 
 def _of_table(file: Path, options: LogOptions) -> Log:
-    table = LogTable(file, _WHAT, (), options.delimiter, options.decimal)
+    table = LogTable(file, _WHAT, options)
     table.require(_COLUMNS, "expected the CSV of `perun export FILE csv`, or perun's HDF5 file")
-    parts = [part[part["unit"].isin(("W", "J"))] for part in table.parts(_COLUMNS)]
-    rows = pd.concat([*parts, pd.DataFrame(columns=list(_COLUMNS))])
+    rows = table.rows(_COLUMNS)
+    rows = rows[rows["unit"].isin(("W", "J"))]
     begin_s, form = _begin(file.name, file, options)
     log = Log(form=form)
     numbers = {name: table.numbers(rows[name], name) for name in ("timestep", "magnitude", "value")}

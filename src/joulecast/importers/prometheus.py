@@ -14,37 +14,18 @@ import numpy as np
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
-from joulecast.importers.log_units import scale_of
-from joulecast.importers.logs import Log, LoggedMeter, LogOptions
-from joulecast.importers.runs_table import named
-from joulecast.importers.traps import Floats
+from joulecast.importers.log_table import scale_of
+from joulecast.importers.logs import Log, LoggedMeter, LogOptions, named
 from joulecast.records.covers import Covers
 
 _WHAT = "answer of Prometheus to a range query"
 _MAX_BYTES = 500_000_000
 _NODE_LABELS = (
-    *(
-        "Hostname",
-        "hostname",
-        "node",
-        "nodename",
-        "node_name",
-        "kubernetes_node",
-        "exported_instance",
-    ),
-    *("host", "instance"),
+    *("Hostname", "hostname", "node", "nodename", "node_name", "kubernetes_node"),
+    *("exported_instance", "host", "instance"),
 )
 _DEVICE_LABELS = (
-    "UUID",
-    "uuid",
-    "gpu",
-    "device",
-    "gpu_id",
-    "package",
-    "socket",
-    "zone",
-    "path",
-    "name",
+    *("UUID", "uuid", "gpu", "device", "gpu_id", "package", "socket", "zone", "path", "name"),
     "sensor",
 )
 _COVERS: tuple[tuple[str, Covers], ...] = (
@@ -53,16 +34,34 @@ _COVERS: tuple[tuple[str, Covers], ...] = (
     (r"package|core|cpu|rapl|socket", "cpu"),
     (r"platform|psys|ipmi|redfish|pdu|outlet", "node"),
 )
-_PARTS_OF_PACKAGE = re.compile(r"core|uncore", re.IGNORECASE)
-_SHARES = re.compile(r"container|pod_|process|_vm_|_active_|_idle_", re.IGNORECASE)
-_LIMITS = re.compile(r"limit|violation|capacity|rated|threshold|_cap(?:_|$)", re.IGNORECASE)
-"""What a device may draw, or how long it was held back."""
+_WHOLE_ZONES, _INNER_ZONES = ("psys", "platform"), ("core", "uncore")
+_NO_POWER = (
+    (
+        re.compile(r"limit|violation|capacity|rated|threshold|_cap(?:_|$)", re.IGNORECASE),
+        "is what a device may draw, not what it draws; ask for its power or energy",
+    ),
+    (
+        re.compile(r"container|pod_|process|_vm_|_active_|_idle_", re.IGNORECASE),
+        "is a share of what a device draws (of programs, or without idling); ask for the metric of the node",
+    ),
+)
+_UNITS = {
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "mJ",
+    "milliwatt": "mW",
+    "microwatt": "uW",
+    "millijoule": "mJ",
+    "microjoule": "uJ",
+    "joule": "J",
+    "watt": "W",
+    "power": "W",
+}
+"""By a part of the metric's name; the first that it has."""
 _MODE = "mode"
 """Label of Kepler's parts of one energy, which are to be added up: what runs, and idling."""
+_SLICE = "GPU_I_ID"
 _ESTIMATORS = ("estimator", "trained_power_model", "regressor")
 _Series = tuple[dict[str, str], LoggedMeter]
 """Labels, and the meter."""
-_MILLIJOULES = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 
 
 def read(file: Path, options: LogOptions) -> Log:
@@ -72,9 +71,9 @@ def read(file: Path, options: LogOptions) -> Log:
         JoulecastError: it is no such answer, or does not say what its numbers are.
     """
     series = _series(file)
-    names = sorted({str(one["metric"].get("__name__", "")) for one in series})
+    names = sorted({labels.get("__name__", "") for labels, _ in series})
     if options.metric is not None:
-        series = [one for one in series if one["metric"].get("__name__") == options.metric]
+        series = [one for one in series if one[0].get("__name__") == options.metric]
         if not series:
             raise JoulecastError(
                 f"{file}: has no metric {options.metric}; there are: {named(names)}"
@@ -83,42 +82,33 @@ def read(file: Path, options: LogOptions) -> Log:
         raise JoulecastError(
             f"{file}: has {len(names)} metrics ({named(names)}); choose one with --metric"
         )
-    # With MIG, the exporter says of each slice what the whole GPU draws.
-    slices = [one for one in series if one["metric"].get("GPU_I_ID")]
-    whole = {_slice_of(one): one for one in reversed(slices)}
-    series = [one for one in series if not one["metric"].get("GPU_I_ID")] + list(whole.values())
-    by_meter: dict[tuple[str, str | None, Covers, str], list[_Series]] = defaultdict(list)
-    for one in series:
-        meter = _meter(file, one, options, alone=len(series) == 1)
-        if meter is not None:
-            source = str(one["metric"].get("source", ""))
-            by_meter[meter.node, meter.device, meter.covers, source].append((one["metric"], meter))
+    by_meter: dict[tuple[str, str | None, Covers | None, str], list[_Series]] = defaultdict(list)
+    slices = set()
+    for labels, values in series:
+        if labels.get(_SLICE):
+            # With MIG, the exporter says of each slice what the whole GPU draws.
+            whole = tuple(labels.get(n, "") for n in ("Hostname", "instance", "UUID", "gpu"))
+            if whole in slices:
+                continue
+            slices.add(whole)
+        meter = _meter(file, labels, values, options, alone=len(series) == 1)
+        if labels.get("zone") not in _INNER_ZONES:
+            key = meter.node, meter.device, meter.covers, labels.get("source", "")
+            by_meter[key].append((labels, meter))
     if not by_meter:
         raise JoulecastError(f"{file}: holds no series that covers a device or node")
     meters = [_added(alike, file) for alike in by_meter.values()]
-    if options.covers is None:
-        _require_one_total(meters, file)
+    of_node = Counter(meter.node for meter in meters if meter.covers == "node")
+    if options.covers is None and (several := [n for n, count in of_node.items() if count > 1]):
+        raise JoulecastError(
+            f"{file}: has {of_node[several[0]]} series of the whole node {several[0]}; select one in "
+            "the query, or say --covers node if they are to be added up"
+        )
     return Log(meters=meters)
 
 
-def _require_one_total(meters: list[LoggedMeter], file: Path) -> None:
-    """Refuse several meters of a whole node: a total and its supplies, or one figure from two sources."""
-    whole = Counter(meter.node for meter in meters if meter.covers == "node")
-    if several := [node for node, count in whole.items() if count > 1]:
-        raise JoulecastError(
-            f"{file}: has {whole[several[0]]} series of the whole node {several[0]}; select one in "
-            "the query, or say --covers node if they are to be added up"
-        )
-
-
-def _slice_of(one: dict[str, Any]) -> tuple[str, ...]:
-    """The GPU that a slice is of, with the node that it is on."""
-    return tuple(
-        str(one["metric"].get(label, "")) for label in ("Hostname", "instance", "UUID", "gpu")
-    )
-
-
-def _series(file: Path) -> list[dict[str, Any]]:
+def _series(file: Path) -> list[tuple[dict[str, str], Any]]:
+    """The labels and the values of each series."""
     if not file.suffix:
         raise JoulecastError(f"{file}: is no JSON file; expected: {_WHAT}")
     content = read_json_object(file, _WHAT, _MAX_BYTES)
@@ -134,131 +124,80 @@ def _series(file: Path) -> list[dict[str, Any]]:
     series = data.get("result")
     if not isinstance(series, list) or not series:
         raise JoulecastError(f"{file}: Prometheus found no series; look at the query and its times")
+    found = []
     for number, one in enumerate(series, start=1):
-        if (
-            not isinstance(one, dict)
-            or not isinstance(one.get("metric"), dict)
-            or "values" not in one
-        ):
+        labels = one.get("metric") if isinstance(one, dict) else None
+        if not isinstance(labels, dict) or "values" not in one:
             raise JoulecastError(f"{file}: series {number} has no `metric` and `values`")
-    return series
+        found.append(({str(k): str(v) for k, v in labels.items()}, one["values"]))
+    return found
 
 
 def _meter(
-    file: Path, one: dict[str, Any], options: LogOptions, *, alone: bool
-) -> LoggedMeter | None:
-    labels = {str(k): str(v) for k, v in one["metric"].items()}
+    file: Path, labels: dict[str, str], values: Any, options: LogOptions, *, alone: bool
+) -> LoggedMeter:
     name = labels.get("__name__", "")
-    what, factor = _measures(file, name, options)
-    device = next((labels[label] for label in _DEVICE_LABELS if labels.get(label)), None)
-    parts = " ".join(
-        (name, labels.get("zone", ""), labels.get("package", ""), labels.get("path", ""))
-    )
+    for pattern, why in _NO_POWER:
+        if pattern.search(name):
+            raise JoulecastError(f"{file}: {name} {why}")
+    plain = name if name in _UNITS else name.lower()
+    unit = options.unit or next((unit for word, unit in _UNITS.items() if word in plain), None)
+    if unit is None:
+        raise JoulecastError(
+            f"{file}: does {name or 'the query'} read watts or count joules? say --unit W or --unit J"
+        )
+    what, factor = scale_of(unit, str(file))
+    parts = " ".join((name, *(labels.get(label, "") for label in ("zone", "package", "path"))))
     covers = options.covers or next(
         (c for pattern, c in _COVERS if re.search(pattern, parts)), None
     )
-    if labels.get("zone") in ("psys", "platform"):
-        covers = options.covers or "node"
-    if _LIMITS.search(name):
-        raise JoulecastError(
-            f"{file}: {name} is what a device may draw, not what it draws; ask for its power or energy"
-        )
-    if _SHARES.search(name):
-        raise JoulecastError(
-            f"{file}: {name} is a share of what a device draws (of programs, or without idling); ask for the "
-            "metric of the node"
-        )
+    if options.covers is None and labels.get("zone") in _WHOLE_ZONES:
+        covers = "node"
     if covers is None:
         raise JoulecastError(
             f"{file}: what does {name or 'the query'} cover? say --covers node, gpu, cpu or memory"
         )
-    if _PARTS_OF_PACKAGE.fullmatch(labels.get("zone", "")):
-        return None
-    t_s, values = _values(file, one["values"], name)
-    is_model = labels.get("source") in _ESTIMATORS
-    remark = f"a model ({labels['source']}) of the exporter, no meter" if is_model else None
-    if labels.get("GPU_I_ID"):
-        remark = "MIG is on: it reads the whole GPU, not a slice"
-    meter = LoggedMeter(
-        _node(file, labels, options, alone=alone),
-        device,
-        covers,
-        str(file),
-        t_s,
-        source="estimated" if is_model else "imported",
-        remark=remark,
-    )
-    if what == "watts":
-        return replace(meter, watts=factor * values)
-    return replace(meter, joules=factor * values)
-
-
-def _measures(file: Path, name: str, options: LogOptions) -> tuple[str, float]:
-    if options.unit is not None:
-        return scale_of(options.unit, str(file))
-    plain = name.lower()
-    if name == _MILLIJOULES:
-        return "joules", 1e-3
-    for unit, words in (
-        ("mW", "milliwatt"),
-        ("uW", "microwatt"),
-        ("mJ", "millijoule"),
-        ("uJ", "microjoule"),
-    ):
-        if words in plain:
-            return scale_of(unit, str(file))
-    if "joule" in plain:
-        return "joules", 1.0
-    if "watt" in plain or "power" in plain:
-        return "watts", 1.0
-    raise JoulecastError(
-        f"{file}: does {name or 'the query'} read watts or count joules? say --unit W or --unit J"
-    )
-
-
-def _node(file: Path, labels: dict[str, str], options: LogOptions, *, alone: bool) -> str:
-    if options.node_label is not None:
-        if options.node_label not in labels:
-            raise JoulecastError(
-                f"{file}: a series has no label {options.node_label}; it has: {named(sorted(labels))}"
-            )
-        return _host(labels[options.node_label])
-    label = next((label for label in _NODE_LABELS if labels.get(label)), None)
-    if label is None and not alone and options.node is None:
-        raise JoulecastError(
-            f"{file}: which label names the node? say --node-label; there are: {named(sorted(labels))}"
-        )
-    return options.node_of(file) if label is None or options.node else _host(labels[label])
-
-
-def _host(address: str) -> str:
-    """``n01`` of ``n01:9100``; an address of version 6 stays."""
-    host, colon, port = address.rpartition(":")
-    return host if colon and port.isdigit() and ":" not in host else address
-
-
-def _values(file: Path, values: Any, name: str) -> tuple[Floats, Floats]:
     try:
         pairs = np.array([(float(t), float(v)) for t, v in values], dtype=float).reshape(-1, 2)
     except (TypeError, ValueError):
         raise JoulecastError(
             f"{file}: a value of {name or 'the query'} is no pair of time and number"
         ) from None
-    t_s, found = pairs[:, 0], pairs[:, 1]
-    if not np.isfinite(t_s).all():
+    if not np.isfinite(pairs[:, 0]).all():
         raise JoulecastError(f"{file}: a time of {name or 'the query'} is not finite")
-    return t_s, np.where(np.isfinite(found), found, np.nan)
+    values = factor * np.where(np.isfinite(pairs[:, 1]), pairs[:, 1], np.nan)
+    is_model = labels.get("source") in _ESTIMATORS
+    remark = f"a model ({labels['source']}) of the exporter, no meter" if is_model else None
+    if labels.get(_SLICE):
+        remark = "MIG is on: it reads the whole GPU, not a slice"
+    return LoggedMeter(
+        _node(file, labels, options, alone=alone),
+        next((labels[label] for label in _DEVICE_LABELS if labels.get(label)), None),
+        covers,
+        str(file),
+        pairs[:, 0],
+        source="estimated" if is_model else "imported",
+        remark=remark,
+    ).reading(what, values)
 
 
-def _sum(parts: list[Floats | None]) -> Floats | None:
-    known = [part for part in parts if part is not None]
-    return np.asarray(np.sum(known, axis=0)) if len(known) == len(parts) else None
-
-
-def _differing(alike: list[_Series]) -> list[str]:
-    """Labels in which series differ."""
-    names = dict.fromkeys(name for labels, _ in alike for name in labels)
-    return [name for name in names if len({str(labels.get(name)) for labels, _ in alike}) > 1]
+def _node(file: Path, labels: dict[str, str], options: LogOptions, *, alone: bool) -> str:
+    label = options.node_label
+    if label is None and options.node is None:
+        label = next((label for label in _NODE_LABELS if labels.get(label)), None)
+        if label is None and not alone:
+            raise JoulecastError(
+                f"{file}: which label names the node? say --node-label; there are: {named(sorted(labels))}"
+            )
+    if label is None:
+        return options.node_of(file)
+    if label not in labels:
+        raise JoulecastError(
+            f"{file}: a series has no label {label}; it has: {named(sorted(labels))}"
+        )
+    # `n01` of `n01:9100`; an address of version 6 stays.
+    host = re.fullmatch(r"([^:]*):\d+", labels[label])
+    return host[1] if host else labels[label]
 
 
 def _added(alike: list[_Series], file: Path) -> LoggedMeter:
@@ -270,23 +209,25 @@ def _added(alike: list[_Series], file: Path) -> LoggedMeter:
         JoulecastError: they are none of these.
     """
     meters = [meter for _, meter in alike]
-    first, differ = meters[0], _differing(alike)
+    first = meters[0]
     if len(alike) == 1:
         mode = alike[0][0].get(_MODE)
         part = f"mode {mode} alone, as the query asked" if mode else None
         return replace(first, remark="; ".join(filter(None, (first.remark, part))) or None)
+    labels = dict.fromkeys(name for labels, _ in alike for name in labels)
+    differ = [name for name in labels if len({str(of.get(name)) for of, _ in alike}) > 1]
     if all(np.array_equal(m.t_s, first.t_s) for m in meters):
-        if differ == [_MODE]:
-            return replace(
-                first,
-                watts=_sum([m.watts for m in meters]),
-                joules=_sum([m.joules for m in meters]),
-            )
-        if all(_same_values(m, first) for m in meters):
-            return first
+        for what in ("watts", "joules"):
+            numbers = [getattr(meter, what) for meter in meters]
+            if any(each is None for each in numbers):
+                continue
+            if differ == [_MODE]:
+                return first.reading(what, np.sum(numbers, axis=0))
+            if all(np.array_equal(each, numbers[0], equal_nan=True) for each in numbers):
+                return first
     log = Log()
     try:
-        for meter in sorted(meters, key=lambda m: float(m.t_s[0])):
+        for meter in sorted(meters, key=lambda m: float(m.t_s.min(initial=0.0))):
             log.add(Log([meter]), file)
     except JoulecastError:
         raise JoulecastError(
@@ -294,11 +235,3 @@ def _added(alike: list[_Series], file: Path) -> LoggedMeter:
             f"same times, which differ in {named(differ)}; select one in the query, or add them up (sum by)"
         ) from None
     return log.meters[0]
-
-
-def _same_values(one: LoggedMeter, other: LoggedMeter) -> bool:
-    pairs = ((one.watts, other.watts), (one.joules, other.joules))
-    return all(
-        a is b or (a is not None and b is not None and np.array_equal(a, b, equal_nan=True))
-        for a, b in pairs
-    )

@@ -12,31 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
 from joulecast.importers.log_table import LogTable
-from joulecast.importers.log_times import TimeForm, Times
-from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
-from joulecast.importers.runs_table import expanded
+from joulecast.importers.log_times import TimeForm
+from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions, expanded
 
 _WHAT = "output of sacct"
 _NONE_J = 1e18
-"""SLURM writes 2^64 - 2 where it has no figure."""
 _WAY_OUT = (
     "ask sacct for --parsable2 -o JobID,JobName,State,Start,End,NNodes,NodeList,ConsumedEnergyRaw"
 )
 _NEEDED = ("JobID", "Start", "End")
-_OPTIONAL = (
-    "JobName",
-    "State",
-    "NNodes",
-    "AllocNodes",
-    "NodeList",
-    "ConsumedEnergyRaw",
-    "ConsumedEnergy",
-)
+_OPTIONAL = ("JobName", "State", "NNodes", "AllocNodes", "NodeList")
+_ENERGY = ("ConsumedEnergyRaw", "ConsumedEnergy")
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _MAX_BYTES = 300_000_000
 
@@ -66,8 +56,7 @@ def read(file: Path, options: LogOptions) -> Log:
     if file.suffix == ".json":
         rows, form = _of_json(file), "placed"
     else:
-        rows, times = _of_table(file, options)
-        form = times.form
+        rows, form = _of_table(file, options)
     by_job: dict[tuple[str, int], list[_Row]] = defaultdict(list)
     begins: Counter[str] = Counter()
     for row in rows:
@@ -131,67 +120,52 @@ def _energy(whole: _Row, own: Iterable[_Row]) -> tuple[float | None, str | None]
     return None, "none was counted (acct_gather_energy is not set up, or the job was too short)"
 
 
-def _of_table(file: Path, options: LogOptions) -> tuple[list[_Row], Times]:
-    table = LogTable(file, _WHAT, options.columns, options.delimiter, options.decimal)
+def _of_table(file: Path, options: LogOptions) -> tuple[list[_Row], TimeForm]:
+    table = LogTable(file, _WHAT, options, options.columns)
     table.require(_NEEDED, _WAY_OUT)
-    energy = next((c for c in ("ConsumedEnergyRaw", "ConsumedEnergy") if c in table.columns), None)
-    if energy is None:
-        table.require(["ConsumedEnergyRaw"], _WAY_OUT)
-    asked = [*_NEEDED, *(c for c in _OPTIONAL if c in table.columns)]
-    rows = pd.concat([*table.parts(asked), pd.DataFrame(columns=asked)])
-    known = ~rows["Start"].isin(("Unknown", "None", "")) & ~rows["End"].isin(
-        ("Unknown", "None", "")
-    )
-    rows = rows[known & rows["JobID"].str.match(r"\d", na=False)]
+    energy = next((c for c in _ENERGY if c in table.columns), _ENERGY[0])
+    table.require([energy], _WAY_OUT)
+    asked = [*_NEEDED, energy, *(c for c in _OPTIONAL if c in table.columns)]
+    rows = table.rows(asked).fillna("")
+    ended = ~rows[["Start", "End"]].isin(("Unknown", "None", "")).any(axis=1)
+    rows = rows[ended & rows["JobID"].str.match(r"\d")]
     if not len(rows):
         raise JoulecastError(f"{file}: has no job that has begun and ended; {_WAY_OUT}")
-    ends = []
-    for name in ("Start", "End"):
-        # Jobs come in any order, so that an hour that is there twice is placed job by job.
-        ends.append(_placed(options, rows[name], f"{file}, column {name}"))
+    clock = options.clock
+    start, end = (
+        clock.place(clock.seconds(rows[name], f"{file}, column {name}"), str(file))
+        for name in ("Start", "End")
+    )
     found = []
-    for place, row in enumerate(rows.to_dict("records")):
-        job, _, step = str(row["JobID"]).partition(".")
-        hosts = expanded(_text(row, "NodeList")) if "assigned" not in _text(row, "NodeList") else ()
-        count = _text(row, "NNodes") or _text(row, "AllocNodes")
+    for place, (line, row) in enumerate(rows.iterrows()):
+        job, _, step = row["JobID"].partition(".")
+        hosts, count = row.get("NodeList", ""), row.get("NNodes") or row.get("AllocNodes") or ""
+        joules = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", row[energy] or "0")
+        if joules is None:
+            raise table.at(energy, line, f"`{row[energy][:40]}` is no number of joules")
         found.append(
             _Row(
                 job,
                 step or None,
-                _text(row, "JobName"),
-                _text(row, "State"),
-                float(ends[0].t_s[place]),
-                float(ends[1].t_s[place]),
-                int(count) if count.isdigit() and int(count) else None,
-                hosts,
-                _joules(table, rows.index[place], str(energy), _text(row, str(energy))),
+                row.get("JobName", ""),
+                row.get("State", ""),
+                float(start.t_s[place]),
+                float(end.t_s[place]),
+                int(count) if count.isdecimal() and int(count) else None,
+                _hosts(hosts),
+                _counted(float(joules[1]) * _SUFFIXES[joules[2]]),
             )
         )
-    return found, ends[0]
+    return found, start.form
 
 
-def _placed(options: LogOptions, texts: pd.Series, where: str) -> Times:
-    clock = options.clock
-    times = clock.seconds(texts, where)
-    each = [
-        clock.place(Times(times.t_s[n : n + 1], times.form), where) for n in range(len(times.t_s))
-    ]
-    return Times(np.concatenate([one.t_s for one in each]), each[0].form)
+def _hosts(text: str) -> tuple[str, ...]:
+    return () if "assigned" in text.lower() else expanded(text)
 
 
-def _text(row: dict[Any, Any], name: str) -> str:
-    value = row.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _joules(table: LogTable, line: object, column: str, text: str) -> float | None:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text)
-    if not text:
-        return None
-    if match is None:
-        raise table.at(column, line, f"`{text[:40]}` is no number of joules")
-    joules = float(match[1]) * _SUFFIXES[match[2]]
-    return joules if 0 < joules < _NONE_J else None
+def _counted(joules: float | None) -> float | None:
+    """Joules, where there is a figure: SLURM writes 0 or 2^64 - 2 where it has none."""
+    return joules if joules and 0 < joules < _NONE_J else None
 
 
 def _of_json(file: Path) -> list[_Row]:
@@ -212,7 +186,6 @@ def _of_json(file: Path) -> list[_Row]:
 
 def _of_job(job: dict[str, Any]) -> list[_Row]:
     name, identity = str(job.get("name", "")), str(job["job_id"])
-    hosts = str(job.get("nodes", ""))
     nodes = _number(job.get("allocation_nodes"))
     tres = job.get("tres", {}).get("allocated", [])
     energy = next((_number(t.get("count")) for t in tres if t.get("type") == "energy"), None)
@@ -224,8 +197,8 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
         _number(job["time"]["start"]) or 0.0,
         _number(job["time"]["end"]) or 0.0,
         None if nodes is None else int(nodes),
-        expanded(hosts) if "assigned" not in hosts.lower() else (),
-        energy if energy and energy < _NONE_J else None,
+        _hosts(str(job.get("nodes", ""))),
+        _counted(energy),
     )
     rows = [whole]
     for step in job.get("steps", []):
@@ -242,7 +215,7 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
                 whole.stop_s,
                 whole.nodes,
                 (),
-                joules if joules and joules < _NONE_J else None,
+                _counted(joules),
             )
         )
     return rows

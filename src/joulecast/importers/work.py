@@ -31,9 +31,6 @@ _INDICES = ("samples_count", "epoch_num", "first_epoch_num", *_STEPS)
 _CUT_SHORT = 0.5
 """A last epoch shorter than this share of the median epoch was not finished."""
 
-_NEAR = 0.2
-"""Relative: what an evaluation's length may differ by from that of the others."""
-
 
 @dataclass(frozen=True)
 class Interval:
@@ -81,103 +78,68 @@ class _Pairs:
         self.phase = phase
         self.running: list[Interval] = []
         self.done: list[Interval] = []
-        self.lost: list[tuple[Interval, list[float]]] = []
-        self.starts: Counter[float] = Counter()
-        self.stops: Counter[float] = Counter()
-        self.stopped_s: float | None = None
+        self.starts: Counter[float | None] = Counter()
+        self.stops: Counter[float | None] = Counter()
+        self.missing = 0
 
     def start(self, event: Event, at_s: float) -> None:
         """Open an interval, unless another rank did."""
         index, name = _index(event)
         if any(other.index == index for other in self.running):
             return
-        if index is not None:
-            self.starts[index] += 1
+        self.starts[index] += 1
         interval = Interval(
             self.phase, index, at_s, math.nan, name == "samples_count", closed=False
         )
         lasts = number(event.metadata.get("epoch_count"))
         self.running.append(replace(interval, counts_steps=name in _STEPS, lasts=lasts))
 
-    def stop(self, event: Event, at_s: float, since_s: float | None) -> None:
+    def stop(self, event: Event, at_s: float) -> None:
         """Close the open interval of the same index, else the last one opened: BERT's only epoch starts as
-        number 0 and stops as number 2.5 million. One without a start began at ``since_s``, or when the last
-        of its phase stopped: :meth:`ended` chooses."""
-        index, name = _index(event)
-        if index is not None:
-            if self.stops[index] >= max(1, self.starts[index]):
-                return  # another rank did
-            self.stops[index] += 1
+        number 0 and stops as number 2.5 million."""
+        index, _ = _index(event)
+        if index is not None and self.stops[index] >= max(1, self.starts[index]):
+            return  # another rank did
+        self.stops[index] += 1
         if self.running:
             same = [i for i, other in enumerate(self.running) if other.index == index]
             begun = self.running.pop(same[0] if same else -1)
             self.done.append(replace(begun, stop_s=at_s, closed=True, reached=index))
-        elif index is not None and since_s is not None and not self.starts[index]:
-            # What the stop of a block states may be its own count or the next one's.
-            own = index if self.phase == "evaluation" else None
-            lost = Interval(self.phase, own, math.nan, at_s, name == "samples_count")
-            maybe = [since_s] if self.stopped_s is None else [since_s, self.stopped_s]
-            self.lost.append((replace(lost, counts_steps=name in _STEPS), maybe))
-        self.stopped_s = at_s
+        elif index is not None:
+            self.missing += 1
 
-    def ended(self, run_stop_s: float, others: list[float]) -> list[Interval]:
-        """All intervals. One that lacks its start or its stop is taken to last about as long as is usual:
-        from or to another event that fits, as the next start of this phase or of the ``others`` (sorted),
-        else to the end of the run."""
-        usual_s = median([i.stop_s - i.start_s for i in self.done] or [math.inf])
-        for lost, maybe in self.lost:
-            lasted_s = self._likely([lost.stop_s - at_s for at_s in maybe], usual_s)
-            self.done.append(replace(lost, start_s=lost.stop_s - lasted_s))
-        own = sorted(i.start_s for i in (*self.running, *self.done))
+    def ended(self, run_stop_s: float) -> list[Interval]:
+        """All intervals; one that lacks its stop lasts to the next start of its phase, else to the end of the
+        run."""
+        self.missing += len(self.running)
+        starts = sorted(i.start_s for i in (*self.running, *self.done))
         for begun in self.running:
-            next_s = [
-                starts[after] - begun.start_s if after < len(starts) else math.inf
-                for starts in (own, others)
-                for after in (bisect_right(starts, begun.start_s),)
-            ]
-            left_s = max(0.0, run_stop_s - begun.start_s)
-            lasts_s = left_s
-            if self.phase == "evaluation" and min(next_s) < left_s:
-                lasts_s = self._likely([s for s in next_s if s < math.inf], usual_s)
-            elif self.phase != "evaluation":
-                last_s = next_s[0] if next_s[0] < math.inf else left_s
-                lasts_s = self._likely([last_s, min(last_s, next_s[1])], usual_s)
-            closed = lasts_s in next_s or lasts_s < left_s
-            self.done.append(replace(begun, stop_s=begun.start_s + lasts_s, closed=closed))
+            after = bisect_right(starts, begun.start_s)
+            closed = after < len(starts)
+            stop_s = starts[after] if closed else max(run_stop_s, begun.start_s)
+            self.done.append(replace(begun, stop_s=stop_s, closed=closed))
         return self.done
 
-    def _likely(self, lasting: list[float], usual_s: float) -> float:
-        """The one of some lengths that is nearest to the usual one; for evaluations, which nothing need
-        follow or precede, the usual one itself where none is near."""
-        nearest_s = min(lasting, key=lambda s: abs(s - usual_s))
-        if self.phase == "evaluation" and abs(nearest_s - usual_s) > _NEAR * usual_s:
-            return min(usual_s, max(lasting))
-        return nearest_s
 
+def intervals_of(
+    events: Iterable[Event], zero_ms: float, run_stop_s: float
+) -> tuple[list[Interval], int]:
+    """Pair the starts and stops of a log, whose lines may be out of order and written by several ranks.
 
-def intervals_of(events: Iterable[Event], zero_ms: float, run_stop_s: float) -> list[Interval]:
-    """Pair the starts and stops of a log, whose lines may be out of order and written by several ranks; what
-    is open at the end stops with the run at the latest."""
-    pairs = {phase: _Pairs(phase) for phase in ("epoch", "block", "evaluation")}
-    since_s, trains, evaluates = None, list[float](), list[float]()
+    Returns:
+        The intervals, of which those that are open at the end stop with the run; and how many events there
+        are without the other end.
+    """
+    pairs = {phase: _Pairs(phase) for phase in _STARTS.values()}
     for event in sorted(events, key=lambda event: event.time_ms):
         at_s = (event.time_ms - zero_ms) / 1000
         if phase := _STARTS.get(event.key):
             pairs[phase].start(event, at_s)
-            (evaluates if phase == "evaluation" else trains).append(at_s)
         elif phase := _STOPS.get(event.key):
-            pairs[phase].stop(event, at_s, since_s)
-            since_s = at_s
-        elif event.key == "run_start":
-            since_s = at_s
-            for pair in pairs.values():
-                pair.stopped_s = at_s
-    found = [
-        interval
-        for phase, pair in pairs.items()
-        for interval in pair.ended(run_stop_s, trains if phase == "evaluation" else evaluates)
-    ]
-    return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
+            pairs[phase].stop(event, at_s)
+    found = [interval for pair in pairs.values() for interval in pair.ended(run_stop_s)]
+    found.sort(key=lambda interval: (interval.start_s, interval.stop_s))
+    return found, sum(pair.missing for pair in pairs.values())
 
 
 def _samples_so_far(

@@ -13,7 +13,6 @@ import pandas as pd
 
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_text
-from joulecast.importers.log_series import Gathered
 from joulecast.importers.log_table import LogTable
 from joulecast.importers.logs import Log, LoggedMeter, LoggedRun, LogOptions
 
@@ -30,11 +29,11 @@ def read(file: Path, options: LogOptions) -> Log:
     Raises:
         JoulecastError: it is no such log; names line and column.
     """
-    table = LogTable(file, _WHAT, (), options.delimiter, options.decimal)
+    table = LogTable(file, _WHAT, options)
     if table.first[0] == _WINDOWS[0]:
         return _windows(file, table, options)
-    if _is_number(table.first[0]) and len(table.first) > 1:
-        return _readings(file, options)
+    if re.fullmatch(r"\d+(\.\d+)?", table.first[0]) and len(table.first) > 1:
+        return _readings(file, len(table.first), options)
     if "{" in ",".join(table.first):
         return _printed(file, options)
     raise JoulecastError(
@@ -43,19 +42,12 @@ def read(file: Path, options: LogOptions) -> Log:
     )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return float(text) > 0
-    except ValueError:
-        return False
-
-
 def _windows(file: Path, table: LogTable, options: LogOptions) -> Log:
     gpus = {c: match[1] for c in table.columns if (match := _OF_GPU.fullmatch(c))}
     table.require(_WINDOWS, f"expected: {_WHAT}")
     if not gpus:
         raise JoulecastError(f"{file}: its windows have no energy of a GPU (gpu0_energy)")
-    rows = pd.concat([*table.parts([*_WINDOWS, *gpus]), pd.DataFrame(columns=[*_WINDOWS, *gpus])])
+    rows = table.rows([*_WINDOWS, *gpus])
     if not len(rows):
         raise JoulecastError(f"{file}: has a header and no window")
     times = options.clock.seconds(rows["start_time"], f"{file}, column start_time")
@@ -63,41 +55,36 @@ def _windows(file: Path, table: LogTable, options: LogOptions) -> Log:
     joules = {column: table.numbers(rows[column], column) for column in gpus}
     log = Log(form=times.form)
     for row, name in enumerate(rows["window_name"].fillna("window")):
-        start_s, stop_s = float(times.t_s[row]), float(times.t_s[row] + lasting[row])
+        ends = times.t_s[row] + np.array([0.0, lasting[row]])
         meters = tuple(
             LoggedMeter(
                 options.node_of(file),
                 gpu,
                 "gpu",
                 str(file),
-                np.array([start_s, stop_s]),
+                ends,
                 joules=np.array([0.0, joules[column][row]]),
                 trace=False,
             )
             for column, gpu in gpus.items()
             if joules[column][row] >= 0
         )
-        log.runs.append(LoggedRun(str(name), start_s, stop_s, nodes=1, meters=meters))
+        log.runs.append(
+            LoggedRun(str(name), float(ends[0]), float(ends[1]), nodes=1, meters=meters)
+        )
     return log
 
 
-def _readings(file: Path, options: LogOptions) -> Log:
-    head = LogTable(file, _WHAT, (), options.delimiter, options.decimal)
-    names = options.columns or ("time", *(f"power{n}" for n in range(len(head.first) - 1)))
-    table = LogTable(file, _WHAT, names, options.delimiter, options.decimal)
-    gathered = {name: Gathered(options.clock, str(file)) for name in names[1:]}
-    for part in table.parts(names):
-        t_s = None
-        for name, series in gathered.items():
-            t_s = series.times(part[names[0]], names[0]) if t_s is None else t_s
-            series.same_form_as(next(iter(gathered.values())))
-            series.add([], t_s, table.numbers(part[name], name))
+def _readings(file: Path, columns: int, options: LogOptions) -> Log:
+    names = options.columns or ("time", *(f"power{n}" for n in range(columns - 1)))
+    table = LogTable(file, _WHAT, options, names)
     log = Log()
-    for number, series in enumerate(gathered.values()):
-        for _, times, watts in series.meters():
-            log.form = times.form
-            node = options.node_of(file)
-            log.meters.append(LoggedMeter(node, str(number), "gpu", str(file), times.t_s, watts))
+    for column, _, times, watts in table.series(names[0], names[1:]):
+        gpu = str(names.index(column) - 1)
+        log.meters.append(
+            LoggedMeter(options.node_of(file), gpu, "gpu", str(file), times.t_s, watts)
+        )
+        log.form = times.form
     return log
 
 
@@ -116,10 +103,8 @@ def _printed(file: Path, options: LogOptions) -> Log:
             f"{file}: a line is not as `python -m zeus.monitor power` prints it"
         ) from None
     node = options.node_of(file)
-    return Log(
-        [
-            LoggedMeter(node, gpu.removeprefix("GPU"), "gpu", str(file), times.t_s, power)
-            for gpu, power in watts.items()
-        ],
-        form=times.form,
-    )
+    meters = [
+        LoggedMeter(node, gpu.removeprefix("GPU"), "gpu", str(file), times.t_s, power)
+        for gpu, power in watts.items()
+    ]
+    return Log(meters, form=times.form)
