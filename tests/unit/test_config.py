@@ -53,7 +53,7 @@ def test_estimating_without_watts_is_refused(tmp_path):
     (tmp_path / "this-machine.yaml").write_text("name: bare\nhosts: 1\n")
     with pytest.raises(JoulecastError, match=r"platform bare: .*idle_w and full_w"):
         campaign_runs(Config(), tmp_path)
-    without = parse_config({"power": {"meters": ["rapl"]}})
+    without = parse_config({"power": {"meters": ["cpu"]}})
     assert campaign_runs(without, tmp_path)
 
 

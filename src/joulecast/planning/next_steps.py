@@ -68,7 +68,7 @@ def measure_next(
         why = "energy is estimated from utilisation and assumed watts, and judges no setting"
         if leading.energy_j is None:
             why = f"no energy is known: {leading.why_no_energy}"
-        what = "the same on a machine with a meter (NVML, RAPL, a wattmeter); `joulecast meters`"
+        what = "the same on a machine with a meter (a GPU, RAPL, a wattmeter); `joulecast meters`"
         steps.append((what, why))
     rivals = [c for c in candidates if c is not leading and overlaps(c, leading, weighed)]
     if rivals:
