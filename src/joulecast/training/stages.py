@@ -1,0 +1,235 @@
+"""A module of torch cut into pipeline stages, which ``torch.distributed.pipelining`` runs.
+
+    the stages of any plan        stages = cut_into_stages(module, [images], [["conv1", ...], ["relu", ...]])
+    this rank's part of them      pipeline = pipeline_of(stages, "1f1b", micro_batches=4, loss=loss)
+    a step, alike on all ranks    pipeline.step(images, target=labels, losses=losses)
+
+A stage is an ``fx.GraphModule`` with the module's own parameters. It gets what it or a later stage reads of
+earlier ones, and hands on what later ones read: a value that skips a stage passes through it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed, fx, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+from torch.utils._pytree import tree_leaves
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.tasks import capture_tasks, changes_its_input, left_as_it_was, tensors_of
+
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+_OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_SIZES_AND_TYPES = {getattr, len, "dim", "ndimension", "numel", "size", "stride", "type"}
+"""What makes no tensor of a tensor, and does not depend on its elements."""
+
+
+class _Values(fx.Interpreter):
+    """Runs a trace once, and keeps what every node gives."""
+
+    def __init__(self, traced: fx.GraphModule) -> None:
+        super().__init__(traced, garbage_collect_values=False)
+        self.of: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.of[n] = super().run_node(n)
+        return self.of[n]
+
+
+class _Cut:
+    """A trace, and the stage of every node that gives tensors."""
+
+    def __init__(
+        self, module: nn.Module, inputs: Sequence[Tensor], stages: Sequence[Sequence[str]]
+    ) -> None:
+        captured = capture_tasks(module, *inputs)
+        self.name, self.last, self.traced = type(module).__name__, len(stages) - 1, captured.traced
+        self.nodes = list(captured.traced.graph.nodes)
+        self.position = {node: place for place, node in enumerate(self.nodes)}
+        values = _Values(captured.traced)
+        with left_as_it_was(module), torch.no_grad():
+            values.run(*inputs)
+        given = [task for tasks in stages for task in tasks]
+        wrong = {task.name for task in captured.tasks} ^ {*given}
+        if wrong or len(given) > len(captured.tasks) or not all(stages):
+            raise self._error(f"they must have each task once, and none empty ({sorted(wrong)})")
+        self._stage_of_task = {task: at for at, tasks in enumerate(stages) for task in tasks}
+        self.constants = {
+            node: tuple(value) if isinstance(value, torch.Size) else value
+            for node, value in values.of.items()
+            if node.op.startswith("call") and not tensors_of(value)
+        }
+        self.made = {
+            node: self._stage(node)
+            for node in self.nodes
+            if node not in self.constants and node.op != "get_attr"
+        }
+        self.needed = {
+            node: max((self.made.get(user, 0) for user in node.users), default=0)
+            for node in self.made
+        }
+        self._check()
+        self._storages = {
+            node: {tensor.untyped_storage()._cdata for tensor in tensors_of(value)}
+            for node, value in values.of.items()
+        }
+        self.cloning = {node for node in self.made if self._changes_what_crosses(node)}
+
+    def _error(self, what: str) -> JoulecastError:
+        return JoulecastError(f"{self.name} cannot be cut into these stages: {what}")
+
+    def _stage(self, node: fx.Node) -> int:
+        if node.op in ("placeholder", "output"):
+            return 0 if node.op == "placeholder" else self.last
+        if node.name in self._stage_of_task:
+            return self._stage_of_task[node.name]
+        read = [each for each in node.all_input_nodes if each.op != "get_attr"]
+        if read:  # it picks one of several outputs of a task
+            return max(self._stage(each) for each in read)
+        # It counts the batches of a layer, which is where other tensors of that layer are read.
+        layer = str(node.all_input_nodes[0].target).rpartition(".")[0]
+        return max(
+            self._stage_of_task[user.name]
+            for each in self.nodes
+            if each.op == "get_attr" and str(each.target).rpartition(".")[0] == layer
+            for user in each.users
+            if user.name in self._stage_of_task
+        )
+
+    def _check(self) -> None:
+        """Refuse what would train something else than the module."""
+        for node in self.constants:
+            reads = [each for each in node.all_input_nodes if each in self.made]
+            if self.constants[node] is not None and reads and node.target not in _SIZES_AND_TYPES:
+                raise self._error(f"`{node.name}` makes a number of the elements of a tensor")
+        holder: dict[int, int] = {}
+        for node, stage in self.made.items():
+            for read in node.all_input_nodes:
+                if self.made.get(read, 0) > stage:
+                    raise self._error(
+                        f"`{node.name}` of stage {stage} reads `{read.name}`, of a later one"
+                    )
+            for parameter in self._parameters(node):
+                if holder.setdefault(id(parameter), stage) != stage:
+                    raise self._error(
+                        f"`{node.name}` shares a parameter with another stage; let its tasks be in one"
+                    )
+
+    def _parameters(self, node: fx.Node) -> list[nn.Parameter]:
+        if node.op == "call_module":
+            return list(self.traced.get_submodule(str(node.target)).parameters())
+        read = [each for each in node.all_input_nodes if each.op == "get_attr"]
+        values = [_attribute(self.traced, str(each.target)) for each in read]
+        return [value for value in values if isinstance(value, nn.Parameter)]
+
+    def _changes_what_crosses(self, node: fx.Node) -> bool:
+        """Whether a node changes in place what enters or leaves a stage; it gets a copy to change.
+
+        Autograd forbids to change what is received, and what is sent must stay as it is.
+        """
+        if not node.op.startswith("call") or not changes_its_input(node, self.traced):
+            return False
+        before = [
+            each
+            for each in self.made
+            if self.position[each] < self.position[node]
+            and self._storages[each] & self._storages[node.all_input_nodes[0]]
+        ]
+        if not any(self.needed[each] > self.made[each] for each in before):
+            return False
+        for each in before:
+            for user in each.users:
+                if self.position[user] > self.position[node]:
+                    raise self._error(
+                        f"`{node.name}` changes `{each.name}` in place, and `{user.name}` reads that "
+                        "afterwards"
+                    )
+        return True
+
+    def _entering(self, stage: int) -> list[fx.Node]:
+        """What a stage gets: made before it, and read there or later; of the first: the inputs."""
+        if stage == 0:
+            return [node for node in self.made if node.op == "placeholder"]
+        return [node for node in self.made if self.made[node] < stage <= self.needed[node]]
+
+    def stage(self, stage: int) -> fx.GraphModule:
+        """The module of one stage."""
+        graph, copies = fx.Graph(), dict[fx.Node, Any](self.constants)
+        for node in self._entering(stage):
+            copies[node] = graph.placeholder(node.name)
+        for node in self.nodes:
+            if node.op == "get_attr" and any(self.made.get(user) == stage for user in node.users):
+                copies[node] = graph.node_copy(node)
+            elif node.op.startswith("call") and self.made.get(node) == stage:
+                own = dict(copies)
+                if node in self.cloning:
+                    changed = node.all_input_nodes[0]
+                    own[changed] = graph.call_method("clone", (copies[changed],))
+                copies[node] = graph.node_copy(node, own.__getitem__)
+        handed_on: Any = [copies[node] for node in self._entering(stage + 1)]
+        if stage == self.last:
+            (output,) = (node for node in self.nodes if node.op == "output")
+            handed_on = [copies[each] for each in tree_leaves(output.args[0])]
+        graph.output(handed_on[0] if len(handed_on) == 1 else tuple(handed_on))
+        return fx.GraphModule(self.traced, graph)
+
+
+def _attribute(root: nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(root.get_submodule(owner), name)
+
+
+def cut_into_stages(
+    module: nn.Module, inputs: Sequence[Tensor], stages: Sequence[Sequence[str]]
+) -> list[fx.GraphModule]:
+    """The module of each stage; they share the module's parameters, and train what it trains.
+
+    Args:
+        module: any that :func:`~joulecast.graphs.tasks.capture_tasks` can follow.
+        inputs: those of one micro-batch; sizes that the module reads are constants of the stages.
+        stages: names of each stage's tasks, as a plan has them.
+
+    Raises:
+        JoulecastError: a task is in no stage, in two, or unknown; a stage is empty or reads from a later one;
+            two stages would have one parameter; or a number is made of a tensor's elements. Names the task.
+    """
+    cut = _Cut(module, inputs, stages)
+    return [cut.stage(stage) for stage in range(len(stages))]
+
+
+def pipeline_of(
+    stages: Sequence[nn.Module],
+    schedule: Schedule,
+    micro_batches: int,
+    loss: Callable[[Any, Tensor], Tensor],
+    device: torch.device,
+) -> Any:
+    """This rank's schedule of torch; rank r of R has the stages r, r + R, r + 2 R ...
+
+    Args:
+        stages: as many as there are ranks, or with ``interleaved`` a multiple of it.
+        micro_batches: equal parts of a step's batch.
+        loss: mean over a micro-batch, of the last stage's outputs and the target.
+        device: of this rank.
+
+    Raises:
+        JoulecastError: stages that the ranks cannot have.
+    """
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    if len(stages) % ranks or (len(stages) != ranks and schedule != "interleaved"):
+        raise JoulecastError(
+            f"{len(stages)} stages on {ranks} ranks: start as many ranks as stages (interleaved: or a part)"
+        )
+    mine = [
+        PipelineStage(stages[at].to(device), at, len(stages), device)
+        for at in range(rank, len(stages), ranks)
+    ]
+    if schedule == "interleaved":
+        return ScheduleInterleaved1F1B(mine, micro_batches, loss_fn=loss)
+    return _OF_ONE_STAGE[schedule](mine[0], micro_batches, loss_fn=loss)
