@@ -171,9 +171,7 @@ def _without_gradients(module: nn.Module) -> None:
         parameter.grad = None
 
 
-def _whole_step(
-    module: nn.Module, inputs: Sequence[Tensor], gradients: Sequence[Tensor]
-) -> float:
+def _whole_step(module: nn.Module, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> float:
     start = time.perf_counter()
     torch.autograd.backward(tensors_of(module(*inputs)), gradients)
     seconds = time.perf_counter() - start

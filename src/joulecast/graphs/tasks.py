@@ -268,8 +268,9 @@ def capture_tasks(module: nn.Module, *inputs: Tensor) -> Captured:
             with torch.no_grad():
                 module(*inputs)
         except Exception as error:
+            shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
             raise JoulecastError(
-                f"{type(module).__name__} cannot train on a batch of shape {', '.join(str(tuple(each.shape)) for each in inputs)}: "
+                f"{type(module).__name__} cannot train on a batch of shape {shapes}: "
                 f"{reason_of(error)}"
             ) from error
         try:

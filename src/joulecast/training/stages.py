@@ -1,14 +1,14 @@
 """A module of torch cut into pipeline stages, which ``torch.distributed.pipelining`` runs.
 
     the stages of any plan        stages = cut_into_stages(module, [images], [["conv1", ...], ["relu", ...]])
-    this rank's part of them      pipeline = pipeline_of(stages, "1f1b", micro_batches=4, loss=loss)
+    what runs those of this rank  pipeline = pipeline_of(mine, len(stages), "1f1b", 4, loss)
     a step, alike on all ranks    pipeline.step(images, target=labels, losses=losses)
 
 A stage is an ``fx.GraphModule`` with the module's own parameters. It gets what it or a later stage reads of
 earlier ones, and hands on what later ones read: a value that skips a stage passes through it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from torch.distributed.pipelining import (
 from torch.utils._pytree import tree_leaves
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.tasks import capture_tasks, changes_its_input, left_as_it_was, tensors_of
+from joulecast.graphs.tasks import capture_tasks, left_as_it_was, tensors_of
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 _OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -31,14 +31,21 @@ _SIZES_AND_TYPES = {getattr, len, "dim", "ndimension", "numel", "size", "stride"
 
 
 class _Values(fx.Interpreter):
-    """Runs a trace once, and keeps what every node gives."""
+    """Runs a trace once, and keeps what every node gives, and which of its inputs it changes in place."""
 
     def __init__(self, traced: fx.GraphModule) -> None:
         super().__init__(traced, garbage_collect_values=False)
         self.of: dict[fx.Node, Any] = {}
+        self.changed: dict[fx.Node, list[fx.Node]] = {}
+
+    def _versions(self, node: fx.Node) -> list[int]:
+        return [tensor._version for tensor in tensors_of(self.of[node])]
 
     def run_node(self, n: fx.Node) -> Any:
+        read = [each for each in n.all_input_nodes if each.op != "get_attr"]
+        before = {each: self._versions(each) for each in read}
         self.of[n] = super().run_node(n)
+        self.changed[n] = [each for each in read if self._versions(each) != before[each]]
         return self.of[n]
 
 
@@ -79,7 +86,10 @@ class _Cut:
             node: {tensor.untyped_storage()._cdata for tensor in tensors_of(value)}
             for node, value in values.of.items()
         }
-        self.cloning = {node for node in self.made if self._changes_what_crosses(node)}
+        self.copied = {
+            node: [each for each in values.changed[node] if self._crosses_before(each, node)]
+            for node in self.made
+        }
 
     def _error(self, what: str) -> JoulecastError:
         return JoulecastError(f"{self.name} cannot be cut into these stages: {what}")
@@ -128,18 +138,16 @@ class _Cut:
         values = [_attribute(self.traced, str(each.target)) for each in read]
         return [value for value in values if isinstance(value, nn.Parameter)]
 
-    def _changes_what_crosses(self, node: fx.Node) -> bool:
-        """Whether a node changes in place what enters or leaves a stage; it gets a copy to change.
+    def _crosses_before(self, changed: fx.Node, node: fx.Node) -> bool:
+        """Whether a node changes in place what enters or leaves a stage, so that it must change a copy.
 
         Autograd forbids to change what is received, and what is sent must stay as it is.
         """
-        if not node.op.startswith("call") or not changes_its_input(node, self.traced):
-            return False
         before = [
             each
             for each in self.made
             if self.position[each] < self.position[node]
-            and self._storages[each] & self._storages[node.all_input_nodes[0]]
+            and self._storages[each] & self._storages[changed]
         ]
         if not any(self.needed[each] > self.made[each] for each in before):
             return False
@@ -158,9 +166,14 @@ class _Cut:
             return [node for node in self.made if node.op == "placeholder"]
         return [node for node in self.made if self.made[node] < stage <= self.needed[node]]
 
-    def stage(self, stage: int) -> fx.GraphModule:
-        """The module of one stage."""
-        graph, copies = fx.Graph(), dict[fx.Node, Any](self.constants)
+    def stage(self, stage: int, device: torch.device) -> fx.GraphModule:
+        """The module of one stage, on a device."""
+
+        def there(value: Any) -> Any:
+            return device if isinstance(value, torch.device) else value
+
+        graph = fx.Graph()
+        copies: dict[fx.Node, Any] = {node: there(each) for node, each in self.constants.items()}
         for node in self._entering(stage):
             copies[node] = graph.placeholder(node.name)
         for node in self.nodes:
@@ -168,16 +181,18 @@ class _Cut:
                 copies[node] = graph.node_copy(node)
             elif node.op.startswith("call") and self.made.get(node) == stage:
                 own = dict(copies)
-                if node in self.cloning:
-                    changed = node.all_input_nodes[0]
+                for changed in self.copied[node]:
                     own[changed] = graph.call_method("clone", (copies[changed],))
-                copies[node] = graph.node_copy(node, own.__getitem__)
-        handed_on: Any = [copies[node] for node in self._entering(stage + 1)]
+                copies[node] = made = graph.node_copy(node, own.__getitem__)
+                made.kwargs = {name: there(value) for name, value in made.kwargs.items()}
         if stage == self.last:
             (output,) = (node for node in self.nodes if node.op == "output")
             handed_on = [copies[each] for each in tree_leaves(output.args[0])]
+        else:  # what is sent must be contiguous
+            leaving = [copies[node] for node in self._entering(stage + 1)]
+            handed_on = [graph.call_method("contiguous", (each,)) for each in leaving]
         graph.output(handed_on[0] if len(handed_on) == 1 else tuple(handed_on))
-        return fx.GraphModule(self.traced, graph)
+        return fx.GraphModule(self.traced, graph).to(device)
 
 
 def _attribute(root: nn.Module, path: str) -> Any:
@@ -186,34 +201,48 @@ def _attribute(root: nn.Module, path: str) -> Any:
 
 
 def cut_into_stages(
-    module: nn.Module, inputs: Sequence[Tensor], stages: Sequence[Sequence[str]]
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    stages: Sequence[Sequence[str]],
+    mine: Sequence[int] | None = None,
+    device: str | torch.device = "cpu",
 ) -> list[fx.GraphModule]:
     """The module of each stage; they share the module's parameters, and train what it trains.
 
     Args:
-        module: any that :func:`~joulecast.graphs.tasks.capture_tasks` can follow.
+        module: any on the CPU that :func:`~joulecast.graphs.tasks.capture_tasks` can follow.
         inputs: those of one micro-batch; sizes that the module reads are constants of the stages.
         stages: names of each stage's tasks, as a plan has them.
+        mine: the stages that are wanted, all by default.
+        device: that they are put on.
 
     Raises:
         JoulecastError: a task is in no stage, in two, or unknown; a stage is empty or reads from a later one;
             two stages would have one parameter; or a number is made of a tensor's elements. Names the task.
     """
     cut = _Cut(module, inputs, stages)
-    return [cut.stage(stage) for stage in range(len(stages))]
+    wanted = range(len(stages)) if mine is None else mine
+    return [cut.stage(stage, torch.device(device)) for stage in wanted]
+
+
+def stages_of_rank(stages: int) -> range:
+    """Numbers of this rank's stages: rank r of R has r, r + R, r + 2 R ..."""
+    return range(distributed.get_rank(), stages, distributed.get_world_size())
 
 
 def pipeline_of(
-    stages: Sequence[nn.Module],
+    mine: Sequence[nn.Module],
+    stages: int,
     schedule: Schedule,
     micro_batches: int,
     loss: Callable[[Any, Tensor], Tensor],
-    device: torch.device,
+    device: str | torch.device = "cpu",
 ) -> Any:
-    """This rank's schedule of torch; rank r of R has the stages r, r + R, r + 2 R ...
+    """The schedule of torch that runs this rank's stages.
 
     Args:
-        stages: as many as there are ranks, or with ``interleaved`` a multiple of it.
+        mine: modules of :func:`stages_of_rank`, on the device.
+        stages: how many there are: as many as ranks, or with ``interleaved`` a multiple of it.
         micro_batches: equal parts of a step's batch.
         loss: mean over a micro-batch, of the last stage's outputs and the target.
         device: of this rank.
@@ -221,15 +250,15 @@ def pipeline_of(
     Raises:
         JoulecastError: stages that the ranks cannot have.
     """
-    rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    if len(stages) % ranks or (len(stages) != ranks and schedule != "interleaved"):
+    ranks = distributed.get_world_size()
+    if stages % ranks or (stages != ranks and schedule != "interleaved"):
         raise JoulecastError(
-            f"{len(stages)} stages on {ranks} ranks: start as many ranks as stages (interleaved: or a part)"
+            f"{stages} stages on {ranks} ranks: start a rank for each stage (interleaved: or a half, a third)"
         )
-    mine = [
-        PipelineStage(stages[at].to(device), at, len(stages), device)
-        for at in range(rank, len(stages), ranks)
+    own = [
+        PipelineStage(module, number, stages, torch.device(device))
+        for module, number in zip(mine, stages_of_rank(stages), strict=True)
     ]
     if schedule == "interleaved":
-        return ScheduleInterleaved1F1B(mine, micro_batches, loss_fn=loss)
-    return _OF_ONE_STAGE[schedule](mine[0], micro_batches, loss_fn=loss)
+        return ScheduleInterleaved1F1B(own, micro_batches, loss_fn=loss)
+    return _OF_ONE_STAGE[schedule](own[0], micro_batches, loss_fn=loss)
