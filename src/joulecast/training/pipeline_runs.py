@@ -179,10 +179,10 @@ class _Rank:
             for times in reversed(backward):
                 entered, left = tape.pop()
                 begin = time.perf_counter()
-                trained = [
-                    pair for pair in zip(left, gradients, strict=True) if pair[0].requires_grad
-                ]
-                torch.autograd.backward(*zip(*trained, strict=True))
+                trained = [at for at, each in enumerate(left) if each.requires_grad]
+                torch.autograd.backward(
+                    [left[at] for at in trained], [gradients[at] for at in trained]
+                )
                 times.append(time.perf_counter() - begin)
                 gradients = [each.grad for each in entered]
         return forward, backward

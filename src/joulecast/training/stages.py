@@ -60,7 +60,7 @@ class _Cut:
         self.nodes = list(captured.traced.graph.nodes)
         self.position = {node: place for place, node in enumerate(self.nodes)}
         values = _Values(captured.traced)
-        with left_as_it_was(module), torch.no_grad():
+        with left_as_it_was(module), torch.enable_grad():
             values.run(*inputs)
         given = [task for tasks in stages for task in tasks]
         wrong = {task.name for task in captured.tasks} ^ {*given}
@@ -82,6 +82,7 @@ class _Cut:
             for node in self.made
         }
         self._check()
+        self._values = values.of
         self._storages = {
             node: {tensor.untyped_storage()._cdata for tensor in tensors_of(value)}
             for node, value in values.of.items()
@@ -183,16 +184,30 @@ class _Cut:
                 own = dict(copies)
                 for changed in self.copied[node]:
                     own[changed] = graph.call_method("clone", (copies[changed],))
-                copies[node] = made = graph.node_copy(node, own.__getitem__)
-                made.kwargs = {name: there(value) for name, value in made.kwargs.items()}
+                copies[node] = copy = graph.node_copy(node, own.__getitem__)
+                copy.kwargs = {name: there(value) for name, value in copy.kwargs.items()}
         if stage == self.last:
             (output,) = (node for node in self.nodes if node.op == "output")
-            handed_on = [copies[each] for each in tree_leaves(output.args[0])]
+            leaving = [each for each in tree_leaves(output.args[0]) if each in self.made]
+            handed_on = [copies[each] for each in leaving]
         else:  # what is sent must be contiguous
-            leaving = [copies[node] for node in self._entering(stage + 1)]
-            handed_on = [graph.call_method("contiguous", (each,)) for each in leaving]
+            leaving = self._entering(stage + 1)
+            handed_on = [graph.call_method("contiguous", (copies[each],)) for each in leaving]
         graph.output(handed_on[0] if len(handed_on) == 1 else tuple(handed_on))
-        return fx.GraphModule(self.traced, graph).to(device)
+        made = fx.GraphModule(self.traced, graph).to(device)
+        made.meta["entering"] = self._tensors(self._entering(stage))
+        made.meta["leaving"] = self._tensors(leaving)
+        return made
+
+    def _tensors(self, nodes: Sequence[fx.Node]) -> tuple[Tensor, ...]:
+        """What these nodes give, without the elements."""
+        return tuple(
+            torch.empty(value.shape, dtype=value.dtype, device="meta").requires_grad_(
+                value.requires_grad
+            )
+            for node in nodes
+            for value in tensors_of(self._values[node])
+        )
 
 
 def _attribute(root: nn.Module, path: str) -> Any:
@@ -231,7 +246,7 @@ def stages_of_rank(stages: int) -> range:
 
 
 def pipeline_of(
-    mine: Sequence[nn.Module],
+    mine: Sequence[fx.GraphModule],
     stages: int,
     schedule: Schedule,
     micro_batches: int,
@@ -255,8 +270,15 @@ def pipeline_of(
         raise JoulecastError(
             f"{stages} stages on {ranks} ranks: start a rank for each stage (interleaved: or a half, a third)"
         )
-    own = [
-        PipelineStage(module, number, stages, torch.device(device))
+    own: list[Any] = [
+        PipelineStage(
+            module,
+            number,
+            stages,
+            torch.device(device),
+            input_args=module.meta["entering"],
+            output_args=module.meta["leaving"],
+        )
         for module, number in zip(mine, stages_of_rank(stages), strict=True)
     ]
     if schedule == "interleaved":
