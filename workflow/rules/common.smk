@@ -96,11 +96,6 @@ def meter_comparisons():
     return [f"{file}: {content_version(file)}" for file in files]
 
 
-def kept_or_measured(folder, name):
-    """A folder of measurements: the kept one, or the one that a rule measures into the results."""
-    return Kept(f"{RESULTS}/{name}", None) if folder is None else kept(PROJECT / folder)
-
-
 def task_graph(wildcards):
     """Task graph of a network, kept or measured."""
     folder = CONFIG.partition.graphs

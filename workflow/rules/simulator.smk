@@ -13,8 +13,8 @@ NETWORKS = (
 )
 # Ops of a platform whose runs are replayed cannot be measured on this machine.
 PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
-# What the simulator is judged on; measured here only where the configuration says so.
-EMULATED = kept_or_measured(CONFIG.simulator.emulated_network, "emulated-network")
+# What the simulator is judged on.
+EMULATED = kept(PROJECT / CONFIG.simulator.emulated_network)
 TRAINING = (
     kept(PROJECT / CONFIG.simulator.real_training)
     if CONFIG.simulator.real_training
@@ -75,30 +75,6 @@ rule calibrate_network:
         "../scripts/calibrate_network.py"
 
 
-rule measure_emulated_network:
-    output:
-        folder=directory(f"{RESULTS}/emulated-network"),
-    log:
-        f"{RESULTS}/logs/emulated-network.log",
-    threads: 1
-    resources:
-        machine=16,
-    script:
-        "../scripts/measure_emulated_network.py"
-
-
-rule measure_real_training:
-    output:
-        folder=directory(f"{RESULTS}/real-training"),
-    log:
-        f"{RESULTS}/logs/real-training.log",
-    threads: 1
-    resources:
-        machine=16,
-    script:
-        "../scripts/measure_real_training.py"
-
-
 rule judge_simulator:
     input:
         emulated=EMULATED.files,
@@ -112,12 +88,6 @@ rule judge_simulator:
         machine=1,  # as capture_graph
     params:
         version=[EMULATED.version, TRAINING.version],
-        sources={
-            "emulated": (
-                "measured" if CONFIG.simulator.emulated_network is None else "recorded"
-            ),
-            "training": "recorded",
-        },
     script:
         "../scripts/judge_simulator.py"
 

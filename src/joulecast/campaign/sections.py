@@ -82,15 +82,15 @@ class PricesSection(Section):
 class SimulatorSection(Section):
     """Simulations, and the measurements that the simulator is judged on."""
 
-    emulated_network: str | None = Field(
+    emulated_network: str = Field(
         "recorded/emulated-network",
-        description="Measured steps on an emulated network, from the project's folder; null: measure "
-        "them here (needs root, a quarter of an hour).",
+        description="Measured steps on an emulated network, from the project's folder, to judge the "
+        "simulator on; experiments/emulated-network measures them.",
     )
     real_training: str | None = Field(
         "recorded/two-core-training",
         description="Measured steps of real training on two ranks, to judge the simulator on too; "
-        "the rule measure_real_training writes new ones to real-training below results. null: none.",
+        "experiments/two-core-training measures them. null: none.",
     )
     gpu_steps: str | None = Field(
         "recorded/training-steps",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from joulecast.training.mpi import MPI
@@ -43,7 +44,7 @@ class GpuGradients:
             network,
             device_ids=[torch.cuda.current_device()],
             bucket_cap_mb=bucket_mb if overlap else sum(p.nbytes for p in self.parameters) / 1e6,
-            broadcast_buffers=False,
+            forward_sync_buffers=False,
             gradient_as_bucket_view=True,
         )
         self.replica.register_comm_hook(None, self._sum)
@@ -51,13 +52,13 @@ class GpuGradients:
     def _join(self, comm: MPI.Intracomm) -> None:
         host = comm.bcast(socket.gethostname())
         if comm.rank == 0:
-            store = distributed.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+            store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
             comm.bcast(store.port)
         else:
-            store = distributed.TCPStore(host, comm.bcast(None))
+            store = TCPStore(host, comm.bcast(None))
         distributed.init_process_group("nccl", store=store, rank=comm.rank, world_size=comm.size)
 
-    def _sum(self, _: Any, bucket: distributed.GradBucket) -> torch.futures.Future[Tensor]:
+    def _sum(self, _: Any, bucket: Any) -> torch.futures.Future[Tensor]:
         """Sum a bucket where DDP would take the mean: the loss is divided by the global batch already."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -77,7 +78,9 @@ class GpuGradients:
         now.record()
         torch.cuda.synchronize()
         now_s = time.monotonic()
-        times = [[now_s - event.elapsed_time(now) / 1e3 for event in pair] for pair in self._sums]
+        times: list[list[float]] = [
+            [now_s - event.elapsed_time(now) / 1e3 for event in pair] for pair in self._sums
+        ]
         for begin, end in times:
             self._clock.record("communicating_copy", begin, end)
         self._sums.clear()
