@@ -131,9 +131,9 @@ def own_configfiles():
     return [os.path.relpath(file) for file in files if Path(file) != default]
 
 
-# ---- Outputs: tables and figures, as files and in Snakemake's report.
+# ---- Outputs: tables, as files and in Snakemake's report.
 
-TABLES, FIGURES = f"{RESULTS}/tables", f"{RESULTS}/figures"
+TABLES = f"{RESULTS}/tables"
 REPORTS = any(word.startswith("--report") for word in sys.argv)
 
 
@@ -157,15 +157,6 @@ def tables(category, names, folder=TABLES):
     return [
         *(in_report(f"{stem}.html", category) for stem in stems),
         *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
-    ]
-
-
-def figures(category, names, caption=None):
-    """Figures as SVG, which the report shows, and as PDF."""
-    stems = [f"{FIGURES}/{name}" for name in names]
-    return [
-        *(in_report(f"{stem}.svg", category, caption) for stem in stems),
-        *(f"{stem}.pdf" for stem in stems),
     ]
 
 

@@ -141,7 +141,6 @@ rule simulator_report:
             if CONFIG.simulator.gpu_steps
             else []
         ),
-        forecast=rules.scaling_forecast.output.forecast,
         published=PROTEUS.files,
         platform=HC2.files,
     output:
@@ -156,10 +155,6 @@ rule simulator_report:
             + ["simulator_real_gpus", "simulator_choice", "simulator_collectives"]
             * bool(CONFIG.simulator.gpu_steps),
         ),
-        figures=figures(
-            "Simulator",
-            ["simulator_predicted_against_measured", "step_by_node_count"],
-        ),
     log:
         f"{RESULTS}/logs/simulator.log",
     threads: 1
@@ -167,7 +162,6 @@ rule simulator_report:
         version=[PROTEUS.version, HC2.version],
         speed_devices=CONFIG.simulator.speed_devices,
         tables_folder=unversioned(TABLES),
-        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/simulator_report.py"
 

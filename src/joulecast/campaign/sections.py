@@ -105,9 +105,9 @@ class SimulatorSection(Section):
         description="Platforms to forecast on, in addition to the campaign's own.",
     )
     nodes: list[int] = Field(
-        [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
+        [1, 2, 4, 8, 16, 32, 64],
         min_length=1,
-        description="Node counts to forecast.",
+        description="Node counts to forecast; by default up to 16 times those of the campaign's runs.",
     )
     batch_size: int = Field(
         32,
