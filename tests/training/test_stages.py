@@ -2,6 +2,8 @@
 
 import os
 import random
+import re
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
@@ -19,7 +22,7 @@ from joulecast.graphs.tasks import capture_tasks
 from joulecast.training.stages import cut_into_stages
 from joulecast.workloads.networks import build_empty, build_network
 
-PROGRAM = Path(__file__).parents[1] / "programs/pipeline_step.py"
+PROGRAM = ROOT / "tests/programs/pipeline_step.py"
 SIZES = {
     # Small, but with batch statistics over more than two values wherever that is cheap.
     "alexnet": 63,
@@ -288,34 +291,21 @@ def test_what_cannot_be_cut(network, stages, message):
         cut_into_stages(network, [torch.randn(2, 3)], stages)
 
 
-OWN = """
-import torch
-from torch import nn
+def shown(title):
+    """What the page of the documentation shows under a title."""
+    page = (ROOT / "docs/how-to/cut-into-stages.md").read_text()
+    (text,) = re.findall(rf'^```\w+ title="{title}"\n(.*?)^```$', page, re.M | re.S)
+    return text
 
 
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
-
-    def forward(self, x):
-        return x + self.second(torch.relu(self.first(x)))
-
-
-def build():
-    blocks = [Residual() for _ in range(6)]
-    return nn.Sequential(*blocks, nn.Linear(32, 10)), [torch.randn(8, 32)]
-"""
-
-
-def test_an_exported_file_trains_ones_own_network(tmp_path, monkeypatch):
+def test_the_exported_file_of_the_page_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("own_blocks.py").write_text(OWN)
-    given = ["partition", "own_blocks:build", "--devices", "2", "--export", "stages.py"]
-    done = CliRunner().invoke(app, given)
+    Path("blocks.py").write_text(shown("blocks.py"))
+    cut, run = map(shlex.split, shown("in the folder of blocks.py").splitlines())
+    done = CliRunner().invoke(app, cut[1:])
     assert done.exit_code == 0, done.output
-    assert "torchrun --nproc-per-node 2 stages.py" in done.output
-    printed = torchrun(2, "stages.py", folder=tmp_path)
+    assert " ".join(run) in done.output and run[:2] == ["torchrun", "--nproc-per-node"]
+    printed = torchrun(int(run[2]), *run[3:], folder=tmp_path)
     losses = [float(line.split()[-1]) for line in printed.splitlines()]
     assert len(losses) == 3 and losses[-1] < losses[0]
 

@@ -104,6 +104,14 @@ def task_graph(wildcards):
     return kept(kept_task_graph(PROJECT / folder, wildcards.network))
 
 
+def forecast_batches():
+    """Samples of a rank in the forecast: one number, or where nodes share a batch several to interpolate."""
+    scale = CONFIG.scale
+    if scale.scaling == "weak":
+        return [max(1, scale.batch_size // scale.ranks_per_node)]
+    return sorted({scale.batch_size, *CONFIG.calibration.batch_sizes})
+
+
 # Numbers of the papers, by the paper.
 PAPERS = {
     name: kept(PUBLISHED / f"{name}.yaml")

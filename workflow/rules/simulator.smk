@@ -55,7 +55,7 @@ rule profile_ops:
         machine=16,
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
-        batches=sorted({CONFIG.scale.batch_size, *CONFIG.calibration.batch_sizes}),
+        batches=forecast_batches(),
         wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/profile_ops.py"
