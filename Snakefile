@@ -22,7 +22,7 @@ include: "workflow/rules/pages.smk"
 
 
 TARGETS = (
-    *("all", "measure", "tables", "figures", "check", "overview"),
+    *("all", "measure", "tables", "check", "overview"),
     *(
         "energy_tables",
         "simulator_tables",
@@ -56,7 +56,6 @@ localrules:
     partition_tables,
     tuning_tables,
     tables,
-    figures,
     check,
     simulator_report,
     scaling_table,
@@ -77,7 +76,6 @@ rule all:
     input:
         rules.tables.output,
         rules.metered_tables.output,
-        rules.figures.output,
         rules.check.output,
         rules.simulator_report.output if HAS_NETWORKS else [],
         rules.scaling_table.output if HAS_NETWORKS else [],

@@ -52,6 +52,7 @@ STRONG
 compat
 
 # Fields of what is kept or printed: read as plain data.
+cuda_aware_mpi
 lower_points
 upper_points
 better_share

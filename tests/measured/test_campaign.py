@@ -40,8 +40,6 @@ def test_minimal_campaign_end_to_end(campaign):
     assert time_error[time_error["model"] == "MC2"]["predicted_s"].gt(0).all()
     scaling = pd.read_csv(results / "tables/scaling.csv")
     assert set(scaling["workload"]) == {"resnet18", "vit_ti"}
-    for figure in ("stage_times", "stage_energies", "power_trace", "predicted_against_measured"):
-        assert (results / f"figures/{figure}.svg").stat().st_size > 5000
     assert "passed" in set(pd.read_csv(results / "checks.csv")["verdict"])
     assert not any(path.name.startswith(".") for path in (results / "records").iterdir())
 
@@ -65,25 +63,20 @@ def test_the_simulator_is_judged_and_forecasts(campaign):
     for rests_on in ("measured", "fitted"):
         rows = own[own["rests_on"] == rests_on]
         assert set(rows["nodes"]) == {1, 2} and rows["samples_per_s"].gt(0).all()
-    for figure in ("simulator_predicted_against_measured", "step_by_node_count"):
-        assert (campaign / f"results/minimal/figures/{figure}.svg").stat().st_size > 5000
 
 
 def test_networks_are_cut_and_a_pipeline_is_run(campaign):
     results = campaign / "results/minimal"
-    times = pd.read_csv(results / "tables/partition_time.csv")
-    assert set(times["network"]) == {"resnet18", "inception_v3"}
-    assert set(times["devices"]) == {4, 8} and times["certified"].all()
-    assert set(times["source"]) == {"recorded"} and times["published_paper_s"].notna().all()
     quality = pd.read_csv(results / "tables/partition_quality.csv")
+    assert set(quality["network"]) == {"resnet18", "inception_v3"}
+    assert set(quality["devices"]) == {4, 8} and quality["certified"].all()
+    assert set(quality["source"]) == {"recorded"}
     ratios = quality.filter(like="_ratio").drop(columns="pipedream_ratio")
     assert (ratios >= 1 - 1e-9).all(axis=None) and (quality["bottleneck_us"] > 0).all()
     assert (quality["predicted_speedup_1f1b"] <= quality["speedup_bound"] + 1e-9).all()
     pipeline = pd.read_csv(results / "tables/partition_pipeline.csv")
     assert list(pipeline["network"]) == ["resnet18"] and list(pipeline["source"]) == ["measured"]
     assert (pipeline[["step_s", "predicted_s", "uncut_s", "capacity"]] > 0).all(axis=None)
-    for network in ("resnet18", "inception_v3"):
-        assert (results / f"figures/partition_{network}.svg").stat().st_size > 5000
 
 
 def test_a_training_is_tuned_live(campaign):
@@ -91,7 +84,6 @@ def test_a_training_is_tuned_live(campaign):
     live = pd.read_csv(results / "tables/tuning_live.csv")
     assert len(live) == 4 and live["cost"].gt(0).all() and live["reached"].all()
     assert (live["energy_j"].isna() == live["why_no_energy"].notna()).all()
-    assert (results / "figures/tuning_live.svg").stat().st_size > 5000
 
 
 def test_everything_stands_on_one_page(campaign):

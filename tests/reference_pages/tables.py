@@ -7,10 +7,10 @@ from pathlib import Path
 from reference_pages.words import table
 
 CAPTIONS = Path(__file__).resolve().parents[2] / "workflow/report"
-_HEAD = """# Tables and figures
+_HEAD = """# Tables
 
-What a campaign leaves in `results/NAME/tables/` (as CSV, Markdown and HTML) and
-`results/NAME/figures/`. A table is there if its target was made: `all` makes most of them
+What a campaign leaves in `results/NAME/tables/` (as CSV, Markdown and HTML). The figures of the page are in
+`results/NAME/figures/`, as SVG and PDF. A table is there if its target was made: `all` makes most of them
 ([targets](../how-to/run-a-campaign.md#what-a-campaign-does)). Tables of the models on the metered runs
 of others are in `results/NAME/metered/tables/`.
 
@@ -19,15 +19,8 @@ _SHARED = 3
 """Captions of a subject that have a sentence, for it to stand above them."""
 _SUBJECTS = {
     "Overview": ("overview", "papers", "checks"),
-    "Energy and time": (
-        "energy_",
-        "time_error",
-        "scaling",
-        "stage_",
-        "power_trace",
-        "predicted_against",
-    ),
-    "Simulator": ("simulator_", "scaling_forecast", "step_by_node_count"),
+    "Energy and time": ("energy_", "time_error", "scaling"),
+    "Simulator": ("simulator_", "scaling_forecast"),
     "Partitioner": ("partition",),
     "Tuning": ("tuning_",),
 }

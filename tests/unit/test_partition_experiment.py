@@ -9,7 +9,6 @@ from test_partition import a_graph, placement
 
 from joulecast.errors import JoulecastError
 from joulecast.partition.planner_experiment import partition_experiment, stages_for_runtime
-from joulecast.report.figures.pipelines import stages_of_network
 from joulecast.report.papers.antichain import antichain_rows
 from joulecast.report.tables.partition import (
     planning_times,
@@ -63,15 +62,13 @@ def test_what_is_not_certified_is_not_called_proven(experiment):
         assert told == [not certified] * 2
 
 
-def test_tables_and_figures_are_written(experiment, tmp_path):
+def test_tables_are_written(experiment, tmp_path):
     published = read_published_partitioning(PUBLISHED)
     write_partition_tables(tmp_path / "tables", [experiment], [], published)
-    for name in ("partition_time", "partition_quality", "partition_pipeline"):
+    for name in ("partition_quality", "partition_pipeline"):
         assert (tmp_path / f"tables/{name}.md").read_text().startswith("# ")
     assert len(pd.read_csv(tmp_path / "tables/partition_quality.csv")) == 2
     assert pd.read_csv(tmp_path / "tables/partition_pipeline.csv").empty
-    stages_of_network(json.loads(experiment.read_text()), tmp_path / "figures/stages")
-    assert (tmp_path / "figures/stages.svg").stat().st_size > 5000
 
 
 def test_all_of_table_1_is_quoted():

@@ -175,7 +175,7 @@ def gradients_of_both(module: nn.Module, example: Tensor) -> tuple[Captured, lis
     output.backward(wanted)
     module.load_state_dict(state)
     torch.manual_seed(3)
-    step = step_by_task(captured, example, [wanted])
+    step = step_by_task(captured, [example], [wanted])
     parameters = list(module.parameters())
     return captured, [p.grad for p in parameters], [step.gradients.get(id(p)) for p in parameters]
 
@@ -243,7 +243,7 @@ def test_a_module_is_measured_on_one_thread_and_read_back(tmp_path: Path) -> Non
     try:
         torch.set_num_threads(2)
         module = Skipping()
-        graph = measure_module("mine", module, torch.randn(4, 3, 32, 32), passes=4)
+        graph = measure_module("mine", module, [torch.randn(4, 3, 32, 32)], passes=4)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)

@@ -12,7 +12,6 @@ TARGETS = [
     "all",
     "measure",
     "tables",
-    "figures",
     "check",
     "energy_tables",
     "simulator_tables",
@@ -24,7 +23,7 @@ TARGETS = [
 
 
 MEASURED = {"train", "train_single", "calibrate"}
-IN_ALL = {"fit", "tables", "figures", "check", "simulator_report", "partition_report"}
+IN_ALL = {"fit", "tables", "check", "simulator_report", "partition_report"}
 IN_ALL |= {"import_metered", "fit_metered", "metered_tables", "scaling_table"}
 
 
@@ -56,7 +55,7 @@ def test_a_command_of_your_own_is_launched_judged_and_shown(workflow_copy):
     text = done.stdout + done.stderr
     assert done.returncode == 0, text
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", text, re.M))
-    assert {"tables", "figures", "check", "overview"} <= set(jobs)
+    assert {"tables", "check", "overview"} <= set(jobs)
     assert (jobs["train"], jobs["train_single"]) == ("2", "4")
     assert not {"profile_ops", "partition_network", "tune_live", "scaling_table"} & set(jobs)
 

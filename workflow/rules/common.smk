@@ -88,17 +88,20 @@ def kept(paths, version_of=None):
     return Kept(ancient(each(str, paths)), each(content_version, version_of or paths))
 
 
-def kept_or_measured(folder, name):
-    """A folder of measurements: the kept one, or the one that a rule measures into the results."""
-    return Kept(f"{RESULTS}/{name}", None) if folder is None else kept(PROJECT / folder)
-
-
 def task_graph(wildcards):
     """Task graph of a network, kept or measured."""
     folder = CONFIG.partition.graphs
     if folder is None:
         return Kept(f"{RESULTS}/task-graphs/{wildcards.network}.json", None)
     return kept(kept_task_graph(PROJECT / folder, wildcards.network))
+
+
+def forecast_batches():
+    """Samples of a rank in the forecast: one number, or where nodes share a batch several to interpolate."""
+    scale = CONFIG.scale
+    if scale.scaling == "weak":
+        return [max(1, scale.batch_size // scale.ranks_per_node)]
+    return sorted({scale.batch_size, *CONFIG.calibration.batch_sizes})
 
 
 # Numbers of the papers, by the paper.
@@ -128,9 +131,9 @@ def own_configfiles():
     return [os.path.relpath(file) for file in files if Path(file) != default]
 
 
-# ---- Outputs: tables and figures, as files and in Snakemake's report.
+# ---- Outputs: tables, as files and in Snakemake's report.
 
-TABLES, FIGURES = f"{RESULTS}/tables", f"{RESULTS}/figures"
+TABLES = f"{RESULTS}/tables"
 REPORTS = any(word.startswith("--report") for word in sys.argv)
 
 
@@ -154,15 +157,6 @@ def tables(category, names, folder=TABLES):
     return [
         *(in_report(f"{stem}.html", category) for stem in stems),
         *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
-    ]
-
-
-def figures(category, names, caption=None):
-    """Figures as SVG, which the report shows, and as PDF."""
-    stems = [f"{FIGURES}/{name}" for name in names]
-    return [
-        *(in_report(f"{stem}.svg", category, caption) for stem in stems),
-        *(f"{stem}.pdf" for stem in stems),
     ]
 
 
@@ -210,7 +204,11 @@ def tell_failed_runs():
 
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return
-    failed = [run for run in progress_of(Path(RESULTS)).runs if run.state in ("failed", "damaged")]
+    failed = [
+        run
+        for run in progress_of(Path(RESULTS)).runs
+        if run.state in ("failed", "damaged")
+    ]
     for run in failed:
         logger.error(f"{run.run}: {run.state}: {run.why}")
     if failed:

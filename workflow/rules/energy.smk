@@ -13,7 +13,6 @@ ENERGY_TABLES = [
     "energy_error",
     "energy_summary",
     "energy_improvement",
-    "energy_ablation",
     "scaling",
 ]
 # Clusters that others metered: what is fitted and judged by itself, as it is no part of the campaign.
@@ -109,38 +108,6 @@ use rule tables as metered_tables with:
         version=MC2.version,
         prices=None,  # not of those clusters
         folder=unversioned(f"{METERED}/tables"),
-
-
-rule figures:
-    input:
-        fits=rules.fit.output.fits,
-        record=records(f"index == '{traced_run()}'"),
-        imported=rules.fit.input.imported,
-        published=MC2.files,
-    output:
-        figures=[
-            *figures(
-                "Energy and time",
-                ["stage_times", "stage_energies", "predicted_against_measured"],
-            ),
-            *figures(
-                "Energy and time",
-                [
-                    "power_trace",
-                    *(f"power_trace_{name}" for name in IMPORTS),
-                ],
-                caption="power_trace",
-            ),
-        ],
-    log:
-        f"{RESULTS}/logs/figures.log",
-    threads: 1
-    params:
-        version=MC2.version,
-        traced_run=traced_run(),
-        folder=unversioned(FIGURES),
-    script:
-        "../scripts/figures.py"
 
 
 rule check:

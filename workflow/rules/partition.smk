@@ -69,12 +69,7 @@ rule partition_report:
     output:
         tables=tables(
             "Partitioning",
-            ["partition_time", "partition_quality", "partition_pipeline"],
-        ),
-        figures=figures(
-            "Partitioning",
-            [f"partition_{network}" for network in CONFIG.partition.networks],
-            caption="partition",
+            ["partition_quality", "partition_pipeline"],
         ),
     log:
         f"{RESULTS}/logs/partition.log",
@@ -82,6 +77,5 @@ rule partition_report:
     params:
         version=ANTICHAIN.version,
         tables_folder=unversioned(TABLES),
-        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/partition_report.py"

@@ -17,12 +17,6 @@ def records(query="index == index"):
     return [f"{RESULTS}/records/{run}" for run in sorted(RUNS.query(query).index)]
 
 
-def traced_run():
-    """The run whose power trace is drawn: a training on the most nodes."""
-    query = "kind == 'training' and nodes == nodes.max() and repeat == 1"
-    return min(RUNS.query(query).index)
-
-
 def specification(wildcards):
     """What a run is to do, as JSON: the only param whose change repeats the run."""
     return SPECS[wildcards.run].model_dump_json()

@@ -13,8 +13,8 @@ NETWORKS = (
 )
 # Ops of a platform whose runs are replayed cannot be measured on this machine.
 PROFILES_OPS = CONFIG.simulator.profile_ops and RECORDED is None
-# What the simulator is judged on; measured here only where the configuration says so.
-EMULATED = kept_or_measured(CONFIG.simulator.emulated_network, "emulated-network")
+# What the simulator is judged on.
+EMULATED = kept(PROJECT / CONFIG.simulator.emulated_network)
 TRAINING = (
     kept(PROJECT / CONFIG.simulator.real_training)
     if CONFIG.simulator.real_training
@@ -55,7 +55,7 @@ rule profile_ops:
         machine=16,
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
-        batches=sorted({CONFIG.scale.batch_size, *CONFIG.calibration.batch_sizes}),
+        batches=forecast_batches(),
         wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/profile_ops.py"
@@ -75,30 +75,6 @@ rule calibrate_network:
         "../scripts/calibrate_network.py"
 
 
-rule measure_emulated_network:
-    output:
-        folder=directory(f"{RESULTS}/emulated-network"),
-    log:
-        f"{RESULTS}/logs/emulated-network.log",
-    threads: 1
-    resources:
-        machine=16,
-    script:
-        "../scripts/measure_emulated_network.py"
-
-
-rule measure_real_training:
-    output:
-        folder=directory(f"{RESULTS}/real-training"),
-    log:
-        f"{RESULTS}/logs/real-training.log",
-    threads: 1
-    resources:
-        machine=16,
-    script:
-        "../scripts/measure_real_training.py"
-
-
 rule judge_simulator:
     input:
         emulated=EMULATED.files,
@@ -112,12 +88,6 @@ rule judge_simulator:
         machine=1,  # as capture_graph
     params:
         version=[EMULATED.version, TRAINING.version],
-        sources={
-            "emulated": (
-                "measured" if CONFIG.simulator.emulated_network is None else "recorded"
-            ),
-            "training": "recorded",
-        },
     script:
         "../scripts/judge_simulator.py"
 
@@ -171,7 +141,6 @@ rule simulator_report:
             if CONFIG.simulator.gpu_steps
             else []
         ),
-        forecast=rules.scaling_forecast.output.forecast,
         published=PROTEUS.files,
         platform=HC2.files,
     output:
@@ -186,10 +155,6 @@ rule simulator_report:
             + ["simulator_real_gpus", "simulator_choice", "simulator_collectives"]
             * bool(CONFIG.simulator.gpu_steps),
         ),
-        figures=figures(
-            "Simulator",
-            ["simulator_predicted_against_measured", "step_by_node_count"],
-        ),
     log:
         f"{RESULTS}/logs/simulator.log",
     threads: 1
@@ -197,7 +162,6 @@ rule simulator_report:
         version=[PROTEUS.version, HC2.version],
         speed_devices=CONFIG.simulator.speed_devices,
         tables_folder=unversioned(TABLES),
-        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/simulator_report.py"
 

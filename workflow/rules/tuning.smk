@@ -75,11 +75,9 @@ rule tuning_report:
                 "tuning_potential",
                 "tuning_savings",
                 "tuning_reproduction",
-                "tuning_break_even",
                 "tuning_comparison",
             ],
         ),
-        figures=figures("Tuning", ["tuning_cumulative_cost", "tuning_maps"]),
     log:
         f"{RESULTS}/logs/tuning.log",
     threads: 1
@@ -87,7 +85,6 @@ rule tuning_report:
         eta=CONFIG.tuning.eta,
         version=[TRACES.version, ZEUS.version],
         tables_folder=unversioned(TABLES),
-        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/tuning_report.py"
 
@@ -114,12 +111,10 @@ rule tuning_live_report:
         record=rules.tune_live.output.record,
     output:
         tables=tables("Tuning", ["tuning_live"]),
-        figures=figures("Tuning", ["tuning_live"]),
     log:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1
     params:
         tables_folder=unversioned(TABLES),
-        figures_folder=unversioned(FIGURES),
     script:
         "../scripts/tuning_live_report.py"

@@ -7,10 +7,8 @@ from joulecast.files.writing import written_aside
 from joulecast.report.tables.simulator import judged_experiments
 
 
-def main(
-    emulated: Path, sources: dict[str, str], judged: Path, training: Path | None = None
-) -> None:
-    steps = judged_experiments(emulated=emulated, training=training, sources=sources)
+def main(emulated: Path, judged: Path, training: Path | None = None) -> None:
+    steps = judged_experiments(emulated=emulated, training=training)
     with written_aside(judged) as partial:
         steps.to_parquet(partial, index=False)
 

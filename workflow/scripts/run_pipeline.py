@@ -17,19 +17,8 @@ def main(run: dict[str, Any], wait_s: float, ranks_log: Path, record: Path) -> N
     # A stage computes one micro-batch at a time.
     samples = run["batch_size"] // run["micro_batches"]
     graph = measure_tasks(run["network"], samples, run["image_size"], CLASSES, PASSES)
-    measured = measure_pipeline(
-        run["network"],
-        run["image_size"],
-        CLASSES,
-        run["batch_size"],
-        run["micro_batches"],
-        run["schedule"],
-        stages_for_runtime(graph, run["stages"], run["planner"]),
-        ranks_log,
-        # Times of more stages than cores mean nothing; the record and the table mark them.
-        oversubscribe=True,
-        quiet_wait_s=wait_s,
-    )
+    stages = stages_for_runtime(graph, run["stages"], run["planner"])
+    measured = measure_pipeline(run, stages, CLASSES, ranks_log, wait_s)
     with written_aside(record) as partial:
         partial.write_text(json.dumps({"planner": run["planner"], **measured}, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""Write the tables and figures of the simulator."""
+"""Write the tables of the simulator."""
 
 from pathlib import Path
 
@@ -6,8 +6,6 @@ import pandas as pd
 
 from joulecast.campaign.scripts import run_script
 from joulecast.platforms import read_platform
-from joulecast.report.figures.predicted import simulator_predictions
-from joulecast.report.figures.time_parts import step_by_node_count
 from joulecast.report.tables.simulator_on_gpus import (
     write_all_reduces_table,
     write_gpu_steps_tables,
@@ -17,24 +15,20 @@ from joulecast.report.tables.simulator import read_published_simulators, write_s
 
 def main(
     judged: Path,
-    forecast: Path,
     published: Path,
     platform: Path,
     speed_devices: list[int],
     tables_folder: Path,
-    figures_folder: Path,
     on_gpus: Path | None = None,
     collectives: Path | None = None,
 ) -> None:
-    steps, rows = pd.read_parquet(judged), pd.read_parquet(forecast)
+    steps = pd.read_parquet(judged)
     hc2, numbers = read_platform(platform), read_published_simulators(published)
     write_simulator_tables(tables_folder, steps, hc2, numbers, speed_devices)
     if on_gpus is not None:
         write_gpu_steps_tables(tables_folder, pd.read_parquet(on_gpus), numbers.on_gpus_percent)
     if collectives is not None:
         write_all_reduces_table(tables_folder, pd.read_parquet(collectives))
-    simulator_predictions(steps, figures_folder / "simulator_predicted_against_measured")
-    step_by_node_count(rows, figures_folder / "step_by_node_count")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""Write the tables and figures of the replays."""
+"""Write the tables of the replays."""
 
 from pathlib import Path
 
 from joulecast.campaign.scripts import run_script
 from joulecast.files.columns import read_frame
-from joulecast.report.figures.policies import cumulative_cost
-from joulecast.report.figures.policy_maps import configuration_maps
 from joulecast.report.tables.tuning import read_replays, write_tuning_tables
 from joulecast.report.tables.tuning_published import read_published_tuning
 from joulecast.tuning.policy_experiment import read_settings
@@ -21,7 +19,6 @@ def main(
     published: Path,
     eta: float,
     tables_folder: Path,
-    figures_folder: Path,
 ) -> None:
     numbers = read_published_tuning(published)
     settings = read_settings(traces)
@@ -30,9 +27,6 @@ def main(
     reproduced = dict(list(read_frame(reproduction, "replay").groupby("policy", sort=False)))
     theirs = read_settings(traces, ["cifar100"], target=numbers.reproduction.target)
     write_tuning_tables(tables_folder, replayed, reproduced, theirs, numbers)
-    cumulative_cost(replayed.by_policy, settings, eta, figures_folder / "tuning_cumulative_cost")
-    v100 = [setting for setting in settings if setting.name[1] == "v100"]
-    configuration_maps(replayed.by_policy, v100, eta, figures_folder / "tuning_maps")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Each loads what it needs when it is called, so that ``import joulecast`` is quic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,9 @@ from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_amounts, check_
 
 _BATCH_PER_DEVICE = 32
 """Default samples of a device's step."""
+_PASSES = 3
+"""Timed steps of a network of the user's own."""
+_FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
 def simulate(
@@ -229,11 +233,13 @@ def partition(
     memory_bytes: float | None = None,
     mode: Literal["exact", "compat"] = "exact",
     ideals: int | None = None,
+    export: AnyPath | None = None,
 ) -> dict[str, Any]:
     """Cut a network into pipeline stages so that the slowest is as fast as can be, and prove it.
 
     Args:
-        graph: a network whose measured task graph is shipped; or the file of a task graph, a PipeDream
+        graph: a network whose measured task graph is shipped; ``MODULE:FUNCTION`` of your own, which is
+            measured now on one core (see ``joulecast capture``); or the file of a task graph, a PipeDream
             profile or a device-placement graph.
         devices: number of stages; a device-placement graph has it itself.
         cost: a stage's time: its work (the default), the larger of work and transfers, or their sum.
@@ -242,6 +248,7 @@ def partition(
         memory_bytes: memory of a device.
         mode: ``compat`` answers as PipeDream's optimizer does.
         ideals: limit of the ideals to list; a graph with more gets no certificate.
+        export: Python file to write, which trains the network in these stages under torchrun.
 
     Returns:
         ``bottleneck_us``, ``certified`` with its ``certificate``, ``speedup_bound``, ``stages`` with their
@@ -250,14 +257,45 @@ def partition(
     Raises:
         JoulecastError: no such graph, an unsound one, a useless option, or nothing that fits.
     """
+    from joulecast.graphs.readers import read_partitionable
+    from joulecast.graphs.shipped_graphs import task_graph_file
     from joulecast.partition.plan_report import partition_report
+    from joulecast.partition.stages_file import write_stages
 
     check("cost", cost, ("compute", "max", "sum"))
     check("mode", mode, ("exact", "compat"))
+    options = (devices, cost, bandwidth_bytes_per_s, replicate, memory_bytes, mode, ideals)
+    if _FUNCTION.fullmatch(str(graph)):
+        return _own_network_in_stages(str(graph), options, path(export))
     with naming(graph):
-        return partition_report(
-            str(graph), devices, cost, bandwidth_bytes_per_s, replicate, memory_bytes, mode, ideals
-        )
+        found = read_partitionable(task_graph_file(str(graph)))
+        report = partition_report(found, *options)
+    if export is not None:
+        write_stages(Path(export), report, dict(getattr(found, "provenance", {})))
+    return report
+
+
+def _own_network_in_stages(
+    function: str, options: tuple[Any, ...], export: Path | None
+) -> dict[str, Any]:
+    """The plan of what MODULE:FUNCTION gives, measured on one core; ``options`` as of partition_report."""
+    import torch
+
+    from joulecast.graphs.capture_function import module_of_function
+    from joulecast.graphs.measure_tasks import measure_module
+    from joulecast.graphs.tasks import left_as_it_was, tensors_of
+    from joulecast.partition.plan_report import partition_report
+    from joulecast.partition.stages_file import write_stages
+    from joulecast.training.stages import cut_into_stages
+
+    module, inputs = module_of_function(function)
+    report = partition_report(measure_module(function, module, inputs, _PASSES), *options)
+    if export is not None:
+        cut_into_stages(module, inputs, [stage["nodes"] for stage in report["stages"]])
+        with left_as_it_was(module), torch.no_grad():
+            output = tensors_of(module(*inputs))[0]
+        write_stages(export, report, {"function": function, "output": [*output.shape]})
+    return report
 
 
 def tune(

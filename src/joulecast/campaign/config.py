@@ -79,13 +79,11 @@ class TrainingSection(Section):
     device: Literal["cpu", "cuda"] = Field("cpu", description="cpu or cuda.")
     algorithm: Algorithm = Field(
         "two_level",
-        description="Gradient all-reduce: mpi, shared (one host) or two_level (shared in a host).",
+        description="Gradient all-reduce on CPUs: mpi, shared (one host) or two_level (shared in a host). On "
+        "GPUs it is NCCL's.",
     )
     bucket_mb: float = Field(64, gt=0, description="Least size of a gradient bucket, in MB.")
     overlap: bool = Field(False, description="All-reduce buckets during backward.")
-    cuda_aware_mpi: bool = Field(
-        False, description="Pass GPU memory to MPI (it must support that)."
-    )
     loader_workers: int = Field(0, ge=0, description="Loader processes; 0: a thread of the rank.")
     prefetch_batches: int = Field(2, ge=0, description="Batches prepared ahead; 0: none.")
 

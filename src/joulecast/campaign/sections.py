@@ -70,15 +70,15 @@ class PricesSection(Section):
 class SimulatorSection(Section):
     """Simulations, and the measurements that the simulator is judged on."""
 
-    emulated_network: str | None = Field(
+    emulated_network: str = Field(
         "recorded/emulated-network",
-        description="Measured steps on an emulated network, from the project's folder; null: measure "
-        "them here (needs root, a quarter of an hour).",
+        description="Measured steps on an emulated network, from the project's folder, to judge the "
+        "simulator on; experiments/emulated-network measures them.",
     )
     real_training: str | None = Field(
         "recorded/two-core-training",
         description="Measured steps of real training on two ranks, to judge the simulator on too; "
-        "the rule measure_real_training writes new ones to real-training below results. null: none.",
+        "experiments/two-core-training measures them. null: none.",
     )
     gpu_steps: str | None = Field(
         "recorded/training-steps",
@@ -93,9 +93,9 @@ class SimulatorSection(Section):
         description="Platforms to forecast on, in addition to the campaign's own.",
     )
     nodes: list[int] = Field(
-        [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
+        [1, 2, 4, 8, 16, 32, 64],
         min_length=1,
-        description="Node counts to forecast.",
+        description="Node counts to forecast; by default up to 16 times those of the campaign's runs.",
     )
     batch_size: int = Field(
         32,

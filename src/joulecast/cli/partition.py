@@ -29,8 +29,8 @@ def partition(
     graph: Annotated[
         str,
         typer.Argument(
-            help="A network, as resnet50, or a file: task graph, PipeDream graph.txt or "
-            "device-placement JSON."
+            help="A network, as resnet50; MODULE:FUNCTION of your own, as capture takes it; or a file: task "
+            "graph, PipeDream graph.txt or device-placement JSON."
         ),
     ],
     devices: Annotated[
@@ -59,6 +59,10 @@ def partition(
             min=1, help="Limit of the ideals to list; a graph with more gets no certificate."
         ),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Python file to write: it trains the network in these stages."),
+    ] = None,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
@@ -79,11 +83,15 @@ def partition(
         memory_bytes=memory,
         mode=mode.value,
         ideals=ideals,
+        export=export,
     )
     if as_json:
         echo_json(report)
     else:
         typer.echo(explained(report) if explain else summary(report))
+        if export is not None:
+            stages = len(report["stages"])
+            typer.echo(f"run it: torchrun --nproc-per-node {stages} {export}")
 
 
 def profile(

@@ -1,4 +1,4 @@
-"""Capturing a network of one's own: ``MODULE:FUNCTION`` gives a torch module and example inputs."""
+"""A network of one's own: ``MODULE:FUNCTION`` gives a torch module and example inputs."""
 
 import sys
 import traceback
@@ -22,13 +22,13 @@ def _called(found: Any, function: str) -> Any:
         inside = [f for f in frames[1:] if Path(f.filename) == own] or frames[1:] or frames
         first = str(error).strip().splitlines()[:1]
         raise JoulecastError(
-            f"capture {function}: {inside[-1].filename}, line {inside[-1].lineno}: "
+            f"{function}: {inside[-1].filename}, line {inside[-1].lineno}: "
             f"{type(error).__name__}: {''.join(first)}"
         ) from error
 
 
-def captured_function(function: str) -> OpGraph:
-    """The op graph of what a function gives: a torch module and example inputs.
+def module_of_function(function: str) -> tuple[Any, list[Any]]:
+    """What a function gives: a torch module and its example inputs.
 
     Args:
         function: as ``package.module:function``; the module is looked for in the working folder too. The
@@ -36,38 +36,45 @@ def captured_function(function: str) -> OpGraph:
             the batch. Both may be on the ``meta`` device.
 
     Raises:
-        JoulecastError: no such module or function, it gives something else, or torch cannot export it.
+        JoulecastError: no such module or function, or it gives something else.
     """
     import torch
 
-    from joulecast.graphs.capture import capture
-
     module_name, _, name = function.partition(":")
     if not module_name or not name.isidentifier():
-        raise JoulecastError(f"capture {function}: give it as MODULE:FUNCTION, as mynet:build")
+        raise JoulecastError(f"{function}: give it as MODULE:FUNCTION, as mynet:build")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(import_module(module_name), name)
     except ImportError as error:
-        raise JoulecastError(f"capture {function}: {error}") from error
+        raise JoulecastError(f"{function}: {error}") from error
     except AttributeError:
-        raise JoulecastError(
-            f"capture {function}: module {module_name} has no function {name}"
-        ) from None
+        raise JoulecastError(f"{function}: module {module_name} has no function {name}") from None
     finally:
         sys.path.pop(0)
     given = _called(found, function)
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], torch.nn.Module):
         raise JoulecastError(
-            f"capture {function}: it must give (module, example inputs), not {type(given).__name__}"
+            f"{function}: it must give (module, example inputs), not {type(given).__name__}"
         )
     module, inputs = given
     tensors = [inputs] if isinstance(inputs, torch.Tensor) else inputs
     if not isinstance(tensors, Iterable) or isinstance(tensors, dict):
-        raise JoulecastError(f"capture {function}: give its example inputs as a list of tensors")
+        raise JoulecastError(f"{function}: give its example inputs as a list of tensors")
     listed = list(tensors)
     if not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in listed):
         raise JoulecastError(
-            f"capture {function}: its example inputs must be tensors with the batch in front"
+            f"{function}: its example inputs must be tensors with the batch in front"
         )
-    return capture(module, listed, name)
+    return module, listed
+
+
+def captured_function(function: str) -> OpGraph:
+    """The op graph of what a function gives; see :func:`module_of_function`.
+
+    Raises:
+        JoulecastError: as there, or torch cannot export the module.
+    """
+    from joulecast.graphs.capture import capture
+
+    return capture(*module_of_function(function), function.partition(":")[2])

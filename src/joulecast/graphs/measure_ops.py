@@ -39,7 +39,7 @@ from joulecast.workloads.networks import build_network, check_size
 if TYPE_CHECKING:
     from joulecast.graphs.instrumented import TimedNetwork
 
-ITERATIONS, WARM_UP = 7, 2
+ITERATIONS, WARM_UP = 5, 2
 WAITING = 0.03
 """A step whose wall time exceeds its CPU time by more than this share was held up by other processes."""
 _ARRIVAL_S = 600.0

@@ -1,6 +1,6 @@
 """A network as a task graph, every task measured on one core: what a partitioner cuts.
 
-    measured                   graph = measure_module("mine", module, example, passes=5)
+    measured                   graph = measure_module("mine", module, [images], passes=5)
     one of the campaign's      graph = measure_tasks("resnet50", 4, None, 1000, 5)
     several, into a folder     measure_all(Path("profiles"), ["resnet18", "alexnet"], batch=4)
 
@@ -118,11 +118,11 @@ class _Timed(fx.Interpreter):
             self._tape.append(_OnTape(n.name, outputs, theirs, list(taken.values())))
         return handed_on
 
-    def step(self, example: Tensor, gradients: Sequence[Tensor]) -> StepByTask:
+    def step(self, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> StepByTask:
         """Forward and backward of all tasks; ``gradients`` are those of the network's outputs."""
         self._step = StepByTask()
         arrived: dict[int, list[Tensor]] = {}
-        for output, gradient in zip(tensors_of(self.run(example)), gradients, strict=True):
+        for output, gradient in zip(tensors_of(self.run(*inputs)), gradients, strict=True):
             arrived.setdefault(id(output), []).append(gradient)
         while self._tape:
             task = self._tape.pop()
@@ -144,12 +144,14 @@ class _Timed(fx.Interpreter):
         return self._step
 
 
-def step_by_task(captured: Captured, example: Tensor, gradients: Sequence[Tensor]) -> StepByTask:
+def step_by_task(
+    captured: Captured, inputs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> StepByTask:
     """One training step task by task, ``inplace=True`` off while it lasts.
 
     Args:
         captured: tasks of the module.
-        example: a batch of its inputs.
+        inputs: a batch of them.
         gradients: of the module's outputs, one for each tensor among them.
     """
     layers: list[Any] = [
@@ -158,7 +160,7 @@ def step_by_task(captured: Captured, example: Tensor, gradients: Sequence[Tensor
     try:
         for layer in layers:
             layer.inplace = False
-        return _Timed(captured).step(example, gradients)
+        return _Timed(captured).step(inputs, gradients)
     finally:
         for layer in layers:
             layer.inplace = True
@@ -169,9 +171,9 @@ def _without_gradients(module: nn.Module) -> None:
         parameter.grad = None
 
 
-def _whole_step(module: nn.Module, example: Tensor, gradients: Sequence[Tensor]) -> float:
+def _whole_step(module: nn.Module, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> float:
     start = time.perf_counter()
-    torch.autograd.backward(tensors_of(module(example)), gradients)
+    torch.autograd.backward(tensors_of(module(*inputs)), gradients)
     seconds = time.perf_counter() - start
     _without_gradients(module)
     return seconds
@@ -187,7 +189,9 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def measure_module(name: str, module: nn.Module, example: Tensor, passes: int) -> TaskGraph:
+def measure_module(
+    name: str, module: nn.Module, inputs: Sequence[Tensor], passes: int
+) -> TaskGraph:
     """Measure every task of a module on one thread, whole steps of the module in between.
 
     Both sorts of steps are taken once more than ``passes`` says; the first is dropped. A time is the mean of
@@ -197,25 +201,25 @@ def measure_module(name: str, module: nn.Module, example: Tensor, passes: int) -
 
     Args:
         name: of the graph.
-        module: the network, on the CPU; it takes one tensor.
-        example: a batch of its inputs.
+        module: the network, on the CPU.
+        inputs: a batch of them, each with its samples in front.
         passes: timed steps.
 
     Raises:
-        JoulecastError: no pass, a module that cannot be captured, or one that cannot train on the example.
+        JoulecastError: no pass, a module that cannot be captured, or one that cannot train on the inputs.
     """
     check_counts("passes", [passes], _MOST)
-    captured = capture_tasks(module, example)
+    captured = capture_tasks(module, *inputs)
     whole: list[float] = []
     steps: list[StepByTask] = []
     with _one_thread(), left_as_it_was(module):
         _without_gradients(module)
         try:
             with torch.no_grad():
-                gradients = [torch.randn_like(output) for output in tensors_of(module(example))]
+                gradients = [torch.randn_like(output) for output in tensors_of(module(*inputs))]
             for _ in range(passes + 1):
-                whole.append(_whole_step(module, example, gradients))
-                step = step_by_task(captured, example, gradients)
+                whole.append(_whole_step(module, inputs, gradients))
+                step = step_by_task(captured, inputs, gradients)
                 step.gradients.clear()
                 steps.append(step)
         except RuntimeError as error:
@@ -247,7 +251,7 @@ def measure_module(name: str, module: nn.Module, example: Tensor, passes: int) -
         "step_s": round(quiet_mean(whole[1:]), 6),
         "tasks_s": round(sum(task.work_us for task in tasks) / 1e6, 6),
     }
-    return TaskGraph(name, tasks, batch=len(example), provenance=provenance)
+    return TaskGraph(name, tasks, batch=len(inputs[0]), provenance=provenance)
 
 
 def _pixels(network: str, image_size: int | None) -> int:
@@ -281,7 +285,7 @@ def measure_tasks(
         torch.manual_seed(0)
         module = build_network(network, pixels, PATCH, classes)
         example = torch.randn(batch, 3, pixels, pixels)
-        graph = measure_module(network, module, example, passes)
+        graph = measure_module(network, module, [example], passes)
     provenance = {
         "source": "measured",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,6 +1,6 @@
 """The tasks of a module: what a partitioner cuts, unmeasured.
 
-    captured = capture_tasks(module, example)
+    captured = capture_tasks(module, *inputs)
 
 The trace is that of ``torch.fx.symbolic_trace`` in training mode, or where that cannot follow the forward
 that of ``torch.export`` (which also knows what reads a tensor after it was changed in place). Every node
@@ -142,9 +142,9 @@ class _Walk(fx.Interpreter):
         self.flops: dict[fx.Node, int] = {}
         self._counter = FlopCounterMode(display=False)
 
-    def walk(self, example: Tensor) -> None:
+    def walk(self, inputs: Sequence[Tensor]) -> None:
         with self._counter, torch.no_grad():
-            self.run(example)
+            self.run(*inputs)
 
     def run_node(self, n: fx.Node) -> Any:
         before = self._counter.get_total_flops()
@@ -239,43 +239,44 @@ def _parameters(
     return parameters
 
 
-def _captured(traced: fx.GraphModule, tracer: str, example: Tensor) -> Captured:
+def _captured(traced: fx.GraphModule, tracer: str, inputs: Sequence[Tensor]) -> Captured:
     walk = _Walk(traced)
-    walk.walk(example)
+    walk.walk(inputs)
     _refuse_read_after_change(traced)
     return Captured(traced, tracer, _tasks(traced, walk))
 
 
-def capture_tasks(module: nn.Module, example: Tensor) -> Captured:
+def capture_tasks(module: nn.Module, *inputs: Tensor) -> Captured:
     """Trace a module's training forward and fold it into tasks; the module stays as it was.
 
     Args:
-        module: on the CPU, or on ``meta`` (then so must be the example).
-        example: a batch of its inputs; sizes and FLOPs are those of it.
+        module: on the CPU, or on ``meta`` (then so must be the inputs).
+        inputs: a batch of them; sizes and FLOPs are those of it.
 
     A parameter that two tasks use counts with the first of them.
 
     Raises:
-        JoulecastError: the module cannot go forward on the example; or neither tracer can follow it (with
+        JoulecastError: the module cannot go forward on the inputs; or neither tracer can follow it (with
             both reasons), as when it changes a tensor in place that is read afterwards.
     """
     with left_as_it_was(module):
         try:
-            return _captured(fx.symbolic_trace(module), "torch.fx.symbolic_trace", example)
+            return _captured(fx.symbolic_trace(module), "torch.fx.symbolic_trace", inputs)
         except Exception as error:
             first = error
         try:
             with torch.no_grad():
-                module(example)
+                module(*inputs)
         except Exception as error:
+            shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
             raise JoulecastError(
-                f"{type(module).__name__} cannot train on a batch of shape {tuple(example.shape)}: "
+                f"{type(module).__name__} cannot train on a batch of shape {shapes}: "
                 f"{reason_of(error)}"
             ) from error
         try:
-            traced = exported(module, [example]).module()
+            traced = exported(module, inputs).module()
             assert isinstance(traced, fx.GraphModule)
-            return _captured(traced, "torch.export", example)
+            return _captured(traced, "torch.export", inputs)
         except Exception as error:
             raise JoulecastError(
                 f"{type(module).__name__} cannot be made a task graph. torch.fx.symbolic_trace: "

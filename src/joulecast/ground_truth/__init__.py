@@ -1,22 +1,17 @@
 """Measured steps of training that the simulator is judged on, and the judgement.
 
-There are two experiments. On an emulated network nodes are network namespaces behind rate-limited links,
-compute is timed sleeps, communication is real MPI over TCP. The other is real training on two ranks of this
-machine. Reading and judging need no root, no torch and no MPI; measuring does.
+There are three experiments. On an emulated network nodes are network namespaces behind rate-limited links and
+compute is timed sleeps. Real training is that of two ranks on one machine. Steps on GPUs are what others
+measured. The programs that measured the first two are in the project's ``experiments/``.
 
-========================  =================================  ==================================
-subject                   emulated network                   real training
-========================  =================================  ==================================
-what a step is            ``emulated_step``                  ``real_step``
-which steps are measured  ``emulated_families``              ``real_step``
-measuring                 ``emulated_network``               ``real_training``
-program of a rank         ``emulated_worker``                ``real_worker``
-what they need            ``emulated_nodes``,                :mod:`joulecast.training`
-                          ``emulated_messages``
-folder of results         ``emulated_results``               ``real_results``
-judgement                 ``judged_on_emulated``             ``judged_on_real``
-========================  =================================  ==================================
+=====================  ========================  ======================  ==================
+subject                emulated network          real training           GPUs
+=====================  ========================  ======================  ==================
+what a step is         ``emulated_step``         ``real_step``           ``gpu_steps``
+folder of results      ``emulated_results``      ``real_results``        ``gpu_steps``
+judgement              ``judged_on_emulated``    ``judged_on_real``      ``gpu_steps``
+=====================  ========================  ======================  ==================
 
-Common to both: ``jobs`` (a job and its answer), ``session`` (measuring, and resuming it),
-``disturbance`` (which iterations do not count), ``results`` (the format of the folder) and ``judging``.
+Common: ``jobs`` (a job and its answer), ``disturbance`` (which iterations do not count), ``results`` (the
+format of the folder) and ``judging``.
 """

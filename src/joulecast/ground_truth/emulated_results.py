@@ -22,7 +22,7 @@ EMULATED = Experiment(
     # The first has one session, whose facts are the provenance, and no column for it.
     formats=(1, 2),
     missing="no measurements of the emulated network ({why}); the kept ones are in "
-    "recorded/emulated-network, new ones are made by joulecast.ground_truth.emulated_network",
+    "recorded/emulated-network, experiments/emulated-network makes new ones",
 )
 
 

@@ -37,7 +37,7 @@ REAL = Experiment(
     typical=quiet_mean,
     formats=(2,),
     missing="no measurements of training ({why}); the kept ones are in recorded/two-core-training, "
-    "new ones are made by joulecast.ground_truth.real_training",
+    "experiments/two-core-training makes new ones",
 )
 
 Databases = Mapping[tuple[str, int], Database]
@@ -62,17 +62,6 @@ class TrainingResults(Results[TrainingConfiguration]):
     parts: pd.DataFrame
     databases: Databases
     graphs: dict[str, OpGraph]
-
-
-def write_op_costs(
-    folder: Path, sessions: Sequence[Databases], graphs: Mapping[str, OpGraph]
-) -> None:
-    """Write the op graphs of the networks, and the databases of each session."""
-    for number, databases in enumerate(sessions):
-        for (network, ranks), database in databases.items():
-            database.write(folder / f"database-{network}-{ranks}-{number}.json")
-    for network, graph in graphs.items():
-        graph.write(folder / f"graph-{network}.json")
 
 
 def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database:

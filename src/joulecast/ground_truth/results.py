@@ -1,4 +1,4 @@
-"""The folder of results of an experiment, written and read back: needs no root, no torch and no MPI.
+"""The folder of results of an experiment: needs no root, no torch and no MPI.
 
 A folder has
 
@@ -12,10 +12,8 @@ Disturbed iterations are kept and marked ``polluted``. Nothing but ``steps.csv``
 what a prediction is judged on.
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -26,9 +24,8 @@ from joulecast.errors import JoulecastError
 from joulecast.files.columns import Column, read_csv
 from joulecast.files.names import relative_name
 from joulecast.files.reading import read_json, read_json_object, validated
-from joulecast.files.writing import directory_written_aside, sha256_of, write_csv
-from joulecast.ground_truth.disturbance import is_polluted
-from joulecast.ground_truth.jobs import Answer, Row, StepConfiguration
+from joulecast.files.writing import sha256_of
+from joulecast.ground_truth.jobs import StepConfiguration
 
 FORMAT = 2
 CONFIGURATIONS_FILE = "configurations.json"
@@ -72,15 +69,6 @@ class Table:
     def is_timed(self) -> bool:
         """Whether its rows have ``seconds``, and may be disturbed."""
         return "seconds" in self.values
-
-    def frame(self, rows: Iterable[Row]) -> pd.DataFrame:
-        """The rows of a session, numbered and judged."""
-        frame = pd.DataFrame(rows).reindex(columns=[*self.key, *self.values])
-        number = frame.groupby(list(self.key), sort=False).cumcount()
-        frame.insert(len(self.key), "iteration", number)
-        if self.is_timed:
-            frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
-        return frame
 
     def read(self, path: Path) -> pd.DataFrame:
         """The table in a file.
@@ -154,56 +142,6 @@ class Results(Generic[C]):
     def configuration(self, name: str) -> C:
         """The configuration of a name."""
         return next(each for each in self.configurations if each.name == name)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Measurements of a session: the answers of its jobs, and the facts of the session."""
-
-    answers: Sequence[Answer]
-    facts: Mapping[str, Any]
-
-    def rows(self, table: str) -> list[Row]:
-        """The rows of all answers that are of a table."""
-        return [row for answer in self.answers for row in answer.get(table, [])]
-
-
-def write_results(
-    out: Path,
-    experiment: Experiment[Any],
-    configurations: Sequence[StepConfiguration],
-    sessions: Sequence[Measured],
-    write_more: Callable[[Path], object] = lambda folder: None,
-) -> None:
-    """Write what was measured to a new folder.
-
-    Args:
-        out: the folder.
-        experiment: whose results they are.
-        configurations: of the steps in the answers.
-        sessions: in the order in which they were measured; tables have their numbers.
-        write_more: puts files that are no tables in the folder that it is given.
-    """
-    with directory_written_aside(out) as folder:
-        listed = [each.model_dump(mode="json") for each in configurations]
-        (folder / CONFIGURATIONS_FILE).write_text(json.dumps(listed, indent=1) + "\n")
-        for name, table in experiment.tables.items():
-            numbered = [
-                table.frame(session.rows(name)).assign(session=number)
-                for number, session in enumerate(sessions)
-            ]
-            frame = pd.concat(numbered, ignore_index=True)
-            write_csv(frame, folder / f"{name}.csv", float_format="%.6f", lineterminator="\n")
-        write_more(folder)
-        files = sorted(file.name for file in folder.iterdir())
-        provenance = {
-            "format": FORMAT,
-            "source_of_seconds": "measured",
-            "ended_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-            "sessions": [dict(session.facts) for session in sessions],
-            "sha256": {name: sha256_of(folder / name) for name in files},
-        }
-        (folder / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=1) + "\n")
 
 
 class _Known(BaseModel):

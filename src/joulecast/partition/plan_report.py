@@ -1,13 +1,10 @@
 """What the command line and the tables say of a plan: one dictionary for all modes and formats."""
 
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.device_placement import PlacementGraph
-from joulecast.graphs.readers import read_partitionable
-from joulecast.graphs.shipped_graphs import task_graph_file
 from joulecast.graphs.taskgraph import TaskGraph
 from joulecast.partition.compat import compat_plan
 from joulecast.partition.order import nodes_of
@@ -62,7 +59,7 @@ def _problem(
 
 
 def plan_report(
-    path: Path,
+    graph: TaskGraph | PlacementGraph,
     devices: int | None,
     cost: CostModel | None = None,
     bandwidth: float | None = None,
@@ -70,12 +67,11 @@ def plan_report(
     memory: float | None = None,
     most_ideals: int | None = None,
 ) -> dict[str, Any]:
-    """The best plan of a graph file; times in the file's unit (``*_us`` in microseconds where known).
+    """The best plan of a graph; times in its file's unit (``*_us`` in microseconds where known).
 
     Raises:
-        JoulecastError: an unsound file, a useless option, nothing that fits.
+        JoulecastError: a useless option, nothing that fits.
     """
-    graph = read_partitionable(path)
     problem, unit, per_unit = _problem(graph, devices, cost, bandwidth, replicate, memory)
     plan = best_plan(problem, MOST_IDEALS if most_ideals is None else most_ideals)
     return report_of(plan, problem, unit, per_unit)
@@ -139,21 +135,22 @@ def report_of(
 
 
 def compat_report(
-    path: Path,
+    graph: TaskGraph | PlacementGraph,
     devices: int | None,
     cost: CostModel | None,
     bandwidth: float | None,
     replicate: bool,
     memory: float | None,
 ) -> dict[str, Any]:
-    """What PipeDream's optimizer finds in a graph file; it knows no proof, and no sum of work and transfer.
+    """What PipeDream's optimizer finds in a graph; it knows no proof, and no sum of work and transfer.
 
     Raises:
-        JoulecastError: an unsound file, or what that optimizer cannot do.
+        JoulecastError: what that optimizer cannot do.
     """
-    graph = read_partitionable(path)
     if isinstance(graph, PlacementGraph):
-        raise JoulecastError(f"{path}: --mode compat has no device placement; use --mode exact")
+        raise JoulecastError(
+            f"{graph.name}: --mode compat has no device placement; use --mode exact"
+        )
     if cost == "sum" or memory is not None:
         what = "--cost sum" if cost == "sum" else "--memory"
         raise JoulecastError(f"--mode compat knows no {what}; use --mode exact")
@@ -201,7 +198,7 @@ def compat_report(
 
 
 def partition_report(
-    graph: str,
+    graph: TaskGraph | PlacementGraph,
     devices: int | None = None,
     cost: CostModel | None = None,
     bandwidth: float | None = None,
@@ -210,15 +207,10 @@ def partition_report(
     mode: Literal["exact", "compat"] = "exact",
     most_ideals: int | None = None,
 ) -> dict[str, Any]:
-    """The stages of a network or of a graph file: :func:`plan_report`, or :func:`compat_report`.
-
-    Raises:
-        JoulecastError: no such graph, and as these say.
-    """
-    path = task_graph_file(graph)
+    """The stages of a graph: :func:`plan_report`, or :func:`compat_report`; raises as these."""
     if mode == "compat":
-        return compat_report(path, devices, cost, bandwidth, replicate, memory)
-    return plan_report(path, devices, cost, bandwidth, replicate, memory, most_ideals)
+        return compat_report(graph, devices, cost, bandwidth, replicate, memory)
+    return plan_report(graph, devices, cost, bandwidth, replicate, memory, most_ideals)
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.records.record import RunRecord, read_info, read_record
+from joulecast.records.record import read_info, read_record
 from joulecast.records.spec import RunSpec
 
 
@@ -61,17 +61,6 @@ def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
             "delete that folder and start again"
         )
     return folders
-
-
-def largest_record(above: Path) -> RunRecord:
-    """The record on the most nodes that fits may see, the first by name; any where none may.
-
-    Raises:
-        JoulecastError: there is no record, or it is broken.
-    """
-    infos = [(folder, read_info(folder)) for folder in record_folders(above)]
-    clean = [pair for pair in infos if not pair[1].polluted] or infos
-    return read_record(max(clean, key=lambda pair: pair[1].spec.nodes)[0])
 
 
 def answers(folder: Path, spec: RunSpec) -> bool:

@@ -78,7 +78,7 @@ class Training(_Frozen):
     overlap: bool = False
     """Whether sums run during the backward pass."""
     cuda_aware_mpi: bool = False
-    """Whether MPI is given device memory."""
+    """Whether MPI was given device memory, in recordings of before NCCL."""
     loader_workers: int = Field(0, ge=0)
     """Processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)

@@ -16,6 +16,7 @@ peak of memory gives what the process keeps in addition to its tensors.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -85,13 +86,17 @@ def read_steps(path: Path) -> list[MeasuredStep]:
     return [validated(TypeAdapter(MeasuredStep), content, str(path))]
 
 
+# A step that is corrected by is simulated several times, and many measured steps are of one network.
+_network = lru_cache(maxsize=4)(network_for)
+
+
 def simulated_step(step: MeasuredStep, platform: Platform, costs: Costs) -> Simulation:
     """The simulation of a measured step.
 
     Raises:
         JoulecastError: as :func:`joulecast.simulator.simulate.simulate`.
     """
-    graph = network_for(step.network, step.training, step.attention)
+    graph = _network(step.network, step.training, step.attention)
     assumed = Assumptions(training=step.training)
     return simulate(graph, platform, parse_strategy(step.strategy), step.batch, costs, assumed)
 

@@ -2,7 +2,7 @@
 
 Each gradient from autograd is copied once, into the flat buffer of the reducer, and freed. Buckets are
 contiguous parts of that buffer in the order in which backward fills them, and all ranks reduce them in that
-order. On a GPU the flat buffer has a copy there, and a bucket is transferred once in each direction.
+order. This is for CPUs; on GPUs it is :mod:`joulecast.training.gpu_gradients`.
 """
 
 import queue
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from joulecast.training.allreduce import AllReduce, open_allreduce
 from joulecast.training.hosts import Hosts
-from joulecast.training.mpi import MPI
 from joulecast.training.stage_clock import StageClock
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
@@ -27,7 +26,6 @@ class _Bucket:
     def __init__(self, start: int, stop: int, missing: set[int]) -> None:
         self.start, self.stop, self.members = start, stop, frozenset(missing)
         self.missing = set(missing)
-        self.ready: torch.cuda.Event | None = None
 
 
 class GradientBuckets:
@@ -38,7 +36,6 @@ class GradientBuckets:
         bucket_bytes: smallest size of a bucket (the last may be smaller).
         overlap: reduce each bucket in a separate thread as soon as it is full.
         yields: release the core while waiting.
-        cuda_aware: pass GPU memory to MPI instead of copying it to the host.
     """
 
     def __init__(
@@ -51,22 +48,14 @@ class GradientBuckets:
         bucket_bytes: float = 64e6,
         overlap: bool = False,
         yields: bool = False,
-        cuda_aware: bool = False,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self._clock = clock
         dtype = self.parameters[0].dtype
         elements = sum(p.numel() for p in self.parameters)
-        self._cuda_aware = cuda_aware
         self._comm = hosts.comm
-        self.reducer: AllReduce = open_allreduce(
-            "mpi" if cuda_aware else algorithm, hosts, elements, _NUMPY[dtype], yields
-        )
-        self._host = torch.from_numpy(self.reducer.buffer)
-        device = self.parameters[0].device
-        on_gpu = device.type != "cpu"
-        self._flat = torch.zeros(elements, dtype=dtype, device=device) if on_gpu else self._host
-        self._side = torch.cuda.Stream(device) if on_gpu else None
+        self.reducer: AllReduce = open_allreduce(algorithm, hosts, elements, _NUMPY[dtype], yields)
+        self._flat = torch.from_numpy(self.reducer.buffer)
         self._lay_out(bucket_bytes)
         self._next = 0
         self._launched: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
@@ -84,8 +73,8 @@ class GradientBuckets:
 
     @property
     def algorithm(self) -> str:
-        """Name of the reducer in use, with ``cuda-aware`` where MPI reads GPU memory."""
-        return f"{self.reducer.name}:cuda-aware" if self._cuda_aware else self.reducer.name
+        """Name of the reducer in use."""
+        return self.reducer.name
 
     def _lay_out(self, bucket_bytes: float) -> None:
         self._buckets: list[_Bucket] = []
@@ -113,10 +102,8 @@ class GradientBuckets:
         if root:
             for parameter, view in zip(self.parameters, self._views, strict=True):
                 view.copy_(parameter)
-            self._host.copy_(self._flat)
         self.reducer.broadcast()
         if not root:
-            self._flat.copy_(self._host)
             for parameter, view in zip(self.parameters, self._views, strict=True):
                 parameter.copy_(view)
 
@@ -127,8 +114,6 @@ class GradientBuckets:
             self._views[index].copy_(parameter.grad)
             parameter.grad = None
             bucket.missing.discard(index)
-            if self._side is not None and not bucket.missing:
-                bucket.ready = torch.cuda.current_stream(self._flat.device).record_event()
             if self.overlap:
                 self._launch_full_buckets()
 
@@ -149,32 +134,16 @@ class GradientBuckets:
             self._done.release()
 
     def _reduce(self, bucket: _Bucket) -> None:
-        part = slice(bucket.start, bucket.stop)
         begin = time.monotonic()
-        if bucket.ready is not None:
-            # Waits for this bucket only: backward continues in its own stream.
-            bucket.ready.synchronize()
-        ready = time.monotonic()
-        if self._side is not None and not self._cuda_aware:
-            with torch.cuda.stream(self._side):
-                self._host[part].copy_(self._flat[part])
-        staged = time.monotonic()
         self.reducer.arrive()
         together = time.monotonic()
-        if self._cuda_aware:
-            self._comm.Allreduce(MPI.IN_PLACE, self._flat[part])
-        else:
-            self.reducer.sum(bucket.start, bucket.stop)
-            if self._side is not None:
-                with torch.cuda.stream(self._side):
-                    self._flat[part].copy_(self._host[part])
-                self._side.synchronize()
-        end = time.monotonic()
-        if self._side is not None:
-            self._clock.record("communicating_wait", begin, ready)
-            self._clock.record("communicating_copy", ready, staged)
-        self._clock.record("communicating_wait", staged, together)
-        self._clock.record("communicating_copy", together, end)
+        self.reducer.sum(bucket.start, bucket.stop)
+        self._clock.record("communicating_wait", begin, together)
+        self._clock.record("communicating_copy", together, time.monotonic())
+
+    def computed(self) -> float:
+        """Time at which the gradients of this rank are there, after a backward pass."""
+        return time.monotonic()
 
     def finish(self) -> list[Tensor]:
         """The summed gradients after backward, once the remaining buckets are reduced.
@@ -185,8 +154,6 @@ class GradientBuckets:
         for bucket in self._buckets:
             for index in bucket.missing:
                 self._views[index].zero_()
-            if bucket.missing and self._side is not None:
-                bucket.ready = torch.cuda.current_stream(self._flat.device).record_event()
             bucket.missing = set()
         if self._thread is None:
             for bucket in self._buckets:
@@ -217,5 +184,5 @@ class GradientBuckets:
             self._thread.join()
         for hook in self._hooks:
             hook.remove()
-        self._views, self._flat, self._host = [], torch.empty(0), torch.empty(0)
+        self._views, self._flat = [], torch.empty(0)
         self.reducer.close()

@@ -17,6 +17,7 @@ from torch.optim.sgd import sgd
 from joulecast.errors import JoulecastError
 from joulecast.records.spec import RunSpec, Workload
 from joulecast.training.emulation import NodeSpeed
+from joulecast.training.gpu_gradients import GpuGradients
 from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts, arrive, arrive_slowly
 from joulecast.training.loader import Batch, Loader, batch_indices, rank_share
@@ -176,19 +177,7 @@ class Trainer:
         self.network = self._build().to(self.device)
         torch.manual_seed(spec.seed * 100_003 + comm.rank)  # dropout differs between ranks
         self.network.train()
-        self.buckets = GradientBuckets(
-            self.network.parameters(),
-            hosts,
-            clock,
-            algorithm=self.training.algorithm,
-            bucket_bytes=self.training.bucket_mb * 1e6,
-            overlap=self.training.overlap,
-            yields=yields,
-            cuda_aware=self.training.cuda_aware_mpi,
-        )
-        self.parameters = self.buckets.parameters
-        arrive_slowly(comm)
-        broadcast_replica(self.network, self.buckets, comm)
+        self._share_gradients(comm)
         self._momenta: list[Tensor | None] = [torch.zeros_like(p) for p in self.parameters]
         self.speed = NodeSpeed(spec.emulation.nodes_per_core if spec.emulation else 1)
         first, last = rank_share(self.training.global_batch_size, comm.size, comm.rank)
@@ -202,6 +191,29 @@ class Trainer:
             prefetch=self.training.prefetch_batches,
             slow_down=float(self.speed.nodes_per_core),
         )
+
+    def _share_gradients(self, comm: MPI.Intracomm) -> None:
+        training, network = self.training, self.network
+        self.buckets: GradientBuckets | GpuGradients
+        self.replica: nn.Module = network
+        arrive_slowly(comm)
+        if self.device.type == "cuda":
+            self.buckets = GpuGradients(
+                network, comm, self.clock, training.bucket_mb, training.overlap
+            )
+            self.replica = self.buckets.replica
+        else:
+            self.buckets = GradientBuckets(
+                network.parameters(),
+                self.hosts,
+                self.clock,
+                algorithm=training.algorithm,
+                bucket_bytes=training.bucket_mb * 1e6,
+                overlap=training.overlap,
+                yields=self.yields,
+            )
+            broadcast_replica(network, self.buckets, comm)
+        self.parameters = self.buckets.parameters
 
     def _build(self) -> nn.Module:
         w = self.workload
@@ -224,11 +236,9 @@ class Trainer:
             else nullcontext()
         )
         with autocast:
-            loss = loss_sum(self.network(images), labels)
+            loss = loss_sum(self.replica(images), labels)
         # Divided by the global batch size, so that the sum over ranks is the gradient of the global mean.
         (loss / self.training.global_batch_size).backward()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
         return float(loss.detach())
 
     def update(self, gradients: list[Tensor]) -> None:
@@ -251,6 +261,7 @@ class Trainer:
         self.speed.reference_s = self.hosts.local.bcast(times)
 
     def _time_alone(self) -> dict[str, float]:
+        assert isinstance(self.buckets, GradientBuckets)
         buffers = [(b, b.detach().clone()) for b in self.network.buffers()]
         batch = next(self.loader)
         overlap, self.buckets.overlap = self.buckets.overlap, False
@@ -280,7 +291,7 @@ class Trainer:
         begin = time.monotonic()
         loss = self.forward_backward(batch)
         self.speed.pad("computing", begin)
-        clock.record("computing", begin, time.monotonic())
+        clock.record("computing", begin, self.buckets.computed())
         gradients = self.buckets.finish()
         begin = time.monotonic()
         self.update(gradients)

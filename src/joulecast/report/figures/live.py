@@ -1,7 +1,6 @@
 """Figures of the training that was tuned live: what every repeat of it cost, and with what batch size."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -10,11 +9,8 @@ import pandas as pd
 
 from joulecast.quantities import NONE, is_number, joules, seconds
 from joulecast.report.figures.look import (
-    INK,
     Figure,
     colours,
-    nothing,
-    save,
     titled,
     tooltips,
     values,
@@ -122,32 +118,3 @@ def _energy(row: Mapping[str, Any]) -> str:
     if is_number(row.get("energy_j")):
         return f"{joules(row['energy_j'])} ({row.get('energy_source')})"
     return "none"
-
-
-def live_cost(record: Mapping[str, Any], stem: Path) -> None:
-    """Write the cost of every training that was tuned live, and the batch sizes of all of them."""
-    try:
-        charts = tuned_live(record).charts
-    except NothingToShow as why:
-        charts = [nothing(str(why))]
-    rows = record["recurrences"]
-    shown = pd.DataFrame(
-        {
-            "training": [int(row["number"]) + 1 for row in rows],
-            "batch": [row["batch_size"] for row in rows],
-        }
-    )
-    axis = alt.Axis(values=sorted(set(shown["batch"])))
-    y = alt.Y("batch:Q", title="batch size", scale=alt.Scale(type="log", base=2), axis=axis)
-    batches = (
-        alt.Chart(values(shown))
-        .mark_line(color=INK, interpolate="step", point=alt.OverlayMarkDef(size=25, color=INK))
-        .encode(x=_trainings(record), y=y)
-    )
-    below = _cost_is(record) + (f" {_source(record)}" if record.get("energy_source") else "")
-    save(
-        [*charts, titled(batches, "Batch size", 120)],
-        *(stem, "A training that recurs, measured here", below),
-        columns=1,
-        width=640,
-    )

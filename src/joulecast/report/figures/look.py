@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -36,8 +36,6 @@ SHADES = {
 INK, GREY, GRID = (SHADES[name][0] for name in ("ink", "soft", "grid"))
 WHITE, BLACK = "white", "black"
 """Around marks, so that those next to each other can be seen apart, and text on bars."""
-END = "#D55E00"
-"""The ends of a path, on a map of any colours."""
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; in every chart a shape, a label or a
 # place tells the same.
@@ -265,39 +263,16 @@ def nothing(why: str, title: str = "") -> Chart:
     return titled(place, title, 20 * len(lines))
 
 
-def save(
-    charts: Sequence[Chart],
-    stem: Path,
-    title: str = "",
-    below: str = "",
-    *,
-    columns: int = 2,
-    width: int = _WIDTH,
-    one_legend: bool = False,
-) -> None:
-    """Write charts side by side as SVG and PDF.
-
-    Args:
-        stem: path without suffix.
-        below: a line under the title.
-        one_legend: colours and shapes say the same in all charts.
-    """
-    whole = alt.concat(*(chart.properties(width=width) for chart in charts), columns=columns)
-    resolved: Literal["shared", "independent"] = "shared" if one_legend else "independent"
-    whole = whole.resolve_scale(color=resolved, shape=resolved)
-    if title:
-        heading = {"text": title, "fontSize": 15, "limit": _HEADING, "offset": 14}
-        whole = whole.properties(title=heading | ({"subtitle": below} if below else {}))
+def save_static(figure: Figure, folder: Path) -> None:
+    """Write ``overview_NAME.svg`` and ``.pdf``, its charts side by side; a figure that is missing says so, so
+    that none of earlier results stays."""
+    charts = figure.charts or [nothing(str(figure.why_none), figure.title)]
+    whole = alt.concat(*(chart.properties(width=_WIDTH) for chart in charts), columns=2)
+    whole = whole.resolve_scale(color="independent", shape="independent")
     spec = whole.to_dict() | {"config": CONFIG | {"background": "white"}}
     svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+    stem = folder / f"overview_{figure.name}"
     with written_aside(stem.with_name(f"{stem.name}.svg")) as partial:
         partial.write_text(svg, encoding="utf-8")
     with written_aside(stem.with_name(f"{stem.name}.pdf")) as partial:
         partial.write_bytes(vl_convert.svg_to_pdf(svg))
-
-
-def save_static(figure: Figure, folder: Path) -> None:
-    """Write ``overview_NAME.svg`` and ``.pdf``; a figure that is missing says so, so that none of earlier
-    results stays."""
-    charts = figure.charts or [nothing(str(figure.why_none), figure.title)]
-    save(charts, folder / f"overview_{figure.name}")

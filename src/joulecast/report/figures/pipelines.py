@@ -1,7 +1,6 @@
-"""Figures of pipelines: who works when, and what the stages of a cut take."""
+"""The figure of pipelines: who works when."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
@@ -12,15 +11,11 @@ from joulecast.graphs.schedules import Schedule, Timeline, timeline
 from joulecast.quantities import counted, digits, percent, seconds
 from joulecast.report.figures.look import (
     GREY,
-    INK,
     PIPELINE,
-    SERIES,
     Chart,
     Figure,
     blocks,
-    save,
     titled,
-    values,
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results
@@ -170,32 +165,3 @@ def _gantt(shape: Timeline, name: str, longest_s: float) -> Chart:
     return titled(drawn, name, max(80, 34 * len(stages))).properties(
         view=alt.ViewConfig(stroke=GREY)
     )
-
-
-def stages_of_network(experiment: Mapping[str, Any], stem: Path) -> None:
-    """Write the stages of a network's best cuts, a row of charts for each number of devices."""
-    charts: list[Chart] = []
-    for devices, found in experiment["on_devices"].items():
-        plan, stages = found["plan"], found["plan"]["stages"]
-        time_ms = [1e-3 * stage["time"] for stage in stages]
-        memory_gb = [1e-9 * stage["memory"] for stage in stages]
-        handed_on_mb = [1e-6 * (stage["bytes_out"] or 0) for stage in stages]
-        least = alt.Chart(values(pd.DataFrame({"size": [1e-3 * plan["lower_bound"]]})))
-        rule = least.mark_rule(color=INK, strokeDash=[4, 3]).encode(y="size:Q")
-        bound = f"{devices} devices, speedup up to {plan['speedup_bound']:.2f}"
-        charts += [
-            titled(_stage_bars(time_ms, "time, ms", SERIES[0]) + rule, bound, _BARS_HEIGHT),
-            _stage_bars(memory_gb, "memory, GB", SERIES[1]),
-            _stage_bars(handed_on_mb, "activations out, MB", SERIES[2]),
-        ]
-    title = f"{experiment['network']}: stages with the least bottleneck"
-    below = f"Dashed: lower bound of the bottleneck. Task times: {experiment['source']}."
-    save(charts, stem, title, below, columns=3, width=230)
-
-
-def _stage_bars(sizes: list[float], title: str, colour: str) -> alt.Chart:
-    bars = alt.Chart(values(pd.DataFrame({"stage": range(len(sizes)), "size": sizes})))
-    x = alt.X("stage:O", title="stage", axis=alt.Axis(labelAngle=0))
-    y = alt.Y("size:Q", title=title, axis=alt.Axis(tickCount=5))
-    made: alt.Chart = bars.mark_bar(color=colour).encode(x=x, y=y).properties(height=_BARS_HEIGHT)
-    return made

@@ -2,12 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import altair as alt
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from joulecast.quantities import digits, percent
 from joulecast.report.figures.live import tuned_live
@@ -18,7 +15,6 @@ from joulecast.report.figures.look import (
     Figure,
     colours,
     label_places,
-    save,
     shapes,
     titled,
     tooltips,
@@ -28,8 +24,6 @@ from joulecast.report.figures.look import (
 from joulecast.report.figures.tuning_pays import pays_replayed
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
-from joulecast.tuning.comparison import by_setting, cumulative_ratios
-from joulecast.tuning.policy_experiment import Setting
 
 _DEFAULT = "default"
 _FILE = "tables/tuning_savings"
@@ -70,85 +64,31 @@ def policy_costs(results: Results) -> Figure:
     )
 
 
-def cumulative_cost(
-    by_policy: Mapping[str, pd.DataFrame], settings: Sequence[Setting], eta: float, stem: Path
-) -> None:
-    """Write mean costs so far relative to the default, with a band that holds 80 % of the seeds.
-
-    There is a chart for each setting, a row for each workload.
-    """
-    drawn = [policy for policy in _SHOWN if policy in by_policy]
-    parts = []
-    for policy in drawn:
-        ratios = cumulative_ratios(by_setting(by_policy[policy], "cost"), settings, eta)
-        parts += [_curve(name, policy, curve) for name, curve in ratios.items()]
-    cells = dict(list(pd.concat(parts).groupby(["workload", "gpu"])))
-    charts = [
-        _cost_lines(cells[setting.name], drawn, ", ".join(setting.name), banded=True)
-        for setting in settings
-    ]
-    save(
-        charts,
-        *(stem, "Cost of tuning policies so far, relative to the default's (replayed)"),
-        "Lines: means over seeds; bands: 80 % of them. Below the dashed line a search has paid for itself.",
-        columns=len({setting.name[1] for setting in settings}),
-        width=220,
-        one_legend=True,
-    )
-
-
-def _curve(name: tuple[str, str], policy: str, by_seed: NDArray[np.float64]) -> pd.DataFrame:
-    """Rows as :func:`relative_costs` has them, of one setting."""
-    low, high = np.quantile(by_seed, _BAND, axis=0)
-    numbers = np.arange(1, by_seed.shape[1] + 1)
-    table = pd.DataFrame(
-        {"recurrence": numbers, "ratio": by_seed.mean(0), "low": low, "high": high}
-    )
-    return table.assign(policy=policy, workload=name[0], gpu=name[1])
-
-
-def _cost_lines(
-    shown: pd.DataFrame, drawn: Sequence[str], title: str, *, banded: bool = False
-) -> Chart:
-    """Cost over the default's by recurrence, a line a policy.
-
-    Args:
-        banded: draw a band from ``low`` to ``high``, in a small chart.
-    """
+def _cost_lines(shown: pd.DataFrame, drawn: Sequence[str], title: str) -> Chart:
+    """Cost over the default's by recurrence, a line a policy."""
     scale = value_scale(shown["ratio"], pd.Series([1.0]))
-    if banded:
-        highest = min(1.02 * shown["high"].max(), _HIGHEST_SHOWN)
-        scale = alt.Scale(domain=[min(shown["low"].min(), 0.98), highest], nice=False)
-    ticks = alt.Axis(tickMinStep=1, tickCount=5 if banded else 8, labelFlush=False)
-    y_title = "cost so far / default"
-    # Else the legend is as pale as the bands; without bands there is room for names at the lines.
-    legend = alt.Legend(symbolOpacity=1) if banded else None
+    ticks = alt.Axis(tickMinStep=1, tickCount=8, labelFlush=False)
     base = alt.Chart(values(shown)).encode(
         x=alt.X("recurrence:Q", title="trainings so far", axis=ticks),
-        y=alt.Y("ratio:Q", title=y_title, scale=scale),
-        color=alt.Color("policy:N", title=None, scale=colours(drawn), legend=legend),
+        y=alt.Y("ratio:Q", title="cost so far / default", scale=scale),
+        color=alt.Color("policy:N", title=None, scale=colours(drawn), legend=None),
     )
     every = max(1, int(shown["recurrence"].max()) // 8)
     marks = (
         base.transform_filter(f"datum.recurrence % {every} == 1 % {every}")
-        .mark_point(filled=True, size=60, clip=banded)
+        .mark_point(filled=True, size=60)
         .encode(
-            shape=alt.Shape("policy:N", title=None, scale=shapes(drawn), legend=legend),
+            shape=alt.Shape("policy:N", title=None, scale=shapes(drawn), legend=None),
             tooltip=tooltips("policy", "recurrence", "cost"),
         )
     )
     rule = alt.Chart(values(pd.DataFrame({"ratio": [1.0]}))).mark_rule(color=INK, strokeDash=[4, 3])
-    lines = base.mark_line(strokeWidth=1.6, clip=banded) + marks + rule.encode(y="ratio:Q")
-    if not banded:
-        ends = shown[shown["recurrence"] == shown["recurrence"].max()]
-        ends = ends.assign(at=label_places(ends["ratio"], scale, HEIGHT))
-        names = alt.Chart(values(ends)).mark_text(align="left", dx=7, color=INK)
-        y = alt.Y("at:Q", scale=scale)
-        return titled(lines + names.encode(x="recurrence:Q", y=y, text="policy:N"), title)
-    band = base.mark_area(opacity=0.15, clip=True).encode(
-        y=alt.Y("low:Q", title=y_title, scale=scale), y2="high:Q"
-    )
-    return titled(band + lines, title, _LOW)
+    lines = base.mark_line(strokeWidth=1.6) + marks + rule.encode(y="ratio:Q")
+    ends = shown[shown["recurrence"] == shown["recurrence"].max()]
+    ends = ends.assign(at=label_places(ends["ratio"], scale, HEIGHT))
+    names = alt.Chart(values(ends)).mark_text(align="left", dx=7, color=INK)
+    y = alt.Y("at:Q", scale=scale)
+    return titled(lines + names.encode(x="recurrence:Q", y=y, text="policy:N"), title)
 
 
 def relative_costs(replays: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -1,27 +1,20 @@
-"""Figures of what was predicted against what was measured: of the campaign's models and of the simulator."""
+"""The figure of what was predicted against what was measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.evaluation import MEASURED, SETTING, settings
-from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import digits, joules, percent, seconds
 from joulecast.report import held_out
 from joulecast.report.figures.look import (
-    GREY,
     INK,
     Chart,
     Figure,
     colours,
-    emulated,
-    nothing,
-    save,
     shapes,
     titled,
     tooltips,
@@ -34,8 +27,6 @@ from joulecast.report.results_folder import Results
 
 _MOST_NAMES = 7
 _OTHERS = "others"
-_SIMULATOR_BAND = 3.0
-"""Percent, upwards and downwards, of the band about equality."""
 
 
 def predicted_against_measured(results: Results) -> Figure:
@@ -94,76 +85,12 @@ class _Panel:
     what: str
     unit: str
     cells: pd.DataFrame
-    size: int = 90
 
 
-def campaign_predictions(fit: CampaignFit, stem: Path, band_percent: float) -> None:
-    """Write MC2's predictions of settings that its fit had not seen against the runs, by split.
-
-    Args:
-        band_percent: the error that the paper publishes, shaded.
-    """
-    panels = _held_out(fit)
-    cells = pd.concat([panel.cells for panel in panels])
-    charts = [
-        nothing(f"no {panel.what} was predicted", panel.title)
-        if panel.cells.empty
-        else _against_runs(panel, cells, band_percent)
-        for panel in panels
-    ]
-    below = f"Shaded: {band_percent:g} % either way{emulated(fit.times)}."
-    title = "MC2's predictions of settings that its fit had not seen"
-    save(charts, stem, title, below, columns=3, width=300, one_legend=True)
-
-
-def _held_out(fit: CampaignFit) -> list[_Panel]:
-    """Times and energies by what the fit had not seen."""
-    times = fit.times[fit.times["model"] == "MC2"]
-    energy = fit.energies[fit.energies["model"] == "MC2"]
-    # Estimates are shown where there is nothing else, never among measurements.
-    measured = energy["energy_source"].isin(MEASURED)
-    energy = energy[measured] if measured.any() else energy
-    what = f"{'/'.join(sorted(set(energy['energy_source'].dropna()))) or 'measured'} energy"
-    counts, workloads = "leave-one-node-count-out", "leave-one-workload-out"
-    of_counts = energy[(energy["split"] == counts) & (energy["time"] == "predicted")]
-    of_workloads = energy[(energy["split"] == workloads) & (energy["time"] == "given")]
-    return [
-        _Panel(title, quantity, unit, settings(rows, SETTING))
-        for title, quantity, unit, rows in (
-            ("Node counts not seen", "measured time", "s", times[times["split"] == counts]),
-            ("Node counts not seen, time predicted", what, "J", of_counts),
-            ("Workloads not seen, time given", what, "J", of_workloads),
-        )
-    ]
-
-
-def simulator_predictions(judged: pd.DataFrame, stem: Path) -> None:
-    """Write every judged configuration's simulated step against its measured one, a chart an experiment."""
-    charts = []
-    for name, group in judged.groupby("experiment", sort=False):
-        points = group.assign(measured=group["measured_s"], predicted=group["predicted_s"])
-        title = f"{name} ({'/'.join(sorted(set(group['source'])))})"
-        panel = _Panel(title, "measured step", "s", points, size=40)
-        families = "family", list(dict.fromkeys(points["family"]))
-        charts.append(
-            _against(panel, families, families, ("configuration",), "simulated", _SIMULATOR_BAND)
-        )
-    below = f"Shaded: {_SIMULATOR_BAND:g} % either way."
-    drawn = charts or [nothing("no configuration was judged")]
-    save(drawn, stem, "Simulated steps against measured ones", below)
-
-
-def _against_runs(
-    panel: _Panel, of_figure: pd.DataFrame | None = None, band_percent: float | None = None
-) -> Chart:
-    """A chart of settings by network (colour) and node count (shape).
-
-    Args:
-        of_figure: settings of all charts that the legends are shared with.
-    """
+def _against_runs(panel: _Panel) -> Chart:
+    """A chart of settings by network (colour) and node count (shape)."""
     cells, what = panel.cells, panel.what
-    legends = cells if of_figure is None else of_figure
-    names = sorted(set(_few(legends["network"].astype(str))))
+    names = sorted(set(_few(cells["network"].astype(str))))
     network = cells["network"].astype(str)
     in_words = seconds if panel.unit == "s" else joules
     shown = pd.DataFrame(
@@ -181,10 +108,10 @@ def _against_runs(
             "off by": [percent(d, signed=True) for d in cells["difference_percent"]],
         }
     )
-    counts = [str(count) for count in sorted(set(legends["nodes"].astype(int)))]
+    counts = [str(count) for count in sorted(set(cells["nodes"].astype(int)))]
     hover = ("setting", what, "predicted by MC2", "off by")
     drawn = replace(panel, cells=shown)
-    return _against(drawn, ("network", names), ("nodes", counts), hover, "predicted", band_percent)
+    return _against(drawn, ("network", names), ("nodes", counts), hover)
 
 
 def _few(names: pd.Series) -> pd.Series:
@@ -200,25 +127,22 @@ def _against(
     colour: tuple[str, Sequence[str]],
     shape: tuple[str, Sequence[str]],
     hover: Sequence[str],
-    made: str,
-    band_percent: float | None,
 ) -> Chart:
     """A point a row of ``measured`` and ``predicted``, around the line on which they are equal.
 
     Args:
         colour: column that colours tell apart, and its values in order; so ``shape``.
-        made: how predictions were made, for their axis.
     """
     shown = panel.cells
     scale = value_scale(shown["measured"], shown["predicted"])
     ticks = value_axis(scale)
     x = alt.X("measured:Q", title=f"{panel.what}, {panel.unit}", scale=scale, axis=ticks)
-    y = alt.Y("predicted:Q", title=f"{made}, {panel.unit}", scale=scale, axis=ticks)
+    y = alt.Y("predicted:Q", title=f"predicted, {panel.unit}", scale=scale, axis=ticks)
     ends = pd.DataFrame({"measured": scale.domain, "predicted": scale.domain})
     line = alt.Chart(values(ends)).mark_line(color=INK, strokeWidth=1, clip=True)
     points = (
         alt.Chart(values(shown))
-        .mark_point(filled=True, size=panel.size, opacity=0.9, stroke=INK, strokeWidth=0.6)
+        .mark_point(filled=True, size=90, opacity=0.9, stroke=INK, strokeWidth=0.6)
         .encode(
             x=x,
             y=y,
@@ -227,10 +151,4 @@ def _against(
             tooltip=tooltips(*hover),
         )
     )
-    drawn = line.encode(x=x, y=y) + points
-    if band_percent is None:
-        return titled(drawn, panel.title)
-    off = band_percent / 100 * ends["measured"]
-    within = ends.assign(predicted=ends["measured"] - off, high=ends["measured"] + off)
-    band = alt.Chart(values(within)).mark_area(color=GREY, opacity=0.25, clip=True)
-    return titled(band.encode(x=x, y=y, y2="high:Q") + drawn, panel.title)
+    return titled(line.encode(x=x, y=y) + points, panel.title)

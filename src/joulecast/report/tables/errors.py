@@ -39,8 +39,8 @@ WORKLOAD_NOTE = (
 )
 INFORMATION_NOTE = (
     "With the time `given`, all models know the run's time, and MC2 reads its parts (stages, or the phases "
-    "of the log) where the rivals, as published, take one mean utilisation: `energy_ablation` says what the "
-    "phases are worth. With the time `predicted`, all of them take MC2's."
+    "of the log) where the rivals, as published, take one mean utilisation. With the time `predicted`, all "
+    "of them take MC2's."
 )
 _QUESTION = ["energy_source", "split", "time"]
 
@@ -143,21 +143,6 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
-def energy_ablation(ablations: pd.DataFrame) -> pd.DataFrame:
-    """MC2 and MC2 with one thing taken away, by split; ``worth_points`` is what MAPE loses without it."""
-    cells = settings(ablations, [*SETTING, "split", "time", "model"])
-    table = summarise(cells, [*_QUESTION, "model"]).drop(columns="covered_percent")
-    table = table.rename(columns={"model": "without"})
-    full = table[table["without"] == "MC2"].set_index(_QUESTION)["mape_percent"]
-    whole = table.set_index(_QUESTION).index.map(full)
-    table["worth_points"] = (table["mape_percent"] - np.asarray(whole, dtype=float)).where(
-        table["without"] != "MC2"
-    )
-    table["without"] = table["without"].where(table["without"] != "MC2", "nothing: MC2")
-    table["judges"] = table["energy_source"].map(_judges)
-    return table.rename(columns={"energy_source": "source"})
-
-
 def _parts_percent(cell: pd.DataFrame) -> dict[str, float]:
     """Shares of the time: of the stages, or of the phases where a log tells no stages."""
     if cell["kind"].iloc[0] == "imported":
@@ -228,8 +213,10 @@ def _repeats(training: pd.DataFrame) -> str:
 def write_tables(
     folder: Path, fit: CampaignFit, published: PublishedErrors, prices: Prices = NO_PRICES
 ) -> None:
-    """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement``,
-    ``energy_ablation`` and ``scaling`` (with money by the prices) to ``folder``, each as CSV and Markdown."""
+    """Write ``time_error``, ``energy_error``, ``energy_summary``, ``energy_improvement`` and ``scaling``.
+
+    Each is CSV and Markdown in ``folder``; ``scaling`` has the money by the prices.
+    """
     training = _trained(fit.observations)
     notes = _notes(fit.observations)
     write_table(
@@ -261,10 +248,6 @@ def write_tables(
         "energy_improvement": (
             "Energy: what MC2 gains on each rival",
             energy_improvement(fit.energies, published),
-        ),
-        "energy_ablation": (
-            "Energy: what each term of MC2 is worth",
-            energy_ablation(fit.ablations),
         ),
     }
     for name, (title, table) in tables.items():

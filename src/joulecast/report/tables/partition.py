@@ -1,4 +1,4 @@
-"""Tables of the partitioning experiment: planning times, quality of the cuts, pipelines that were run."""
+"""Tables of the partitioning experiment: quality of the cuts, pipelines that were run, planning times."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +11,6 @@ from joulecast.partition.baselines import BASELINES
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
 
-_TIMES_NOTES = [
-    "`joulecast_cpu_ms` is CPU time after the file was read, the least of five, with the proof of "
-    "optimality where `certified`; the other planners' times were taken in the same run. "
-    "`pipedream_cpu_ms` is PipeDream's arithmetic as written down here, not its own code.",
-    "Published seconds are from other machines and of planners that the paper does not define; they are "
-    "quoted, and no speedup over them is claimed. `cudasize` and `hashrate` here are reconstructions.",
-]
 _QUALITY_NOTES = [
     "Work alone counts. `bottleneck_us` is the slowest stage's forward and backward of a batch; "
     "`lower_bound_us` what no pipeline is below; `certified` that both are equal, `proof` says why. A "
@@ -26,9 +19,9 @@ _QUALITY_NOTES = [
     "`micro_batches` and free transfers; the paper's were measured, with an unknown number of micro-batches.",
 ]
 _PIPELINE_NOTES = [
-    "Pipelines of real stages over MPI, measured on this machine, a core a rank. `predicted_s` is the event-"
-    "exact makespan of stages that were timed one by one, alone; `speedup` is against the network that is "
-    "not cut, with the same micro-batches on one core.",
+    "Pipelines of torch.distributed.pipelining, measured on this machine, a core a rank. `predicted_s` is "
+    "the event-exact makespan of stages that were timed one by one, alone; `speedup` is against the network "
+    "that is not cut, with the same micro-batches on one core.",
     "`capacity` is what as many independent processes reach together on this machine: no pipeline can gain "
     "more here than that.",
 ]
@@ -149,12 +142,6 @@ def write_partition_tables(
     """
     found = [read_json_object(path, "partition experiment") for path in experiments]
     paper = f"Published: {published.paper}; {published.where}."
-    write_table(
-        folder / "partition_time",
-        "How long planners take",
-        [*_TIMES_NOTES, paper],
-        planning_times(found, published),
-    )
     write_table(
         folder / "partition_quality",
         "How good their cuts are",

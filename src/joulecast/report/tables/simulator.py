@@ -44,23 +44,20 @@ def read_published_simulators(path: Path) -> PublishedSimulators:
     return read_published_file(PublishedSimulators, path)
 
 
-def judged_experiments(
-    emulated: Path, training: Path | None, sources: Mapping[str, str]
-) -> pd.DataFrame:
+def judged_experiments(emulated: Path, training: Path | None) -> pd.DataFrame:
     """Predict the steps of the experiments.
 
     Args:
         emulated: folder of steps on an emulated network.
         training: folder of steps of real training, if there is one.
-        sources: whether each (``emulated``, ``training``) was ``measured`` here or ``recorded``.
     """
     on_network = judge(read_results(emulated)).assign(
-        experiment="emulated network", source=sources["emulated"], fitted=False
+        experiment="emulated network", source="recorded", fitted=False
     )
     if training is None:
         return on_network
     real = judge_training(read_training_results(training)).assign(
-        experiment="real training", source=sources["training"]
+        experiment="real training", source="recorded"
     )
     real = real.rename(columns={"without_gamma_s": "no gamma"})
     return pd.concat([on_network, real], ignore_index=True)

@@ -22,10 +22,8 @@ from joulecast.tuning.comparison import (
     Estimate,
     break_even,
     cumulative_ratios,
-    oracle_cost,
     paired_bootstrap,
     recurrences_of,
-    regret,
 )
 from joulecast.tuning.expectation import (
     energy_potential,
@@ -220,35 +218,6 @@ def _costs(replays: Replays) -> tuple[dict[str, Curves], dict[str, Curves]]:
     }
 
 
-def break_evens(replays: Replays) -> pd.DataFrame:
-    """Recurrence at which each policy has paid back its exploration, by setting, and where it loses."""
-    of_policies, ratios = _costs(replays)
-    rows = []
-    for policy, costs in of_policies.items():
-        for setting in replays.settings:
-            curve = ratios[policy][setting.name]
-            last = curve.shape[1]
-            paid = break_even(curve)
-            marks = [n for n in _COMPARED_AT if n <= last]
-            row = _identity(policy, setting) | {
-                "break_even_recurrence": paid,
-                "pays_back": "yes" if paid is not None else f"does not within {last}",
-                "regret": regret(costs[setting.name], oracle_cost(setting, replays.eta)),
-            }
-            for n in marks:
-                row[f"cost_ratio_{n}"] = curve[:, n - 1].mean()
-            end = curve[:, -1].mean()
-            row["above_1.02"] = bool(end > _MUST_NOT_EXCEED)
-            row["costs_more_than_zeus_at"] = ", ".join(
-                str(n)
-                for n in marks
-                if policy != "zeus"
-                and curve[:, n - 1].mean() > ratios["zeus"][setting.name][:, n - 1].mean()
-            )
-            rows.append(row)
-    return pd.DataFrame(rows).astype({"break_even_recurrence": "Int64"})
-
-
 def comparison(replays: Replays) -> pd.DataFrame:
     """Every policy against Zeus: a paired bootstrap over the settings."""
     _, ratios = _costs(replays)
@@ -290,7 +259,7 @@ def write_tuning_tables(
     reproduction_settings: Sequence[Setting],
     published: PublishedTuning,
 ) -> None:
-    """Write the five tables of the replays."""
+    """Write the four tables of the replays."""
     _write_tables_of_papers(folder, replays, of_reproduction, reproduction_settings, published)
     _write_tables_of_policies(folder, replays)
 
@@ -349,27 +318,10 @@ def _write_tables_of_papers(
 
 
 def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
-    """Write when policies have paid back, and how they compare with Zeus."""
+    """Write how policies compare with Zeus."""
     chosen = "; ".join(
         f"{workload}: " + ", ".join(f"{name} {value:g}" for name, value in choice.items())
         for workload, choice in replays.choices.items()
-    )
-    write_table(
-        folder / "tuning_break_even",
-        "When tuning has paid back, and where it loses",
-        [
-            "`cost_ratio_N`: mean cost of the first N recurrences relative to the default's, exploration "
-            "included. `break_even_recurrence`: from which on it is not above 1. `regret`: all that was "
-            "spent above the oracle, in recurrences of the oracle.",
-            f"`above_1.02`: still more than 2 % above the default at the end. `{HELD_OUT}`: the curve policy "
-            f"with three constants chosen on the other workloads ({chosen}); its form, its prior and its "
-            "other constants were found on these traces.",
-            "`warm-start` has seen one run of every batch size on another GPU: what that cost is not "
-            "counted, and the traces take epochs to be the same on all GPUs.",
-            _RECORDED_NOTE,
-        ],
-        break_evens(replays),
-        sections="policy",
     )
     write_table(
         folder / "tuning_comparison",
@@ -380,6 +332,9 @@ def _write_tables_of_policies(folder: Path, replays: Replays) -> None:
             "over whole workloads, whose settings share their epochs. `mean_break_even` and "
             "`median_break_even` take settings that do not pay back for one recurrence more than there are.",
             "`largest_cost_ratio`: of the worst setting.",
+            f"`{HELD_OUT}`: the curve policy with three constants chosen on the other workloads ({chosen}); "
+            "its form, its prior and its other constants were found on these traces. `warm-start` has seen "
+            "one run of every batch size on another GPU: what that cost is not counted.",
         ],
         comparison(replays),
         sections="policy",

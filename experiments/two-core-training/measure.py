@@ -1,27 +1,35 @@
-"""Measures real training on two ranks of this machine.
+"""Measures real training on two ranks of this machine. See README.md.
 
 Operators, collectives and the other parts of a step are measured by themselves, in the same sessions and
 apart from the steps that are judged.
 """
 
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from measuring import (
+    Measured,
+    Program,
+    Tell,
+    begun_session,
+    facts_of_now,
+    kept_until_written,
+    rank_path,
+    write_results,
+)
+
 from joulecast.graphs.capture import capture_network
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.measure_ops import measure_database
+from joulecast.graphs.opgraph import OpGraph
 from joulecast.ground_truth.disturbance import FOREIGN, WAITING
 from joulecast.ground_truth.jobs import Answer
-from joulecast.ground_truth.real_results import (
-    REAL,
-    Databases,
-    quietest_database,
-    write_op_costs,
-)
+from joulecast.ground_truth.real_results import REAL, Databases, quietest_database
 from joulecast.ground_truth.real_step import (
     RANKS,
     REPLICA_BATCHES,
@@ -31,25 +39,19 @@ from joulecast.ground_truth.real_step import (
     all_configurations,
     repeated,
 )
-from joulecast.ground_truth.results import Measured, write_results
-from joulecast.ground_truth.session import (
-    Program,
-    Tell,
-    begun_session,
-    facts_of_now,
-    kept_until_written,
-)
 from joulecast.training.ranks import rank_environment
 
 ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
 SESSIONS, VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 2, 12
 """Many short turns, twice a quarter of an hour: what disturbs a machine then disturbs a turn, not a
 configuration."""
-PROGRAM = Program("joulecast.ground_truth.real_worker", REAL.tables, timeout_s=300.0)
+PROGRAM = Program(
+    "rank", REAL.tables, timeout_s=300.0, settings={"PYTHONPATH": rank_path(__file__)}
+)
 _WHAT = (
     "Steps of training on 2 ranks of one machine, one thread and one core each, fp32: replicas (the code of "
     "joulecast.training, gradients all-reduced in shared memory, a prepared batch fetched in the step) and "
-    "pipelines of 2 stages (joulecast.training.pipeline, MPI within the host; the batch is there before the "
+    "pipelines of 2 stages (torch.distributed.pipelining over gloo; the batch is there before the "
     "step). `seconds` is from the first rank's start behind a barrier to the last one's end, optimizer "
     "included. Configurations took turns, forwards and backwards through their list; a warm-up iteration of "
     "every turn is not kept; repeat 1 was measured behind them, for an A/A comparison. `waited_share` is the "
@@ -92,6 +94,17 @@ def database_batches(network: str, ranks: int) -> list[int]:
     """Samples of a network's forward in replicas (measured by 2 ranks) or in pipelines (by 1)."""
     found = all_configurations([network])
     return sorted({c.samples for c in found if c.is_pipeline == (ranks == 1)})
+
+
+def write_op_costs(
+    folder: Path, sessions: Sequence[Databases], graphs: Mapping[str, OpGraph]
+) -> None:
+    """Write the op graphs of the networks, and the databases of each session."""
+    for number, databases in enumerate(sessions):
+        for (network, ranks), database in databases.items():
+            database.write(folder / f"database-{network}-{ranks}-{number}.json")
+    for network, graph in graphs.items():
+        graph.write(folder / f"graph-{network}.json")
 
 
 def _size(workload: Workload) -> tuple[int, int, int]:
@@ -170,3 +183,7 @@ def measure(
         measured, databases = zip(*sessions, strict=True)
         write_more = partial(write_op_costs, sessions=databases, graphs=graphs)
         write_results(out, REAL, all_configurations(networks), measured, write_more)
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The program of one rank: ``mpiexec ... python -m joulecast.ground_truth.emulated_worker JOB OUT``.
+"""The program of one rank: ``mpiexec ... python -m rank JOB OUT``.
 
 Every iteration starts on all ranks at one agreed moment of the clock that they share (they are on
 one machine), so that no barrier's own duration is in the time. Rank 0 writes what all of them saw.
@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-
-from joulecast.ground_truth.disturbance import ForeignLoad
-from joulecast.ground_truth.emulated_messages import (
+from measuring import ForeignLoad
+from messages import (
     ALL_REDUCES,
     Numbers,
     Operation,
@@ -24,6 +23,7 @@ from joulecast.ground_truth.emulated_messages import (
     now,
     single,
 )
+
 from joulecast.ground_truth.emulated_step import Collective, Configuration, EmulatedJob
 from joulecast.ground_truth.jobs import Answer, Row
 from joulecast.training.hosts import hand_over

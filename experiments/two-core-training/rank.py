@@ -1,4 +1,4 @@
-"""The program of one rank: ``mpiexec -n 2 python -m joulecast.ground_truth.real_worker JOB OUT``.
+"""The program of one rank: ``mpiexec -n 2 python -m rank JOB OUT``.
 
 Trains configurations in turn, with the code that trains in earnest, or measures by itself what a step has
 besides operators. Every rank keeps to a core of its own. Rank 0 writes what all of them saw.
@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from measuring import ForeignLoad
+from torch import Tensor, distributed, fx, nn
 
-from joulecast.ground_truth.disturbance import ForeignLoad, is_polluted
+from joulecast.graphs.tasks import capture_tasks
+from joulecast.ground_truth.disturbance import is_polluted
 from joulecast.ground_truth.jobs import Answer, Row
 from joulecast.ground_truth.real_step import TrainingConfiguration, TrainingJob
 from joulecast.platforms import Platform
@@ -28,8 +30,8 @@ from joulecast.training.gradients import GradientBuckets
 from joulecast.training.hosts import Hosts, arrive_slowly, hand_over
 from joulecast.training.loop import Trainer, broadcast_replica
 from joulecast.training.mpi import MPI
-from joulecast.training.pipeline import Schedule, Stage, split_network
 from joulecast.training.stage_clock import StageClock
+from joulecast.training.stages import cut_into_stages, pipeline_of
 from joulecast.workloads.datasets import open_dataset
 
 _BYTES = 4
@@ -124,30 +126,37 @@ class Ranks:
         self._has_buckets = True
         broadcast_replica(trainer.network, trainer.buckets, self.comm)
 
-    def stage(self, configuration: TrainingConfiguration) -> Stage:
+    def stage(self, configuration: TrainingConfiguration) -> fx.GraphModule:
         """This rank's stage of a configuration."""
         self._free_buckets()
+        size, cut = self.job.workload.image_size, str(configuration.cut).replace(".", "_")
+        images = torch.zeros(configuration.samples, 3, size, size)
+        network = self.trainer.network
+        tasks = [task.name for task in capture_tasks(network, images).tasks]
+        first = next(at for at, name in enumerate(tasks) if f"{name}_".startswith(f"{cut}_"))
+        stages = [tasks[:first], tasks[first:]]
+        (mine,) = cut_into_stages(network, [images], stages, [self.comm.rank])
+        return mine
+
+    def optimizer(self, stage: nn.Module) -> torch.optim.Optimizer:
+        """That of a stage."""
         w = self.job.workload
-        assert configuration.cut is not None
-        schedule: Schedule = "gpipe" if configuration.family == "gpipe" else "1f1b"
-        return Stage(
-            split_network(self.trainer.network, [configuration.cut])[self.comm.rank],
-            self.comm,
-            schedule,
-            configuration.micro_batches,
-            configuration.batch,
-            (3, w.image_size, w.image_size),
-        )
+        return torch.optim.SGD(stage.parameters(), w.learning_rate, w.momentum, fused=True)
 
     def _pipeline(self, configuration: TrainingConfiguration) -> Callable[[], Any]:
         stage, w = self.stage(configuration), self.job.workload
+        schedule, micro_batches = configuration.family, configuration.micro_batches
+        loss = nn.functional.cross_entropy
+        pipeline = pipeline_of([stage], self.comm.size, schedule, micro_batches, loss)
+        optimizer = self.optimizer(stage)
         data = open_dataset(w.dataset, None, w.image_size, w.classes)
         images, labels = data.batch(range(configuration.batch))
         self.clock = StageClock()
 
         def step() -> None:
-            stage.step(images, labels)
-            stage.update(w.learning_rate, w.momentum)
+            optimizer.zero_grad()
+            pipeline.step(images, target=labels, losses=[])
+            optimizer.step()
 
         return step
 
@@ -275,20 +284,19 @@ class Parts:
             alike = [c for c in pipelines if c.cut == cut]
             stage = self.ranks.stage(alike[0])
             self._stage_update(stage)
-            sample = stage.message_bytes // alike[0].samples
+            crossing = stage.meta["entering" if self.comm.rank else "leaving"]
+            sample = sum(each.nbytes for each in crossing) // alike[0].samples
             # Around the sizes that are sent, so that there is a line to fit.
             sent = {c.samples * factor for c in alike for factor in (1, 4)}
             for size in sorted(sample * samples for samples in sent):
                 self._collective("send", size, self._send_of(size))
 
-    def _stage_update(self, stage: Stage) -> None:
-        w = self.job.workload
-        for parameter in stage.parameters:
+    def _stage_update(self, stage: nn.Module) -> None:
+        for parameter in stage.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        size = sum(p.numel() * _BYTES for p in stage.parameters)
-        self._part("update", size, lambda: stage.update(w.learning_rate, w.momentum))
-        for parameter in stage.parameters:
-            parameter.grad = None
+        size = sum(p.numel() * _BYTES for p in stage.parameters())
+        self._part("update", size, self.ranks.optimizer(stage).step)
+        stage.zero_grad()
 
     def _send_of(self, size: int) -> Callable[[], Any]:
         message = np.ones(size // _BYTES, np.float32)
@@ -315,6 +323,12 @@ def main(job_file: str, out: str) -> None:
             f"error: {job.name}: {job.ranks} ranks and a core for each are needed, not {comm.size}"
         )
     os.sched_setaffinity(0, {cores[comm.rank]})
+    if comm.rank == 0:
+        store = distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        comm.bcast(store.port)
+    else:
+        store = distributed.TCPStore("localhost", comm.bcast(None))
+    distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     ranks = Ranks(job, comm)
     with torch.no_grad() if job.kind == "parts" else torch.enable_grad():
         answer = ranks.steps() if job.kind == "steps" else Parts(ranks).measure()

@@ -1,4 +1,4 @@
-"""Measures steps and collectives on the emulated network; needs root."""
+"""Measures steps and collectives on the emulated network; needs root. See README.md."""
 
 import os
 import subprocess
@@ -8,27 +8,31 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from joulecast.errors import JoulecastError
-from joulecast.ground_truth.disturbance import LATE_S, awake_cores
-from joulecast.ground_truth.emulated_families import (
+from families import (
     REPEATED,
     all_configurations,
     calibration_jobs,
     step_job,
 )
-from joulecast.ground_truth.emulated_nodes import Link, commands, node_name, nodes, require_means
-from joulecast.ground_truth.emulated_results import EMULATED
-from joulecast.ground_truth.emulated_step import Configuration, EmulatedJob
-from joulecast.ground_truth.jobs import Answer
-from joulecast.ground_truth.results import Measured, write_results
-from joulecast.ground_truth.session import (
+from measuring import (
+    Measured,
     Program,
     Session,
     Tell,
+    awake_cores,
     begun_session,
     facts_of_now,
     kept_until_written,
+    rank_path,
+    write_results,
 )
+from nodes import Link, commands, node_name, nodes, require_means
+
+from joulecast.errors import JoulecastError
+from joulecast.ground_truth.disturbance import LATE_S
+from joulecast.ground_truth.emulated_results import EMULATED
+from joulecast.ground_truth.emulated_step import Configuration, EmulatedJob
+from joulecast.ground_truth.jobs import Answer
 from joulecast.training.ranks import find_launcher, program_command
 
 _MPI_SETTINGS = {
@@ -39,9 +43,10 @@ _MPI_SETTINGS = {
     "UCX_NET_DEVICES": "eth0",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": rank_path(__file__),
 }
 PROGRAM = Program(
-    module="joulecast.ground_truth.emulated_worker",
+    module="rank",
     tables=EMULATED.tables,
     timeout_s=180.0,
     settings=_MPI_SETTINGS,
@@ -151,3 +156,7 @@ def measure(out: Path, tell: Tell = print, only: Sequence[str] | None = None) ->
         parts = [part for job in jobs for part in job.parts]
         steps = {part.name: part for part in parts if isinstance(part, Configuration)}
         write_results(out, EMULATED, list(steps.values()), [Measured(answers, session.facts)])
+
+
+if __name__ == "__main__":
+    measure(Path(sys.argv[1]), only=sys.argv[2:] or None)

@@ -1,33 +1,54 @@
-"""A session of measurements: the answer of every job is kept as soon as it is there.
+"""What both experiments measure with: sessions, the load of other programs, the folder of results.
+
+In a session the answer of every job is kept as soon as it is there.
 
 An interrupted measurement into ``OUT`` leaves its sessions in ``OUT.work``; the next one takes over what they
 hold and measures the rest. Answers that were given on another machine or with other versions do not mix.
 """
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+import pandas as pd
+
 from joulecast.errors import JoulecastError
 from joulecast.files.reading import read_json_object
-from joulecast.files.writing import written_aside
+from joulecast.files.writing import directory_written_aside, sha256_of, write_csv, written_aside
 from joulecast.ground_truth.disturbance import is_polluted
-from joulecast.ground_truth.jobs import Answer, Job
-from joulecast.ground_truth.results import Table
+from joulecast.ground_truth.jobs import Answer, Job, Row, StepConfiguration
+from joulecast.ground_truth.results import (
+    CONFIGURATIONS_FILE,
+    FORMAT,
+    PROVENANCE_FILE,
+    Experiment,
+    Table,
+)
 from joulecast.power.foreign_load import load_before
 from joulecast.records.provenance import host_fingerprint, source_state, versions
 from joulecast.training.machine import machine_lock
 from joulecast.training.processes import ended_by_signals
 from joulecast.training.ranks import launch_ranks, opened_log
 
+_KERNEL_THREADS = 2
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 Tell = Callable[[str], object]
+
+
+def rank_path(program: str) -> str:
+    """Where Python finds what the ranks of an experiment import, for its ``measure.py``."""
+    folder = Path(program).resolve().parent
+    return os.pathsep.join(map(str, (folder, folder.parent)))
 
 
 def facts_of_now(what: str) -> dict[str, Any]:
@@ -191,3 +212,139 @@ def begun_session(
     with opened_log(folder / "log.txt") as log, ended_by_signals(), machine_lock(log) as lock:
         yield Session(folder, _resumed(folder, facts, same), log, lock)
     tell(f"{folder.name} measured in {time.monotonic() - begin:.0f} s")
+
+
+def foreign_cpu_s(ours: Collection[int]) -> float:
+    """CPU seconds, up to now, of all processes but ``ours``, those that take only idle time,
+    and the kernel's own threads.
+
+    A difference of two calls is what others used in between, to some 10 ms a process. Children that
+    ended are counted with their parents. Time that the hypervisor took away counts as well.
+    """
+    ticks = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) in ours:
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        # After the name: state, parent, ...; user, system and those of ended children are 11 to 14,
+        # the scheduling policy is 38.
+        is_kernel = _KERNEL_THREADS in (int(fields[1]), int(folder.name))
+        if not is_kernel and int(fields[38]) != os.SCHED_IDLE:
+            ticks += sum(int(field) for field in fields[11:15])
+    stolen = Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]
+    return (ticks + int(stolen)) / _TICKS_PER_S
+
+
+class ForeignLoad:
+    """Measures the cores that other processes use during an iteration.
+
+    Args:
+        ours: processes of the job.
+        looks: whether this rank does it; one is enough.
+    """
+
+    def __init__(self, ours: Collection[int], looks: bool) -> None:
+        self._ours, self._looks = frozenset(ours), looks
+
+    def begin(self) -> None:
+        """Begin an iteration."""
+        self._begun_s = time.monotonic()
+        self._used_s = foreign_cpu_s(self._ours) if self._looks else 0.0
+
+    def cores(self) -> float:
+        """Cores that others have used on average since the beginning; 0 where nothing was looked at."""
+        if not self._looks:
+            return 0.0
+        used_s = foreign_cpu_s(self._ours) - self._used_s
+        return round(max(0.0, used_s / (time.monotonic() - self._begun_s)), 3)
+
+
+_SPINNER = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while os.getppid() == int(sys.argv[2]):
+    pass
+"""
+
+
+@contextmanager
+def awake_cores() -> Iterator[None]:
+    """Keep all cores from sleeping while the block runs.
+
+    A virtual core that sleeps is given back late, it seems: the timers of ``tbf`` are then late too,
+    and a link loses some of its rate. In three trials in pairs (8 ranks, a step of 0.55 s, 16 KiB
+    bursts) the median was 0.1, 0.2 and 2.4 % shorter with spinners. They run only when no other
+    process wants the core (``SCHED_IDLE``), and end with this process.
+    """
+    arguments = ((str(core), str(os.getpid())) for core in sorted(os.sched_getaffinity(0)))
+    spinners = [subprocess.Popen([sys.executable, "-c", _SPINNER, *pair]) for pair in arguments]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+def _frame(table: Table, rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows of a session, numbered and judged."""
+    frame = pd.DataFrame(rows).reindex(columns=[*table.key, *table.values])
+    number = frame.groupby(list(table.key), sort=False).cumcount()
+    frame.insert(len(table.key), "iteration", number)
+    if table.is_timed:
+        frame["polluted"] = [is_polluted(row) for row in frame.to_dict("records")]
+    return frame
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Measurements of a session: the answers of its jobs, and the facts of the session."""
+
+    answers: Sequence[Answer]
+    facts: Mapping[str, Any]
+
+    def rows(self, table: str) -> list[Row]:
+        """The rows of all answers that are of a table."""
+        return [row for answer in self.answers for row in answer.get(table, [])]
+
+
+def write_results(
+    out: Path,
+    experiment: Experiment[Any],
+    configurations: Sequence[StepConfiguration],
+    sessions: Sequence[Measured],
+    write_more: Callable[[Path], object] = lambda folder: None,
+) -> None:
+    """Write what was measured to a new folder.
+
+    Args:
+        out: the folder.
+        experiment: whose results they are.
+        configurations: of the steps in the answers.
+        sessions: in the order in which they were measured; tables have their numbers.
+        write_more: puts files that are no tables in the folder that it is given.
+    """
+    with directory_written_aside(out) as folder:
+        listed = [each.model_dump(mode="json") for each in configurations]
+        (folder / CONFIGURATIONS_FILE).write_text(json.dumps(listed, indent=1) + "\n")
+        for name, table in experiment.tables.items():
+            numbered = [
+                _frame(table, session.rows(name)).assign(session=number)
+                for number, session in enumerate(sessions)
+            ]
+            frame = pd.concat(numbered, ignore_index=True)
+            write_csv(frame, folder / f"{name}.csv", float_format="%.6f", lineterminator="\n")
+        write_more(folder)
+        files = sorted(file.name for file in folder.iterdir())
+        provenance = {
+            "format": FORMAT,
+            "source_of_seconds": "measured",
+            "ended_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "sessions": [dict(session.facts) for session in sessions],
+            "sha256": {name: sha256_of(folder / name) for name in files},
+        }
+        (folder / PROVENANCE_FILE).write_text(json.dumps(provenance, indent=1) + "\n")
