@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import JoulecastError
-from joulecast.graphs.measure_tasks import measure_all, measure_module, measure_tasks, step_by_task
+from joulecast.graphs.measure_tasks import measure_module, measure_tasks, step_by_task
 from joulecast.graphs.taskgraph import read_task_graph
 from joulecast.graphs.tasks import Captured, capture_tasks
 from joulecast.workloads.networks import NETWORKS, build_empty, build_network
@@ -264,12 +264,8 @@ def test_a_module_is_measured_on_one_thread_and_read_back(tmp_path: Path) -> Non
     assert (read.name, read.batch) == ("mine", 4)
 
 
-def test_networks_are_measured_into_a_folder_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written = measure_all(tmp_path, ["alexnet"], batch=1, image_size=63, classes=3, passes=1)
-    assert written == [tmp_path / "alexnet.json"]
-    graph = read_task_graph(written[0])
+def test_a_network_is_measured_with_what_was_asked_for() -> None:
+    graph = measure_tasks("alexnet", 1, 63, 3, 1)
     assert len(graph.tasks) == TASKS["alexnet"]
     provenance = graph.provenance
     wanted = {
@@ -284,16 +280,6 @@ def test_networks_are_measured_into_a_folder_once(
     assert {"date", "host", "versions", "load_before", "wall_s"} <= provenance.keys()
     last = graph.tasks[-1]
     assert last.activation_bytes == 4 * 3 and last.parameter_bytes == 4 * (4096 * 3 + 3)
-
-    def measured_again(*arguments: Any) -> None:
-        raise AssertionError("measured again")
-
-    monkeypatch.setattr("joulecast.graphs.measure_tasks.measure_tasks", measured_again)
-    assert measure_all(tmp_path, ["alexnet"], 1, 63, 3, 1) == []
-    with pytest.raises(JoulecastError, match=r"alexnet\.json: was measured with batch 1, not 2"):
-        measure_all(tmp_path, ["alexnet"], 2, 63, 3, 1)
-    with pytest.raises(JoulecastError, match="is no folder"):
-        measure_all(written[0], ["alexnet"], 1, 63, 3, 1)
 
 
 @pytest.mark.parametrize(

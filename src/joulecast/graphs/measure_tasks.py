@@ -2,7 +2,6 @@
 
     measured                   graph = measure_module("mine", module, [images], passes=5)
     one of the campaign's      graph = measure_tasks("resnet50", 4, None, 1000, 5)
-    several, into a folder     measure_all(Path("profiles"), ["resnet18", "alexnet"], batch=4)
 
 What a task is: :mod:`joulecast.graphs.tasks`.
 """
@@ -12,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.quiet import quiet_mean
-from joulecast.graphs.taskgraph import Task, TaskGraph, read_task_graph
+from joulecast.graphs.taskgraph import Task, TaskGraph
 from joulecast.graphs.tasks import (
     Captured,
     capture_tasks,
@@ -300,43 +298,3 @@ def measure_tasks(
         "wall_s": round(time.monotonic() - start, 1),
     }
     return replace(graph, provenance=provenance)
-
-
-def measure_all(
-    folder: Path,
-    networks: Sequence[str],
-    batch: int,
-    image_size: int | None = None,
-    classes: int = 1000,
-    passes: int = 5,
-) -> list[Path]:
-    """Measure networks into ``folder``/NETWORK.json; those that are there already are left as they are.
-
-    So an interrupted measurement continues where it stopped. Arguments are those of :func:`measure_tasks`.
-
-    Returns:
-        The files that were written now.
-
-    Raises:
-        JoulecastError: as :func:`measure_tasks`; a file that is there was measured with other arguments;
-            or ``folder`` is none.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise JoulecastError(f"{folder}: is no folder")
-    written: list[Path] = []
-    for network in networks:
-        path = folder / f"{network}.json"
-        if not path.exists():
-            measure_tasks(network, batch, image_size, classes, passes).write(path)
-            written.append(path)
-            continue
-        had = read_task_graph(path).provenance
-        wanted = {"batch": batch, "image_size": _pixels(network, image_size)}
-        wanted |= {"classes": classes, "passes": passes}
-        for key, value in wanted.items():
-            if had.get(key) != value:
-                raise JoulecastError(
-                    f"{path}: was measured with {key} {had.get(key)}, not {value}; remove it, or measure "
-                    "into another folder"
-                )
-    return written
