@@ -19,7 +19,7 @@ from joulecast.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.device_placement import placement_graph
 from joulecast.graphs.readers import read_partitionable
-from joulecast.graphs.taskgraph import Task, TaskGraph, in_order, read_task_graph
+from joulecast.graphs.taskgraph import Task, TaskGraph, in_order
 from joulecast.partition import planner
 from joulecast.partition.baselines import BASELINES, baseline_ideals, block_cuts, slowest_work
 from joulecast.partition.compat import compat_plan
@@ -551,7 +551,7 @@ def test_times_further_apart_than_a_microsecond_are_cut(heaviest):
 def test_graphs_survive_being_written_and_read(tmp_path):
     graph = a_graph({1: [0], 2: [0, 1]}, [5, 6, 7])
     graph.write(tmp_path / "g.json")
-    assert read_task_graph(tmp_path / "g.json").tasks == graph.tasks
+    assert read_partitionable(tmp_path / "g.json").tasks == graph.tasks
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.measure_tasks import measure_module, measure_tasks, step_by_task
-from joulecast.graphs.taskgraph import read_task_graph
+from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.tasks import Captured, capture_tasks
 from joulecast.workloads.networks import NETWORKS, build_empty, build_network
 
@@ -259,7 +259,7 @@ def test_a_module_is_measured_on_one_thread_and_read_back(tmp_path: Path) -> Non
     assert tasks_s == pytest.approx(graph.work_us / 1e6)
     assert 0.2 < tasks_s / step_s < 5  # a smoke test: the machine may be busy with other things
     graph.write(tmp_path / "mine.json")
-    read = read_task_graph(tmp_path / "mine.json")
+    read = read_partitionable(tmp_path / "mine.json")
     assert read.tasks == graph.tasks and read.provenance == graph.provenance
     assert (read.name, read.batch) == ("mine", 4)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.files.reading import read_json
 from joulecast.files.writing import written_aside
 
 FORMAT = "joulecast task graph 1"
@@ -236,9 +235,3 @@ def task_graph_of(path: Path, content: Any) -> TaskGraph:
         batch=None if batch is None else round(checked_number(where, "batch", batch, 1)),
         provenance=provenance,
     )
-
-
-def read_task_graph(path: Path) -> TaskGraph:
-    """Read a graph from JSON of our own; raises as :func:`~joulecast.files.reading.read_json` and
-    :func:`task_graph_of`."""
-    return task_graph_of(path, read_json(path, "graph", MAX_GRAPH_BYTES))

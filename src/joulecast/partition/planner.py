@@ -1,6 +1,6 @@
 """The best pipeline, and the proof that there is none better.
 
-    problem = pipeline_problem(read_task_graph(path), devices=4)
+    problem = pipeline_problem(read_partitionable(path), devices=4)
     plan = best_plan(problem)
     plan.bottleneck, plan.lower_bound, plan.is_certified, [stage.nodes for stage in plan.stages]
 
