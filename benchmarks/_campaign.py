@@ -1,6 +1,6 @@
 """A synthetic campaign of any size: the configuration, and a record for every run that it asks for.
 
-The runs are those of :func:`joulecast.campaign.runs.campaign_runs`, so that the job graph and what is
+The runs are those of :func:`joulecast.app.campaign.runs.campaign_runs`, so that the job graph and what is
 made of the records are of one campaign. Times and energies come from MC2's own equations with noise: three
 networks on 1, 2, 4 and 8 nodes, nine runs in ten repeats of these settings, one in ten a batch size of its
 own at N = 1. Frames are small (two steps, 5 readings a node), so that what is timed is what a run costs
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.campaign.config import Config, parse_config
-from joulecast.campaign.runs import campaign_runs
-from joulecast.records.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
-from joulecast.records.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
-from joulecast.records.spec import RunSpec
+from joulecast.app.campaign.config import Config, parse_config
+from joulecast.app.campaign.runs import campaign_runs
+from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
+from joulecast.runs.spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 NODES = (1, 2, 4, 8)

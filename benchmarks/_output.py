@@ -11,7 +11,7 @@ from typing import Any
 from tabulate import tabulate
 
 from joulecast.energy.plain import plain
-from joulecast.records.provenance import cpu_model, source_state, usable_cores
+from joulecast.runs.provenance import cpu_model, source_state, usable_cores
 
 MEASURED = Path(__file__).parent / "measured"
 """Figures that were measured, as docs/how-good.md shows them."""

@@ -20,8 +20,8 @@ def measure_here(megabytes: int, repeats: int) -> None:
     import numpy as np
     from mpi4py import MPI
 
-    from joulecast.training.allreduce import open_allreduce
-    from joulecast.training.hosts import Hosts
+    from joulecast.measure.training.allreduce import open_allreduce
+    from joulecast.measure.training.hosts import Hosts
 
     comm = MPI.COMM_WORLD
     elements = megabytes * 1_000_000 // 4

@@ -20,10 +20,10 @@ from _output import parser, show
 
 from joulecast.energy.fitting import clean_observations
 from joulecast.energy.mc2_without_stages import PhaseMC2
-from joulecast.platforms import Platform
-from joulecast.records.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, STAGE_COLUMNS
-from joulecast.records.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
-from joulecast.records.spec import Foreign, RunSpec
+from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, STAGE_COLUMNS
+from joulecast.runs.platforms import Platform
+from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord, write_record
+from joulecast.runs.spec import Foreign, RunSpec
 
 _COUNTS = (1, 2, 4, 8)
 _WORKLOADS = {"a": (300.0, 4200.0), "b": (500.0, 4400.0), "c": (800.0, 4000.0)}

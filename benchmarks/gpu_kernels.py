@@ -18,7 +18,7 @@ from scipy.stats import theilslopes
 from joulecast.graphs import kernel_costs
 from joulecast.graphs.kernel_costs import ProductRates, product_flops
 from joulecast.graphs.kernels import Product
-from joulecast.platforms import Device, find_platform
+from joulecast.runs.platforms import Device, find_platform
 
 TENSORS = {
     # Tensors of the written size that move, by file: the operands and the result.

@@ -15,8 +15,8 @@ from joulecast.energy import node_power
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, metered_nodes
-from joulecast.files.shipped import recorded_folder
-from joulecast.importers.mlperf import import_mlperf
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs.files.shipped import recorded_folder
 
 HEAD = """\
 # Written by benchmarks/node_power.py --write from recorded/mlperf-power (MLPerf Training v4.0, submission

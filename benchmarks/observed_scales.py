@@ -56,7 +56,7 @@ def measure(folder: Path, out: str, ranks: int, width: int, batch: int) -> None:
     """Leave a record of the program in ``folder / out``."""
     launch = ["torch.distributed.run", "--nproc-per-node", str(ranks), "program.py"]
     command = [sys.executable, "-m", *launch, *map(str, (width, batch, STEPS))]
-    measuring = ["joulecast.cli.main", "measure", "--name", "sleeping", "--out", out, "--"]
+    measuring = ["joulecast.app.cli.main", "measure", "--name", "sleeping", "--out", out, "--"]
     subprocess.run(
         [sys.executable, "-m", *measuring, *command], cwd=folder, check=True, capture_output=True
     )

@@ -19,7 +19,7 @@ from _output import parser, show
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples/own-training/train.py"
 WRAPPERS = {
-    "joulecast measure": [sys.executable, "-m", "joulecast.cli.main", "measure", "--"],
+    "joulecast measure": [sys.executable, "-m", "joulecast.app.cli.main", "measure", "--"],
     "codecarbon monitor": ["codecarbon", "monitor", "--offline", "--country-iso-code", "DEU", "--"],
     "perun monitor": ["perun", "monitor", "-b"],
 }

@@ -23,9 +23,9 @@ from joulecast.energy.error_summary import evaluate_records
 from joulecast.energy.evaluation import evaluate, settings
 from joulecast.energy.recorded_times import recorded_times
 from joulecast.energy.splits import NEXT_SCALE
-from joulecast.files.shipped import recorded_folder
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.records.recorded import record_folders
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.recorded import record_folders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -20,10 +20,10 @@ import numpy as np
 import psutil
 from _output import parser, show
 
-from joulecast.power.integration import EnergyCurve
-from joulecast.power.meters import MeteredNodes
-from joulecast.power.sampler import SamplerOrder
-from joulecast.power.samples import Left, SampleWriter
+from joulecast.measure.power.meters import MeteredNodes
+from joulecast.measure.power.sampler import SamplerOrder
+from joulecast.measure.power.samples import Left, SampleWriter
+from joulecast.runs.integration import EnergyCurve
 
 GPUS = 8
 METERS_READ = ("gpu", "cpu", "soc", "hwmon")
@@ -70,7 +70,7 @@ def _sampler(seconds: float) -> dict[str, float]:
         nodes = MeteredNodes("h", sysfs_root=str(root))
         order = SamplerOrder(METERS_READ, 1 / HERTZ, nodes, (os.getpid(),))
         process = subprocess.Popen(
-            [sys.executable, "-m", "joulecast.power.sampler", str(file)],
+            [sys.executable, "-m", "joulecast.measure.power.sampler", str(file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

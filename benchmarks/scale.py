@@ -68,7 +68,7 @@ def _records(folder: Path) -> list[Path]:
 
 def prepare(folder: Path, runs: int) -> None:
     """Make a private copy of the workflow with a campaign of ``runs`` runs, measured and recorded."""
-    from joulecast.records.recorded import pack
+    from joulecast.runs.recorded import pack
 
     for name in ("workflow", "config", "profiles"):
         shutil.copytree(ROOT / name, folder / name)
@@ -112,7 +112,7 @@ def _graph_resumed(folder: Path) -> None:
 
 
 def _unpack(folder: Path) -> None:
-    from joulecast.records.recorded import unpack_all
+    from joulecast.runs.recorded import unpack_all
 
     unpack_all(folder / "campaign", _results(folder) / "records")
 

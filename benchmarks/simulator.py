@@ -21,13 +21,13 @@ from _output import parser, show
 from joulecast.graphs.costs import roofline_of
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import load, network_for
-from joulecast.planning.simulator_inputs import platform_and_costs
-from joulecast.platforms import read_platform
+from joulecast.measure.workloads.gpt import GPTSize
+from joulecast.report.advice.simulator_inputs import platform_and_costs
 from joulecast.report.tables.simulator import read_published_simulators
-from joulecast.simulator.simulate import Assumptions, simulate
-from joulecast.simulator.strategy import Strategy, parse_strategy
-from joulecast.simulator.strategy_search import search
-from joulecast.workloads.gpt import GPTSize
+from joulecast.runs.platforms import read_platform
+from joulecast.simulate.simulate import Assumptions, simulate
+from joulecast.simulate.strategy import Strategy, parse_strategy
+from joulecast.simulate.strategy_search import search
 
 _CONFIG = Path(__file__).resolve().parents[1] / "config"
 _FOLDED = (8, 32, 64, 128, 1024, 10000)

@@ -20,15 +20,15 @@ import pandas as pd
 import yaml
 from scipy.stats import kendalltau
 
-from joulecast.files.shipped import recorded_folder
 from joulecast.graphs import kernel_costs
-from joulecast.ground_truth import gpu_steps
-from joulecast.ground_truth.all_reduces import judged_all_reduces
-from joulecast.ground_truth.gpu_steps import GpuStep, judged_widths, predicted, read_gpu_steps
-from joulecast.platforms import Platform, find_platform
 from joulecast.report.tables.simulator_on_gpus import choice_table, gpu_error_table
-from joulecast.simulator import interval
-from joulecast.simulator.correction import Evidence
+from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.platforms import Platform, find_platform
+from joulecast.simulate import interval
+from joulecast.simulate.correction import Evidence
+from joulecast.simulate.judged import gpu_steps
+from joulecast.simulate.judged.all_reduces import judged_all_reduces
+from joulecast.simulate.judged.gpu_steps import GpuStep, judged_widths, predicted, read_gpu_steps
 
 JOULES = "joules of an operation"
 CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {

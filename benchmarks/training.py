@@ -21,8 +21,8 @@ HERE = Path(__file__).resolve()
 
 
 def _spec(network: str, batch: int, image_size: int, steps: int) -> str:
-    from joulecast.platforms import Platform
-    from joulecast.records.spec import RunSpec, Training, Workload
+    from joulecast.runs.platforms import Platform
+    from joulecast.runs.spec import RunSpec, Training, Workload
 
     return RunSpec(
         run=f"bench-{network}",
@@ -36,9 +36,9 @@ def _spec(network: str, batch: int, image_size: int, steps: int) -> str:
 
 
 def _ours(spec: str) -> dict[str, float]:
-    from joulecast.records.record import read_record
-    from joulecast.records.spec import RunSpec
-    from joulecast.training.measure_run import measure_run
+    from joulecast.measure.training.measure_run import measure_run
+    from joulecast.runs.record import read_record
+    from joulecast.runs.spec import RunSpec
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record"
@@ -76,10 +76,10 @@ def ddp_rank(rank: int, folder: str) -> None:
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
 
-    from joulecast.records.spec import RunSpec
-    from joulecast.training.loader import Loader, batch_indices
-    from joulecast.workloads.datasets import open_dataset
-    from joulecast.workloads.networks import build_network
+    from joulecast.measure.training.loader import Loader, batch_indices
+    from joulecast.measure.workloads.datasets import open_dataset
+    from joulecast.measure.workloads.networks import build_network
+    from joulecast.runs.spec import RunSpec
 
     spec = RunSpec.model_validate_json((Path(folder) / "spec.json").read_text())
     training, w = spec.training, spec.workload

@@ -25,9 +25,9 @@ from _output import parser, show
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.expectation import expected_default
-from joulecast.tuning.policy_experiment import COMPARED, Setting, read_settings, replayed
-from joulecast.tuning.traces import Trace
+from joulecast.tune.expectation import expected_default
+from joulecast.tune.policy_experiment import COMPARED, Setting, read_settings, replayed
+from joulecast.tune.traces import Trace
 
 _LIMIT_S = 2.0
 """CPU seconds that Zeus may take for 24 settings, 20 seeds and 50 recurrences."""

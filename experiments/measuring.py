@@ -23,22 +23,27 @@ from typing import Any, TextIO
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.files.reading import read_json_object
-from joulecast.files.writing import directory_written_aside, sha256_of, write_csv, written_aside
-from joulecast.ground_truth.disturbance import is_polluted
-from joulecast.ground_truth.jobs import Answer, Job, Row, StepConfiguration
-from joulecast.ground_truth.results import (
+from joulecast.measure.power.foreign_load import load_before
+from joulecast.measure.training.machine import machine_lock
+from joulecast.measure.training.processes import ended_by_signals
+from joulecast.measure.training.ranks import launch_ranks, opened_log
+from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.writing import (
+    directory_written_aside,
+    sha256_of,
+    write_csv,
+    written_aside,
+)
+from joulecast.runs.provenance import host_fingerprint, source_state, versions
+from joulecast.simulate.judged.disturbance import is_polluted
+from joulecast.simulate.judged.jobs import Answer, Job, Row, StepConfiguration
+from joulecast.simulate.judged.results import (
     CONFIGURATIONS_FILE,
     FORMAT,
     PROVENANCE_FILE,
     Experiment,
     Table,
 )
-from joulecast.power.foreign_load import load_before
-from joulecast.records.provenance import host_fingerprint, source_state, versions
-from joulecast.training.machine import machine_lock
-from joulecast.training.processes import ended_by_signals
-from joulecast.training.ranks import launch_ranks, opened_log
 
 _KERNEL_THREADS = 2
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -141,7 +146,7 @@ class Session:
         Args:
             job: what is measured.
             program: of its ranks.
-            inside: as of :func:`joulecast.training.ranks.program_command`.
+            inside: as of :func:`joulecast.measure.training.ranks.program_command`.
 
         Raises:
             JoulecastError: a launch failed.

@@ -15,10 +15,10 @@ import pytest
 from debian import why_not_installed
 from hypothesis import HealthCheck, settings
 
-from joulecast.platforms import Platform
-from joulecast.records.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
-from joulecast.records.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord
-from joulecast.records.spec import Foreign, RunSpec, Training, Workload
+from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.runs.platforms import Platform
+from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord
+from joulecast.runs.spec import Foreign, RunSpec, Training, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 # How long an example takes is a matter of the machine and of what else it does.
@@ -220,7 +220,7 @@ def make_imported(
 @pytest.fixture
 def slow_meters_end(monkeypatch):
     """Ends the threads of all slow meters that a test has made."""
-    from joulecast.power.background import BackgroundMeter, finish_all
+    from joulecast.measure.power.background import BackgroundMeter, finish_all
 
     made, begin = [], BackgroundMeter.__init__
 

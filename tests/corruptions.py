@@ -15,8 +15,8 @@ from mlperf_fixtures import ZERO_MS, line, power_lines, result_lines, write_line
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.records.record import RunRecord, read_record
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs.record import RunRecord, read_record
 
 Floats = NDArray[np.float64]
 Readings = dict[str, tuple[Floats, Floats]]

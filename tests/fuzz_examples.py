@@ -10,9 +10,9 @@ import pandas as pd
 from conftest import ROOT
 from mlperf_fixtures import write_run
 
-from joulecast.records.recorded import pack, unpack_all
-from joulecast.tuning.history import add_to_history_file, begin_history_file
-from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, Trial
+from joulecast.runs.recorded import pack, unpack_all
+from joulecast.tune.history import add_to_history_file, begin_history_file
+from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, Trial
 
 RECORDED = ROOT / "recorded"
 TRAINING = RECORDED / "two-core-training"

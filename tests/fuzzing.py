@@ -27,19 +27,19 @@ from conftest import ROOT
 from mutations import mutated
 from typer.testing import CliRunner
 
-from joulecast.campaign.check import require_campaign
-from joulecast.campaign.config import read_config
-from joulecast.cli.errors import shown
-from joulecast.cli.main import app
-from joulecast.energy.observations import observe
+from joulecast.app.campaign.check import require_campaign
+from joulecast.app.campaign.config import read_config
+from joulecast.app.cli.errors import shown
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.importers.csv_map import map_of
-from joulecast.importers.from_logs import RunFacts, import_log, read_runs
-from joulecast.importers.log_times import Clock, zone_named
-from joulecast.importers.logs import LogOptions
-from joulecast.records.record import read_record
+from joulecast.logs.csv_map import map_of
+from joulecast.logs.from_logs import RunFacts, import_log, read_runs
+from joulecast.logs.log_times import Clock, zone_named
+from joulecast.logs.logs import LogOptions
 from joulecast.report.tables.published import read_published
 from joulecast.report.tables.tuning_published import read_published_tuning
+from joulecast.runs.observations import observe
+from joulecast.runs.record import read_record
 
 CPU_S = 10
 MORE_BYTES = 1 << 30

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
-from joulecast.energy.observations import observe
-from joulecast.records.record import read_record
+from joulecast.app.cli.main import app
+from joulecast.runs.observations import observe
+from joulecast.runs.record import read_record
 
 MADE = Path(__file__).parent / "data" / "imports"
 ZERO_S = 1_700_000_000.0

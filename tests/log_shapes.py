@@ -11,9 +11,9 @@ from pathlib import Path
 
 from mlperf_fixtures import line, power_lines, write_lines
 
-from joulecast.importers.foreign import record_of
-from joulecast.importers.mlperf import read_run, runs_of
-from joulecast.records.record import RunRecord
+from joulecast.logs.foreign import record_of
+from joulecast.logs.mlperf import read_run, runs_of
+from joulecast.runs.record import RunRecord
 
 START_S = 40.0
 """When runs start, in s of the run clock."""

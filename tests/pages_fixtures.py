@@ -7,7 +7,7 @@ from conftest import ROOT, make_record, make_spec
 
 from joulecast.energy.fitting import fit_campaign
 from joulecast.partition.planner_experiment import partition_experiment
-from joulecast.records.record import write_record
+from joulecast.runs.record import write_record
 
 STEP = {"materials": 0.1, "computing": 0.6, "update": 0.3}
 NETWORKS = {"vit_ti": 1.0, "resnet18": 1.5}

@@ -12,10 +12,10 @@ from reference_pages import api, commands, configuration, platforms, records, ta
 
 import joulecast
 from joulecast.energy.fitting import fit_campaign
-from joulecast.files.shipped import recorded_folder
-from joulecast.importers.mlperf import import_mlperf
+from joulecast.logs.mlperf import import_mlperf
 from joulecast.report.pages.overview import write_overview
 from joulecast.report.tables.citations import Citation
+from joulecast.runs.files.shipped import recorded_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

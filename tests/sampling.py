@@ -5,9 +5,9 @@ from pathlib import Path
 
 from zeus.device.gpu.common import ZeusGPUNoPermissionError, ZeusGPUNotSupportedError
 
-from joulecast.power.meters import READING
-from joulecast.power.sampler import sample
-from joulecast.power.samples import SampleWriter, read_samples
+from joulecast.measure.power.meters import READING
+from joulecast.measure.power.sampler import sample
+from joulecast.measure.power.samples import SampleWriter, read_samples
 
 
 def sampled(order, stop):

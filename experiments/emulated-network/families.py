@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from joulecast.graphs.schedules import Schedule
-from joulecast.ground_truth.emulated_step import (
+from joulecast.simulate.judged.emulated_step import (
     Algorithm,
     Collective,
     Configuration,

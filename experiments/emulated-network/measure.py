@@ -29,11 +29,11 @@ from measuring import (
 from nodes import Link, commands, node_name, nodes, require_means
 
 from joulecast.errors import JoulecastError
-from joulecast.ground_truth.disturbance import LATE_S
-from joulecast.ground_truth.emulated_results import EMULATED
-from joulecast.ground_truth.emulated_step import Configuration, EmulatedJob
-from joulecast.ground_truth.jobs import Answer
-from joulecast.training.ranks import find_launcher, program_command
+from joulecast.measure.training.ranks import find_launcher, program_command
+from joulecast.simulate.judged.disturbance import LATE_S
+from joulecast.simulate.judged.emulated_results import EMULATED
+from joulecast.simulate.judged.emulated_step import Configuration, EmulatedJob
+from joulecast.simulate.judged.jobs import Answer
 
 _MPI_SETTINGS = {
     # Ranks of one machine would otherwise share memory behind the network's back.

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecast.ground_truth.emulated_step import Algorithm
-from joulecast.training.mpi import MPI
+from joulecast.measure.training.mpi import MPI
+from joulecast.simulate.judged.emulated_step import Algorithm
 
 Numbers = NDArray[np.float32]
 Steps = Iterator[list[MPI.Request]]

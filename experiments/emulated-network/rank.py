@@ -24,10 +24,10 @@ from messages import (
     single,
 )
 
-from joulecast.ground_truth.emulated_step import Collective, Configuration, EmulatedJob
-from joulecast.ground_truth.jobs import Answer, Row
-from joulecast.training.hosts import hand_over
-from joulecast.training.mpi import MPI
+from joulecast.measure.training.hosts import hand_over
+from joulecast.measure.training.mpi import MPI
+from joulecast.simulate.judged.emulated_step import Collective, Configuration, EmulatedJob
+from joulecast.simulate.judged.jobs import Answer, Row
 
 _REAL_TIME_PRIORITY = 10
 _HEADSTART_S = 0.03

@@ -27,10 +27,11 @@ from joulecast.graphs.capture import capture_network
 from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.measure_ops import measure_database
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.ground_truth.disturbance import FOREIGN, WAITING
-from joulecast.ground_truth.jobs import Answer
-from joulecast.ground_truth.real_results import REAL, Databases, quietest_database
-from joulecast.ground_truth.real_step import (
+from joulecast.measure.training.ranks import rank_environment
+from joulecast.simulate.judged.disturbance import FOREIGN, WAITING
+from joulecast.simulate.judged.jobs import Answer
+from joulecast.simulate.judged.real_results import REAL, Databases, quietest_database
+from joulecast.simulate.judged.real_step import (
     RANKS,
     REPLICA_BATCHES,
     TrainingConfiguration,
@@ -39,7 +40,6 @@ from joulecast.ground_truth.real_step import (
     all_configurations,
     repeated,
 )
-from joulecast.training.ranks import rank_environment
 
 ITERATIONS, PART_ITERATIONS, DATABASE_ITERATIONS = 3, 8, 8
 SESSIONS, VISITS, ROUNDS, AGAIN_ITERATIONS = 2, 2, 2, 12
@@ -50,8 +50,8 @@ PROGRAM = Program(
 )
 _WHAT = (
     "Steps of training on 2 ranks of one machine, one thread and one core each, fp32: replicas (the code of "
-    "joulecast.training, gradients all-reduced in shared memory, a prepared batch fetched in the step) and "
-    "pipelines of 2 stages (torch.distributed.pipelining over gloo; the batch is there before the "
+    "joulecast.measure.training, gradients all-reduced in shared memory, a prepared batch fetched in the "
+    "step) and pipelines of 2 stages (torch.distributed.pipelining over gloo; the batch is there before the "
     "step). `seconds` is from the first rank's start behind a barrier to the last one's end, optimizer "
     "included. Configurations took turns, forwards and backwards through their list; a warm-up iteration of "
     "every turn is not kept; repeat 1 was measured behind them, for an A/A comparison. `waited_share` is the "

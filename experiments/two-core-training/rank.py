@@ -20,19 +20,19 @@ from measuring import ForeignLoad
 from torch import Tensor, distributed, fx, nn
 
 from joulecast.graphs.tasks import capture_tasks
-from joulecast.ground_truth.disturbance import is_polluted
-from joulecast.ground_truth.jobs import Answer, Row
-from joulecast.ground_truth.real_step import TrainingConfiguration, TrainingJob
-from joulecast.platforms import Platform
-from joulecast.records.spec import RunSpec, Training
-from joulecast.records.spec import Workload as SpecWorkload
-from joulecast.training.gradients import GradientBuckets
-from joulecast.training.hosts import Hosts, arrive_slowly, hand_over
-from joulecast.training.loop import Trainer, broadcast_replica
-from joulecast.training.mpi import MPI
-from joulecast.training.stage_clock import StageClock
-from joulecast.training.stages import cut_into_stages, pipeline_of
-from joulecast.workloads.datasets import open_dataset
+from joulecast.measure.training.gradients import GradientBuckets
+from joulecast.measure.training.hosts import Hosts, arrive_slowly, hand_over
+from joulecast.measure.training.loop import Trainer, broadcast_replica
+from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.workloads.datasets import open_dataset
+from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
+from joulecast.runs.platforms import Platform
+from joulecast.runs.spec import RunSpec, Training
+from joulecast.runs.spec import Workload as SpecWorkload
+from joulecast.simulate.judged.disturbance import is_polluted
+from joulecast.simulate.judged.jobs import Answer, Row
+from joulecast.simulate.judged.real_step import TrainingConfiguration, TrainingJob
 
 _BYTES = 4
 

@@ -14,9 +14,14 @@ s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong w
 
 from typing import TYPE_CHECKING
 
-from joulecast.api.forecasts import advise, evaluate, fit, forecast, measure, read_records
-from joulecast.api.observing import observe
-from joulecast.api.plans import partition, search, simulate, tune
+# Rooms that have the name of a function: loaded first, so that the function keeps the name here.
+import joulecast.measure
+import joulecast.partition
+import joulecast.simulate
+import joulecast.tune  # noqa: F401
+from joulecast.app.api.forecasts import advise, evaluate, fit, forecast, measure, read_records
+from joulecast.app.api.observing import observe
+from joulecast.app.api.plans import partition, search, simulate, tune
 from joulecast.errors import JoulecastError
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from conftest import ROOT, make_record, make_spec
 from pages_fixtures import write_campaign
 
 from joulecast.energy.prices import NO_PRICES, Prices
-from joulecast.records.record import write_record
 from joulecast.report.figures.look import GREY, PALETTES
 from joulecast.report.pages.overview import FIGURES, write_overview
 from joulecast.report.papers.rows import Row, paper_table
@@ -21,6 +20,7 @@ from joulecast.report.papers.summary import Paper
 from joulecast.report.papers.write import write_papers
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import Tolerance, read_published
+from joulecast.runs.record import write_record
 
 MARKS = "[data-tip]"
 PRINTED_WIDTH = 688

@@ -13,7 +13,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import copy_workflow
 
-from joulecast.campaign.progress import RunState, run_state
+from joulecast.runs.progress import RunState, run_state
 
 PROFILE = "slurm-no-accounting"
 # A node of the cluster for each of a run's, although the platform says that one host has them all.
@@ -100,7 +100,7 @@ class Campaign:
             process
             for process in psutil.process_iter(["cmdline", "cwd"])
             if process.info["cwd"] == str(self.folder)
-            and "joulecast.training" in (words := process.info["cmdline"] or [])
+            and "joulecast.measure.training" in (words := process.info["cmdline"] or [])
             and Path(words[0]).name.startswith("python")
         ]
 

@@ -11,9 +11,9 @@ from campaigns import Campaign
 from conftest import ROOT
 from emulated import NODES, EmulatedSlurm, why_not
 
-from joulecast.records.frames import FRAMES
-from joulecast.records.record import read_record
-from joulecast.training.measure_run import measure_run
+from joulecast.measure.training.measure_run import measure_run
+from joulecast.runs.frames import FRAMES
+from joulecast.runs.record import read_record
 
 # Ranks of four nodes on two cores: emulated, and said so in every record.
 FOUR_NODES = (
@@ -105,7 +105,7 @@ def test_ranks_of_one_node_are_started_in_a_job_of_one_task(slurm):
     """As pipelines are run: MPICH would ask SLURM for its ranks there, and wait forever."""
     ranks = "from mpi4py import MPI; print(MPI.COMM_WORLD.reduce(1) or '')"
     start = (
-        "import subprocess, sys; from joulecast.training.ranks import own_mpi_environment as own;"
+        "import subprocess, sys; from joulecast.measure.training.ranks import own_mpi_environment as own;"
         f"subprocess.run(['mpiexec', '-n', '2', sys.executable, '-c', {ranks!r}], env=own(), check=1)"
     )
     srun = ["srun", "-N1", "-n1", "--exclusive", sys.executable, "-c", start]
@@ -210,7 +210,7 @@ def test_a_training_that_srun_starts_on_two_hosts_leaves_one_record(slurm, tmp_p
         asking.bind(("127.0.0.1", 0))
         port = asking.getsockname()[1]
     on_a_host = ON_A_HOST.format(
-        joulecast=f"{sys.executable} -m joulecast.cli.main",
+        joulecast=f"{sys.executable} -m joulecast.app.cli.main",
         torchrun=f"{sys.executable} -m torch.distributed.run",
         out=tmp_path,
         port=port,

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 import pytest
 from conftest import make_spec
 
-from joulecast.energy.observations import observe
-from joulecast.power.run_clock import ClockOffset, RunClock
-from joulecast.records.provenance import boot_id
-from joulecast.records.record import read_record
-from joulecast.records.spec import Calibration
-from joulecast.training.measure_run import measure_run
+from joulecast.measure.power.run_clock import ClockOffset, RunClock
+from joulecast.measure.training.measure_run import measure_run
+from joulecast.runs.observations import observe
+from joulecast.runs.provenance import boot_id
+from joulecast.runs.record import read_record
+from joulecast.runs.spec import Calibration
 
 AHEAD_S = 1000
 

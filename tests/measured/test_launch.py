@@ -14,15 +14,15 @@ import psutil
 import pytest
 from conftest import make_spec
 
-from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.power.foreign_load import Load
-from joulecast.records.provenance import usable_cores
-from joulecast.records.record import read_record
-from joulecast.records.spec import Calibration, Emulation, RunSpec
-from joulecast.training.launch import RunLaunch
-from joulecast.training.measure_run import measure_run
-from joulecast.training.processes import NotFinished, run_to_end
+from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.training.launch import RunLaunch
+from joulecast.measure.training.measure_run import measure_run
+from joulecast.measure.training.processes import NotFinished, run_to_end
+from joulecast.runs.observations import observe
+from joulecast.runs.provenance import usable_cores
+from joulecast.runs.record import read_record
+from joulecast.runs.spec import Calibration, Emulation, RunSpec
 
 
 def run(spec, tmp_path, **options):
@@ -158,7 +158,7 @@ def _ranks(folder):
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         ours = any(word.startswith(str(folder)) for word in words)
-        if "joulecast.training" in words and "python" in Path(words[0]).name and ours:
+        if "joulecast.measure.training" in words and "python" in Path(words[0]).name and ours:
             found.append(process)
     return found
 
@@ -192,7 +192,7 @@ def _kill_the_sampler_once_training(log):
     while time.monotonic() < deadline:
         for rank in _ranks(log.parent) if log.is_file() and "step " in log.read_text() else ():
             for child in rank.children():
-                if "joulecast.power.sampler" in child.cmdline():
+                if "joulecast.measure.power.sampler" in child.cmdline():
                     child.kill()
                     return
         time.sleep(0.05)
@@ -217,8 +217,8 @@ def test_a_run_that_hangs_is_ended(tmp_path):
 
 
 STARTER = (
-    "import sys; from pathlib import Path; from joulecast.records.spec import RunSpec;"
-    "from joulecast.training.measure_run import measure_run; out = Path(sys.argv[2]);"
+    "import sys; from pathlib import Path; from joulecast.runs.spec import RunSpec;"
+    "from joulecast.measure.training.measure_run import measure_run; out = Path(sys.argv[2]);"
     "measure_run(RunSpec.model_validate_json(sys.argv[1]), out, out.with_suffix('.log'))"
 )
 

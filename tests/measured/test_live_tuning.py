@@ -17,20 +17,21 @@ from sampling import FakeGpu, show_gpus
 from zeus.device.gpu.common import ZeusGPULostError
 
 from joulecast.errors import JoulecastError
-from joulecast.power import zeus_devices
-from joulecast.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
-from joulecast.power.meters import ReadFailed, Reading
-from joulecast.power.register import Limits
-from joulecast.records.spec import Workload
-from joulecast.training import machine
-from joulecast.tuning.history import History, begun_of, read_history_file
-from joulecast.tuning.limit_choice import selector
-from joulecast.tuning.limit_measurement import LimitProfile, Window
-from joulecast.tuning.live import LiveJob, LiveTraining, live_job, tune_live
-from joulecast.tuning.live_record import live_record
-from joulecast.tuning.policies import Default, PowerLimitOnly
-from joulecast.tuning.trial import CostModel, Proposal
-from joulecast.tuning.zeus import Zeus
+from joulecast.measure.power import zeus_devices
+from joulecast.measure.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
+from joulecast.measure.power.meters import ReadFailed, Reading
+from joulecast.measure.power.register import Limits
+from joulecast.measure.training import machine
+from joulecast.runs.spec import Workload
+from joulecast.tune import live
+from joulecast.tune.history import History, begun_of, read_history_file
+from joulecast.tune.limit_choice import selector
+from joulecast.tune.limit_measurement import LimitProfile, Window
+from joulecast.tune.live import LiveJob, LiveTraining, live_job, tune_live
+from joulecast.tune.live_record import live_record
+from joulecast.tune.policies import Default, PowerLimitOnly
+from joulecast.tune.trial import CostModel, Proposal
+from joulecast.tune.zeus import Zeus
 
 DIGITS = Workload(network="lenet5", image_size=8)
 EASY = live_job(
@@ -58,7 +59,7 @@ def quiet(note: str) -> None:
 @pytest.fixture(autouse=True)
 def nothing_disturbs(monkeypatch):
     """These tests compare all notes: what other programs do meanwhile is no part of them."""
-    monkeypatch.setattr("joulecast.tuning.live.disturbances", lambda *_: [])
+    monkeypatch.setattr(live, "disturbances", lambda *_: [])
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_an_unreachable_target_ends_at_max_epochs():
 
 
 def test_accuracy_is_of_the_images_that_there_are():
-    from joulecast.training.to_target import TrainingToTarget
+    from joulecast.measure.training.to_target import TrainingToTarget
 
     training = TrainingToTarget(DIGITS, target_accuracy=1.0, max_epochs=1)
     assert len(training._splits.test) == 360
@@ -114,7 +115,7 @@ def test_accuracy_is_of_the_images_that_there_are():
 
 def test_torch_is_loaded_only_to_train():
     code = (
-        "import sys; from joulecast.tuning.live import LiveTraining, live_job\n"
+        "import sys; from joulecast.tune.live import LiveTraining, live_job\n"
         "LiveTraining(live_job(image_size=64))\n"
         "assert not {'torch', 'mpi4py'} & set(sys.modules)"
     )
@@ -146,8 +147,8 @@ class Bench:
 def test_a_job_of_the_scheduler_s_can_train():
     """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
     train = (
-        "from joulecast.tuning.live import LiveTraining, live_job;"
-        "from joulecast.tuning.trial import Proposal;"
+        "from joulecast.tune.live import LiveTraining, live_job;"
+        "from joulecast.tune.trial import Proposal;"
         "job = live_job(batch_sizes=(64,), default_batch_size=64, target_accuracy=0.01, max_epochs=1);"
         "print(LiveTraining(job).run(Proposal(64), 1).epochs)"
     )
@@ -453,7 +454,7 @@ def test_a_training_that_breaks_is_a_failed_trial(bench):
 
 
 def test_memory_that_does_not_suffice_is_told_from_other_errors(monkeypatch):
-    from joulecast.training import to_target
+    from joulecast.measure.training import to_target
 
     training = to_target.TrainingToTarget(DIGITS, target_accuracy=1.0, max_epochs=2)
     training.train(512, 1)
@@ -623,7 +624,7 @@ def test_the_machine_is_held_before_the_history_is_read(bench, tmp_path, monkeyp
             yield notes.fileno()
         held.append("free")
 
-    for holder in ("joulecast.tuning.live", "joulecast.training.machine"):
+    for holder in ("joulecast.tune.live", "joulecast.measure.training.machine"):
         monkeypatch.setattr(f"{holder}.machine_lock", lock)
     environment, _ = on_gpu(bench)
     assert held == [False, "free"], "setting the limit in force once more is held, too"
@@ -657,10 +658,10 @@ PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from joulecast.records.spec import Workload
-from joulecast.tuning.limit_measurement import Window
-from joulecast.tuning.live import LiveTraining, _open_training, live_job, tune_live
-from joulecast.tuning.policies import PowerLimitOnly
+from joulecast.runs.spec import Workload
+from joulecast.tune.limit_measurement import Window
+from joulecast.tune.live import LiveTraining, _open_training, live_job, tune_live
+from joulecast.tune.policies import PowerLimitOnly
 
 job = live_job(
     batch_sizes=(64,), default_batch_size=64, target_accuracy=0.7, device="cuda", gpu=0,
@@ -678,7 +679,7 @@ FAKE_GPU = """
 import sys, time
 from pathlib import Path
 import zeus.device.gpu
-from joulecast.training import machine
+from joulecast.measure.training import machine
 sys.path.insert(0, {tests!r})
 from sampling import FakeGpu, FakeGpus
 
@@ -742,7 +743,7 @@ def test_a_killed_loop_restores_the_limit_and_goes_on(tmp_path):
 
 def test_what_disturbed_a_tuning_is_noted(bench, monkeypatch):
     why = "other programs kept 1.9 cores busy (stress-ng) during the run"
-    monkeypatch.setattr("joulecast.tuning.live.disturbances", lambda *_: [why])
+    monkeypatch.setattr(live, "disturbances", lambda *_: [why])
     environment, _ = on_gpu(bench)
     told = []
     tune_live(environment, Default(environment.space), 2, seed=1, say=told.append)

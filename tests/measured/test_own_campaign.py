@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import joulecast
-from joulecast.energy.observations import observe
-from joulecast.records.record import read_record
+from joulecast.runs.observations import observe
+from joulecast.runs.record import read_record
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/own-training/train.py"
 

@@ -8,9 +8,9 @@ import torch
 from joulecast.errors import JoulecastError
 from joulecast.graphs.schedules import makespan
 from joulecast.graphs.tasks import capture_tasks
-from joulecast.records.provenance import usable_cores
-from joulecast.training.pipeline_runs import measure_pipeline
-from joulecast.workloads.networks import build_network
+from joulecast.measure.workloads.networks import build_network
+from joulecast.partition.pipeline_runs import measure_pipeline
+from joulecast.runs.provenance import usable_cores
 
 RUN = {
     "network": "squeezenet1_0",

@@ -4,8 +4,8 @@ import numpy as np
 from mpi4py import MPI
 
 from joulecast.errors import JoulecastError
-from joulecast.training.allreduce import open_allreduce
-from joulecast.training.hosts import Hosts, clock_offsets
+from joulecast.measure.training.allreduce import open_allreduce
+from joulecast.measure.training.hosts import Hosts, clock_offsets
 
 comm = MPI.COMM_WORLD
 layouts = {

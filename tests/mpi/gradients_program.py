@@ -8,13 +8,13 @@ import sys
 import torch
 from mpi4py import MPI
 
-from joulecast.training.gradients import GradientBuckets
-from joulecast.training.hosts import Hosts
-from joulecast.training.loader import batch_indices
-from joulecast.training.loop import loss_sum
-from joulecast.training.stage_clock import StageClock
-from joulecast.workloads.datasets import open_dataset
-from joulecast.workloads.networks import build_network
+from joulecast.measure.training.gradients import GradientBuckets
+from joulecast.measure.training.hosts import Hosts
+from joulecast.measure.training.loader import batch_indices
+from joulecast.measure.training.loop import loss_sum
+from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.workloads.datasets import open_dataset
+from joulecast.measure.workloads.networks import build_network
 
 network_name, algorithm, overlap, pretended = sys.argv[1:]
 comm = MPI.COMM_WORLD

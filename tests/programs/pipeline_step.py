@@ -4,7 +4,7 @@ import torch
 from torch import distributed, nn
 
 from joulecast.graphs.tasks import capture_tasks
-from joulecast.training.stages import cut_into_stages, pipeline_of, stages_of_rank
+from joulecast.partition.torch_stages import cut_into_stages, pipeline_of, stages_of_rank
 
 MICRO_BATCHES = 4
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import joulecast
-from joulecast.api.forecast_result import Forecast
-from joulecast.api.observing import Observing
+from joulecast.app.api.forecast_result import Forecast
+from joulecast.app.api.observing import Observing
 from joulecast.energy.fitting import CampaignFit
-from joulecast.records.record import RunRecord
+from joulecast.runs.record import RunRecord
 from reference_pages.words import markdown, table
 
 FUNCTIONS = (

@@ -20,7 +20,7 @@ _EVERYWHERE = ("--help", "--version")
 
 def _printed() -> str:
     """All commands, as typer prints them in Markdown."""
-    words = ["-m", "typer", "joulecast.cli.main", "utils", "docs", "--name", "joulecast"]
+    words = ["-m", "typer", "joulecast.app.cli.main", "utils", "docs", "--name", "joulecast"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
     return html.unescape(done.stdout)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from joulecast.campaign.config import Config
+from joulecast.app.campaign.config import Config
 from reference_pages.words import kind_of, table
 
 _HEAD = """# Configuration

@@ -1,7 +1,7 @@
 """The page of a platform's file: every key, from the models."""
 
-from joulecast.platforms import platform
-from joulecast.platforms.platform import Platform
+from joulecast.runs.platforms import platform
+from joulecast.runs.platforms.platform import Platform
 from reference_pages.words import anchor, fields, markdown, table
 
 _HEAD = """# Platform files

@@ -1,10 +1,10 @@
 """The page of the run record: every file, every column and field, with type, unit and meaning."""
 
-from joulecast.files.columns import Column
-from joulecast.records import record, spec
-from joulecast.records.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
-from joulecast.records.meter_settings import MeterSettings
-from joulecast.records.metering import MeterInfo
+from joulecast.runs import record, spec
+from joulecast.runs.files.columns import Column
+from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
+from joulecast.runs.meter_settings import MeterSettings
+from joulecast.runs.metering import MeterInfo
 from reference_pages.words import anchor, fields, markdown, table, unit_of
 
 MODELS: dict[type, str] = {
@@ -29,7 +29,7 @@ brought to the disk (`fsync`), and renamed.
 
 * Times are seconds of one run clock, the same for all ranks.
 * A value that was not measured is missing (`null`, NaN). It is never 0.
-* The format is {record.FORMAT} (`joulecast.records.record`).
+* The format is {record.FORMAT} (`joulecast.runs.record`).
 
 [What is measured](../explanation/what-is-measured.md) explains what stages, phases and meters are.
 `joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from joulecast.records.record import read_record
+from joulecast.runs.record import read_record
 
 
 class Pieces(torch.utils.data.Dataset):
@@ -19,7 +19,7 @@ class Pieces(torch.utils.data.Dataset):
 
 def test_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
-    from joulecast.integrations.transformers import JoulecastCallback
+    from joulecast.app.integrations.transformers import JoulecastCallback
 
     sizes = {"n_layer": 1, "n_head": 1, "n_embd": 16, "vocab_size": 64, "n_positions": 16}
     network = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
@@ -40,7 +40,7 @@ def test_transformers(tmp_path):
 
 def test_lightning(tmp_path):
     lightning = pytest.importorskip("lightning")
-    from joulecast.integrations.lightning import JoulecastCallback
+    from joulecast.app.integrations.lightning import JoulecastCallback
 
     class Module(lightning.LightningModule):
         def __init__(self):

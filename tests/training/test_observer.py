@@ -16,16 +16,16 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
-from joulecast.energy.observations import observe
-from joulecast.observer.command import Command
-from joulecast.power.samples import read_samples
-from joulecast.records.record import RunRecord, read_record
+from joulecast.app.cli.main import app
+from joulecast.measure.observer.command import Command
+from joulecast.measure.power.samples import read_samples
+from joulecast.runs.observations import observe
+from joulecast.runs.record import RunRecord, read_record
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 EXAMPLE = PROGRAMS.parents[1] / "examples/own-training/train.py"
 DDP = str(PROGRAMS / "ddp_training.py")
-JOULECAST = [sys.executable, "-m", "joulecast.cli.main"]
+JOULECAST = [sys.executable, "-m", "joulecast.app.cli.main"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
 SMALL = """
 import os, sys, time, torch

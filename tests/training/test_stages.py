@@ -16,11 +16,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.tasks import capture_tasks
-from joulecast.training.stages import cut_into_stages
-from joulecast.workloads.networks import build_empty, build_network
+from joulecast.measure.workloads.networks import build_empty, build_network
+from joulecast.partition.torch_stages import cut_into_stages
 
 PROGRAM = ROOT / "tests/programs/pipeline_step.py"
 SIZES = {

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import joulecast
 import joulecast.partition.planner
 from joulecast import JoulecastError
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 
 FUNCTIONS = sorted(set(joulecast.__all__) - {"JoulecastError", "__version__"})
 

@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mlperf_fixtures import ZERO_MS, line
 
-from joulecast.importers.foreign import ForeignRun, record_of
-from joulecast.importers.lags import Course, lag_of
-from joulecast.importers.logs import Findings, LoggedMeter
-from joulecast.importers.meters import checked_meters
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.importers.work import Interval
-from joulecast.power.integration import EnergyCurve
-from joulecast.records.metering import MEASURED_SWITCH
-from joulecast.records.record import RunRecord, read_record
+from joulecast.logs.foreign import ForeignRun, record_of
+from joulecast.logs.lags import Course, lag_of
+from joulecast.logs.logs import Findings, LoggedMeter
+from joulecast.logs.meters import checked_meters
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.logs.work import Interval
+from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.metering import MEASURED_SWITCH
+from joulecast.runs.record import RunRecord, read_record
 
 
 def joules(record: RunRecord) -> float:

@@ -6,9 +6,9 @@ from conftest import ROOT, make_spec
 from test_progress import done as kept
 from typer.testing import CliRunner
 
-from joulecast.campaign import check as campaign_check
-from joulecast.campaign.ending import ending
-from joulecast.cli.main import app
+from joulecast.app.campaign import check as campaign_check
+from joulecast.app.campaign.ending import ending
+from joulecast.app.cli.main import app
 
 GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
 
@@ -17,7 +17,7 @@ GOOD = "workload: {networks: [resnet18]}\ntraining: {steps: 3}\n"
 def check(tmp_path, monkeypatch):
     """Check a configuration of this text in the checkout; the dry run has tests of its own."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("joulecast.cli.main.dry_run", lambda *_: 12)
+    monkeypatch.setattr("joulecast.app.cli.main.dry_run", lambda *_: 12)
 
     def run(text: str):
         file = tmp_path / "mine.yaml"

@@ -10,16 +10,16 @@ from torch import nn
 from torch.nn import functional
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.capture import capture
 from joulecast.graphs.costs import work_of
 from joulecast.graphs.kernels import product_of
 from joulecast.graphs.opgraph import read_graph
 from joulecast.graphs.shipped_graphs import op_graph
-from joulecast.platforms import Cluster, Device, Link, Platform
-from joulecast.simulator.simulate import simulate
-from joulecast.simulator.strategy import parse_strategy
+from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.simulate import simulate
+from joulecast.simulate.strategy import parse_strategy
 
 HIDDEN, HEADS, LENGTH, WORDS = 64, 4, 32, 100
 

@@ -3,7 +3,7 @@
 from conftest import ROOT
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 
 RUN = CliRunner().invoke
 

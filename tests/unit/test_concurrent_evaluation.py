@@ -22,9 +22,9 @@ from mlperf_fixtures import line
 from joulecast.energy.calibrated import likely_evaluators
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
-from joulecast.energy.observations import allreduce_points, observe
 from joulecast.energy.priors import UNSEEN
-from joulecast.records.spans import union
+from joulecast.runs.observations import allreduce_points, observe
+from joulecast.runs.spans import union
 
 IDLE_W = 2500.0
 RAMP_S = 5.0

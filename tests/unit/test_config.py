@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from joulecast.campaign.config import (
+from joulecast.app.campaign.config import (
     Config,
     documented_defaults,
     json_schema,
     parse_config,
     read_config,
 )
-from joulecast.campaign.runs import campaign_runs, run_table
+from joulecast.app.campaign.runs import campaign_runs, run_table
 from joulecast.errors import JoulecastError
-from joulecast.records.spec import RunSpec
+from joulecast.runs.spec import RunSpec
 
 PLATFORMS = ROOT / "config/platforms"
 

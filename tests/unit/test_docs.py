@@ -23,12 +23,12 @@ from conftest import ROOT
 from typer.testing import CliRunner
 
 import joulecast
-from joulecast.cli.main import app
-from joulecast.importers.log_kinds import KINDS, Kind
-from joulecast.power.meter_registry import METERS
-from joulecast.records.recorded import unpack_all
-from joulecast.tuning.policy_registry import POLICIES
-from joulecast.workloads.networks import NETWORKS, NetworkInfo
+from joulecast.app.cli.main import app
+from joulecast.logs.log_kinds import KINDS, Kind
+from joulecast.measure.power.meter_registry import METERS
+from joulecast.measure.workloads.networks import NETWORKS, NetworkInfo
+from joulecast.runs.recorded import unpack_all
+from joulecast.tune.policy_registry import POLICIES
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -101,14 +101,14 @@ def test_adding_a_network(folder, monkeypatch):
     (folder / "mine.yaml").write_text(the(page, "mine.yaml"))
     (command,) = commands(DOCS / "how-to" / page)
     # The dry run is another process, which the row was not added to.
-    monkeypatch.setattr("joulecast.cli.main.dry_run", lambda *_: 1)
+    monkeypatch.setattr("joulecast.app.cli.main.dry_run", lambda *_: 1)
     said = CliRunner().invoke(app, command)
     assert said.exit_code == 0 and "all right" in said.output
 
 
 def test_adding_a_meter(folder, monkeypatch):
     page = "add-a-meter.md"
-    acpi = add_module(page, "joulecast.power.acpi", monkeypatch)
+    acpi = add_module(page, "joulecast.measure.power.acpi", monkeypatch)
     try_it(page)
     for name, opener in row_of(page, "a row of METERS", acpi=acpi).items():
         monkeypatch.setitem(METERS, name, opener)
@@ -130,7 +130,7 @@ def test_adding_a_platform(folder):
 
 def test_adding_an_importer(folder, monkeypatch):
     page = "add-an-importer.md"
-    add_module(page, "joulecast.importers.wattlog", monkeypatch)
+    add_module(page, "joulecast.logs.wattlog", monkeypatch)
     for name, kind in row_of(page, "a row of KINDS", Kind=Kind).items():
         monkeypatch.setitem(KINDS, name, kind)
     try_it(page)
@@ -140,7 +140,7 @@ def test_adding_an_importer(folder, monkeypatch):
 
 def test_adding_a_policy(folder, monkeypatch):
     page = "add-a-policy.md"
-    module = add_module(page, "joulecast.tuning.shuffled", monkeypatch)
+    module = add_module(page, "joulecast.tune.shuffled", monkeypatch)
     for name, policy in row_of(page, "a row of POLICIES", Shuffled=module.Shuffled).items():
         monkeypatch.setitem(POLICIES, name, policy)
     try_it(page)

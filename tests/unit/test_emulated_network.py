@@ -9,8 +9,8 @@ from conftest import ROOT
 from pydantic import ValidationError
 
 from joulecast.errors import JoulecastError
-from joulecast.ground_truth.emulated_results import read_results
-from joulecast.ground_truth.emulated_step import Configuration, Layer
+from joulecast.simulate.judged.emulated_results import read_results
+from joulecast.simulate.judged.emulated_step import Configuration, Layer
 
 RECORDED = ROOT / "recorded/emulated-network"
 RATE = 25e6 * 1448 / 1514

@@ -9,11 +9,11 @@ import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.energy.error_summary import evaluate_records
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.records.folders import record_folders
-from joulecast.records.record import read_record, write_record
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs.folders import record_folders
+from joulecast.runs.record import read_record, write_record
 
 MLPERF = ROOT / "recorded/mlperf-power"
 

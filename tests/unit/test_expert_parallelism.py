@@ -8,9 +8,9 @@ from test_simulator import cluster_of
 from joulecast.errors import JoulecastError
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
-from joulecast.simulator.simulate import Assumptions, Simulation, simulate
-from joulecast.simulator.strategy import parse_strategy, text_of
-from joulecast.simulator.strategy_search import search
+from joulecast.simulate.simulate import Assumptions, Simulation, simulate
+from joulecast.simulate.strategy import parse_strategy, text_of
+from joulecast.simulate.strategy_search import search
 
 LAYERS, HIDDEN, FFN, SEQUENCE, EXPERTS, TOP_K = 2, 64, 96, 32, 8, 2
 MIXTURE = (

@@ -7,8 +7,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 import joulecast
-from joulecast.cli.main import app
-from joulecast.integrations.openmetrics import openmetrics_text
+from joulecast.app.cli.main import app
+from joulecast.app.integrations.openmetrics import openmetrics_text
 
 
 @pytest.fixture(scope="module")

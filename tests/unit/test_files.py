@@ -13,14 +13,14 @@ from conftest import make_record, make_spec
 from mlperf_fixtures import write_run
 
 from joulecast.errors import JoulecastError
-from joulecast.files import writing as files
-from joulecast.files.writing import directory_added_to, directory_written_aside, written_aside
-from joulecast.importers import mlperf
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.records import recorded
-from joulecast.records.folders import campaign_records, record_folders
-from joulecast.records.record import write_record
-from joulecast.records.recorded import pack, unpack_all
+from joulecast.logs import mlperf
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.runs import recorded
+from joulecast.runs.files import writing as files
+from joulecast.runs.files.writing import directory_added_to, directory_written_aside, written_aside
+from joulecast.runs.folders import campaign_records, record_folders
+from joulecast.runs.record import write_record
+from joulecast.runs.recorded import pack, unpack_all
 
 
 class Killed(BaseException):
@@ -185,7 +185,7 @@ def test_a_folder_with_too_few_records_is_named(tmp_path):
 REPLACING = """
 import sys
 from pathlib import Path
-from joulecast.files.writing import directory_written_aside
+from joulecast.runs.files.writing import directory_written_aside
 for number in range(10**9):
     with directory_written_aside(Path(sys.argv[1])) as partial:
         for name in "ab":

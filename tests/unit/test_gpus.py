@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import joulecast
 from joulecast.errors import JoulecastError
-from joulecast.files.shipped import recorded_folder
 from joulecast.graphs.kernel_costs import (
     KernelCosts,
     kernel_costs_of,
@@ -21,10 +20,11 @@ from joulecast.graphs.kernels import Pass, Product, kernels_of
 from joulecast.graphs.measure_device import MeasuredDevice, measure_device, write_device
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
-from joulecast.ground_truth.gpu_steps import judged_widths, predicted, read_gpu_steps
-from joulecast.platforms import find_platform, gpu_names, simulated_platform
 from joulecast.report.tables.simulator_on_gpus import gpu_error_table
-from joulecast.simulator.measured_step import MeasuredStep, corrected, simulated_step
+from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.platforms import find_platform, gpu_names, simulated_platform
+from joulecast.simulate.judged.gpu_steps import judged_widths, predicted, read_gpu_steps
+from joulecast.simulate.measured_step import MeasuredStep, corrected, simulated_step
 
 LARGE_GPT = "gpt:layers=36,hidden=1280,heads=20,sequence=1024,vocabulary=50257"
 STEPS = recorded_folder(Path("recorded/training-steps"))

@@ -23,7 +23,7 @@ from joulecast.graphs.opgraph import (
     read_graph,
 )
 from joulecast.graphs.views import Atom, View, narrow, permute, regroup, reshape, select, transpose
-from joulecast.records.provenance import usable_cores
+from joulecast.runs.provenance import usable_cores
 
 BATCH, OTHER, REDUCE, OPAQUE = DimKind.BATCH, DimKind.OTHER, DimKind.REDUCE, DimKind.OPAQUE
 
@@ -155,7 +155,7 @@ class TestCapture:
     @pytest.mark.parametrize(("name", "size"), [("resnet50", 64), ("vit_ti", 32)])
     def test_flops_and_parameters_are_those_of_torch(self, name, size):
         from joulecast.graphs.capture import capture_network
-        from joulecast.workloads.networks import build_empty, forward_flops
+        from joulecast.measure.workloads.networks import build_empty, forward_flops
 
         graph = capture_network(name, size, 16, 10)
         assert graph_flops(graph) == forward_flops(name, size, 16, 10)
@@ -169,7 +169,7 @@ class TestCapture:
         from torch.utils.flop_counter import FlopCounterMode
 
         from joulecast.graphs.capture import capture_gpt
-        from joulecast.workloads.gpt import GPTSize, build_gpt
+        from joulecast.measure.workloads.gpt import GPTSize, build_gpt
 
         size = GPTSize(layers=2, hidden=64, heads=4, vocabulary=100, positions=48, tied=tied)
         graph = capture_gpt(size, length=32)

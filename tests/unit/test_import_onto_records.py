@@ -9,8 +9,8 @@ import pytest
 from conftest import make_record, make_spec
 from log_fixtures import MADE, row, run
 
-from joulecast.records.metering import MeterInfo
-from joulecast.records.record import read_record, write_record
+from joulecast.runs.metering import MeterInfo
+from joulecast.runs.record import read_record, write_record
 
 BEGAN_S = datetime.fromisoformat("2026-01-01T00:00:00+00:00").timestamp()
 PAUSES = ((20.0, 24.0), (55.0, 57.5), (90.0, 91.5))

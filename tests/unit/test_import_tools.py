@@ -25,7 +25,7 @@ from log_fixtures import (
 )
 
 from joulecast.energy.timeseries import resampled_power
-from joulecast.records.record import read_record
+from joulecast.runs.record import read_record
 
 EXPORTED = {
     "1.0.0": "digits_2026-11-23T15:04:05.551027.csv",
@@ -138,7 +138,7 @@ def test_a_total_is_known_for_the_whole_run_only(tmp_path):
     record.phases.drop(record.phases.index, inplace=True)
     for place, part in enumerate(parts):
         record.phases.loc[place] = part.iloc[0]
-    from joulecast.energy.phases import observe_phases
+    from joulecast.runs.phases import observe_phases
 
     divided = observe_phases(record)
     assert divided["energy_j"] == pytest.approx(found["energy_j"])

@@ -28,12 +28,12 @@ from mlperf_fixtures import (
 )
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.files.columns import csv_in_parts
-from joulecast.importers.mlperf import import_mlperf, runs_of
-from joulecast.power.integration import EnergyCurve
-from joulecast.records.record import RunRecord, read_record
+from joulecast.logs.mlperf import import_mlperf, runs_of
+from joulecast.runs.files.columns import csv_in_parts
+from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.record import RunRecord, read_record
 
 SHIPPED = ROOT / "recorded/mlperf-power"
 RAW = ROOT.parent / "shared/data/mlperf_power/raw"
@@ -602,7 +602,7 @@ def pack_tables(folder: Path) -> None:
 
 
 def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("joulecast.importers.mlperf_tables._ROWS", 50)
+    monkeypatch.setattr("joulecast.logs.mlperf_tables._ROWS", 50)
     write_tables(tmp_path / "in")
     found = imported(tmp_path / "in", tmp_path / "out")
     assert kinds(found["c"].info.remarks) >= {"no power"}
@@ -634,7 +634,7 @@ def test_a_packed_table_that_is_broken_is_named(tmp_path, monkeypatch, broken):
     if broken == "a bomb":
         power.write_bytes(gzip.compress(b"run,meter,t_s,watts\n" + b"a,n,1,2\n" * 1_000_000))
         limited = partial(csv_in_parts, max_bytes=1_000_000)
-        monkeypatch.setattr("joulecast.importers.mlperf_tables.csv_in_parts", limited)
+        monkeypatch.setattr("joulecast.logs.mlperf_tables.csv_in_parts", limited)
         said = "unfolds to more than 1 MB"
     else:
         power.write_bytes(b"a,b\n1,2\n" if broken == "no gzip" else content[: len(content) // 2])
@@ -651,7 +651,7 @@ def test_a_packed_table_that_is_broken_is_named(tmp_path, monkeypatch, broken):
     ],
 )
 def test_tables_that_are_none_are_refused_by_name(tmp_path, monkeypatch, changes, said):
-    monkeypatch.setattr("joulecast.importers.mlperf_tables._ROWS", 1)
+    monkeypatch.setattr("joulecast.logs.mlperf_tables._ROWS", 1)
     write_tables(tmp_path / "in", **changes)
     with pytest.raises(JoulecastError, match=said):
         import_mlperf(tmp_path / "in", tmp_path / "out")
@@ -716,7 +716,7 @@ def test_pipes_devices_and_links_out_of_a_folder_are_not_read(tmp_path):
 
 def test_a_folder_with_too_many_files_is_refused(tmp_path, monkeypatch):
     write_run(tmp_path / "in/ACME/results")
-    monkeypatch.setattr("joulecast.importers.mlperf._MAX_FILES", 2)
+    monkeypatch.setattr("joulecast.logs.mlperf._MAX_FILES", 2)
     with pytest.raises(JoulecastError, match="more than 2 files"):
         import_mlperf(tmp_path / "in", tmp_path / "out")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.power.integration import (
+from joulecast.runs.integration import (
     EnergyCurve,
     EnergySplit,
     exposed_intervals,

@@ -11,14 +11,14 @@ from conftest import ROOT
 from fuzzing import limited_cpu
 from typer.testing import CliRunner
 
-from joulecast.campaign.config import parse_config, read_config
-from joulecast.cli.main import app
+from joulecast.app.campaign.config import parse_config, read_config
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.files.columns import Column, checked_table, read_csv
-from joulecast.files.reading import MAX_YAML_NODES
-from joulecast.files.writing import sha256_of
+from joulecast.measure.workloads.datasets import open_dataset
 from joulecast.report.tables.published import read_published
-from joulecast.workloads.datasets import open_dataset
+from joulecast.runs.files.columns import Column, checked_table, read_csv
+from joulecast.runs.files.reading import MAX_YAML_NODES
+from joulecast.runs.files.writing import sha256_of
 
 SIMULATE = {"--network": "vgg16", "--platform": "hc1", "--strategy": "dp=2"}
 

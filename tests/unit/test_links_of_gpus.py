@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from joulecast.files.shipped import recorded_folder
 from joulecast.graphs.shipped_graphs import op_graph
-from joulecast.ground_truth.all_reduces import all_reduce_s, judged_all_reduces
-from joulecast.platforms import Cluster, find_platform
-from joulecast.simulator.direct_links import rate_share, rings
-from joulecast.simulator.simulate import prepare
-from joulecast.simulator.strategy import parse_strategy
+from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.platforms import Cluster, find_platform
+from joulecast.simulate.direct_links import rate_share, rings
+from joulecast.simulate.judged.all_reduces import all_reduce_s, judged_all_reduces
+from joulecast.simulate.simulate import prepare
+from joulecast.simulate.strategy import parse_strategy
 
 STEPS = recorded_folder(Path("recorded/training-steps"))
 V100 = find_platform("v100").require_cluster().links[0].pairs

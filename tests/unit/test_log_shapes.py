@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from log_shapes import SHAPES, START_S, Script, Shape, imported
 from mlperf_fixtures import line
 
-from joulecast.energy.phases import observe_phases, split_by_time
+from joulecast.runs.phases import observe_phases, split_by_time
 
 PHASES = ("training_s", "evaluating_s", "both_s", "stalled_s")
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from conftest import make_record, make_spec
 
-from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.records import record as records
-from joulecast.records.record import read_info, read_record, write_record
-from joulecast.records.stages_in_parts import stages_in_parts
+from joulecast.runs import record as records
+from joulecast.runs.observations import observe
+from joulecast.runs.record import read_info, read_record, write_record
+from joulecast.runs.stages_in_parts import stages_in_parts
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import time
 import pytest
 
 from joulecast.errors import JoulecastError
-from joulecast.training import machine
-from joulecast.training.machine import machine_lock
+from joulecast.measure.training import machine
+from joulecast.measure.training.machine import machine_lock
 
 HOLDING = """
 import subprocess, sys, time
 from pathlib import Path
-from joulecast.training import machine
+from joulecast.measure.training import machine
 machine.LOCK_FILE = Path(sys.argv[1])
 with machine.machine_lock(sys.stderr) as lock:
     if "child" in sys.argv:

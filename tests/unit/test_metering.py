@@ -7,12 +7,12 @@ import pytest
 from conftest import make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.metered_power import counted_power
-from joulecast.energy.observations import observe, observe_all
-from joulecast.records.frames import POWER_COLUMNS
-from joulecast.records.metering import MeterInfo, metered
-from joulecast.records.record import write_record
 from joulecast.report.tables.checks import check_results
+from joulecast.runs.frames import POWER_COLUMNS
+from joulecast.runs.metered_power import counted_power
+from joulecast.runs.metering import MeterInfo, metered
+from joulecast.runs.observations import observe, observe_all
+from joulecast.runs.record import write_record
 
 RUN_S = 3.0
 DENIED = "RAPL: energy_uj may be read by root only"

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from sampling import FakeGpu, column, sampled, show_gpus
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
-from joulecast.energy.observations import observe
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.power import hwmon, pm_counters
-from joulecast.power.counters import open_energy_counter
-from joulecast.power.meter_registry import METERS
-from joulecast.power.meters import (
+from joulecast.measure.power import hwmon, pm_counters, sampler
+from joulecast.measure.power.counters import open_energy_counter
+from joulecast.measure.power.meter_registry import METERS
+from joulecast.measure.power.meters import (
     About,
     MeteredNodes,
     MeterFailed,
@@ -33,11 +32,12 @@ from joulecast.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.power.register import Limits, Register
-from joulecast.power.sampler import Sampler, SamplerOrder, open_all
-from joulecast.power.samples import Left, read_samples
-from joulecast.records.frames import POWER_COLUMNS
-from joulecast.records.metering import MeterInfo
+from joulecast.measure.power.register import Limits, Register
+from joulecast.measure.power.sampler import Sampler, SamplerOrder, open_all
+from joulecast.measure.power.samples import Left, read_samples
+from joulecast.runs.frames import POWER_COLUMNS
+from joulecast.runs.metering import MeterInfo
+from joulecast.runs.observations import observe
 
 HERE = MeteredNodes("host", idle_w=10.0, full_w=30.0)
 
@@ -386,7 +386,7 @@ class FlakyMeter:
 
 def run_sampler(monkeypatch, meter, period, reads):
     """Sample until the meter has been read so often, however long a busy machine takes for it."""
-    monkeypatch.setattr("joulecast.power.sampler.METERS", {"flaky": lambda nodes: [meter]})
+    monkeypatch.setattr(sampler, "METERS", {"flaky": lambda nodes: [meter]})
     meter.enough = reads
     return sampled(SamplerOrder(("flaky",), period, HERE), meter.stop)
 
@@ -434,7 +434,7 @@ def test_a_killed_sampler_leaves_what_it_read_and_the_reason(tmp_path):
 
 @given(cut=st.floats(0, 1))
 def test_a_file_that_is_cut_anywhere_is_read_up_to_the_last_whole_block(cut, tmp_path_factory):
-    from joulecast.power.samples import SampleWriter
+    from joulecast.measure.power.samples import SampleWriter
 
     file = tmp_path_factory.mktemp("cut") / "samples"
     writer = SampleWriter(file)
@@ -475,7 +475,7 @@ def test_a_sampler_needs_a_place_for_its_file(tmp_path):
 def test_sampler_ends_with_its_rank(tmp_path):
     order = asdict(SamplerOrder((), 0.05, HERE))
     process = subprocess.Popen(
-        [sys.executable, "-m", "joulecast.power.sampler", str(tmp_path / "samples")],
+        [sys.executable, "-m", "joulecast.measure.power.sampler", str(tmp_path / "samples")],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -503,7 +503,7 @@ def test_any_fault_of_a_meter_is_that_meters(monkeypatch):
         raise OSError("no bus")
 
     kinds = {"flaky": lambda nodes: [Broken(), good], "cpu": raises}
-    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
+    monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("flaky", "cpu"), 0.02, HERE), good.stop)
     broken, flaky = samples.meters
     assert broken["fault"] == "its reading failed (ZeroDivisionError: in the driver)"

@@ -14,19 +14,19 @@ from pages_fixtures import write_campaign
 from typer.testing import CliRunner
 
 import joulecast
-from joulecast.campaign.config import parse_config
-from joulecast.cli.main import app
+from joulecast.app.campaign.config import parse_config
+from joulecast.app.cli.main import app
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices, cost_text
-from joulecast.energy.scale import hosts_and_gpus
 from joulecast.errors import JoulecastError
 from joulecast.quantities import energy_j, mass_kg, money, with_range
-from joulecast.records.record import write_record
-from joulecast.records.spec import Observed
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.tables.errors import scaling, write_tables
 from joulecast.report.tables.published import read_published
 from joulecast.report.tables.scaling import fitted_forecast, write_scaling_forecast
+from joulecast.runs.record import write_record
+from joulecast.runs.scale import hosts_and_gpus
+from joulecast.runs.spec import Observed
 
 RECORDED = str(ROOT / "recorded/two-core-vm")
 PAID = Prices(0.3, 2.0, co2=400.0, pue=1.5, currency="CHF", source="a tariff that was made up")

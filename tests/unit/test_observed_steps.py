@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
-from joulecast.observer.assemble import _made
-from joulecast.observer.host_clocks import ClockServer, offset_from
-from joulecast.observer.inside import marks
-from joulecast.observer.inside.device_clock import DeviceClock
-from joulecast.observer.inside.exchange import Collectives
-from joulecast.observer.inside.facts import samples_of
-from joulecast.observer.inside.marks import Marks
-from joulecast.observer.inside.profiled import ProfiledSteps, hidden_and_exposed
-from joulecast.observer.launch_place import place
-from joulecast.observer.marks_file import MARK, read_processes
-from joulecast.observer.steps import Steps
-from joulecast.records.spans import subtract
+from joulecast.measure.observer.assemble import _made
+from joulecast.measure.observer.host_clocks import ClockServer, offset_from
+from joulecast.measure.observer.inside import marks
+from joulecast.measure.observer.inside.device_clock import DeviceClock
+from joulecast.measure.observer.inside.exchange import Collectives
+from joulecast.measure.observer.inside.facts import samples_of
+from joulecast.measure.observer.inside.marks import Marks
+from joulecast.measure.observer.inside.profiled import ProfiledSteps, hidden_and_exposed
+from joulecast.measure.observer.launch_place import place
+from joulecast.measure.observer.marks_file import MARK, read_processes
+from joulecast.measure.observer.steps import Steps
+from joulecast.runs.spans import subtract
 
 PARTS = st.floats(1e-3, 1.0)
 
@@ -425,7 +425,7 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     import torch
     from torch.utils.data import dataloader
 
-    from joulecast.observer.inside.hooks import Watch
+    from joulecast.measure.observer.inside.hooks import Watch
 
     kind = dataloader._BaseDataLoaderIter
     for name in ("__next__", "_next_index"):

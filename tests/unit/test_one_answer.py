@@ -10,22 +10,22 @@ from conftest import ROOT, make_record, make_spec
 from typer.testing import CliRunner
 
 import joulecast
-from joulecast.campaign.sections import LiveTuningSection
-from joulecast.cli.main import app
-from joulecast.cli.tuning import tune as command
+from joulecast.app.cli.main import app
+from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import CampaignFit, fit_campaign
-from joulecast.energy.observations import metered_units
 from joulecast.graphs.shipped_graphs import load
-from joulecast.planning.advise import advise
-from joulecast.platforms import read_platform
-from joulecast.records.folders import record_folders
-from joulecast.records.record import write_record
+from joulecast.report.advice.advise import advise
 from joulecast.report.pages.savings import advices
 from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
-from joulecast.simulator.simulate import simulate
-from joulecast.simulator.strategy import Strategy
+from joulecast.runs.folders import record_folders
+from joulecast.runs.observations import metered_units
+from joulecast.runs.platforms import read_platform
+from joulecast.runs.record import write_record
+from joulecast.simulate.simulate import simulate
+from joulecast.simulate.strategy import Strategy
+from joulecast.tune.section import LiveTuningSection
 
 NODES = (1, 2, 4)
 

@@ -14,12 +14,11 @@ from conftest import ROOT, make_imported, make_record, make_spec
 from pages_fixtures import write_campaign, write_records
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.planning.candidate import Candidate
 from joulecast.quantities import NONE, digits, joules, listed, percent, seconds
-from joulecast.records.record import write_record
 from joulecast.report import answers
+from joulecast.report.advice.candidate import Candidate
 from joulecast.report.campaign_forecast import campaign_forecast
 from joulecast.report.figures.front import energy_time_front, on_front
 from joulecast.report.figures.inline import inline_svg, page_colours
@@ -32,6 +31,7 @@ from joulecast.report.pages.first_screen import cost_and_time
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advice_of, advices, headline, short_table
 from joulecast.report.results_folder import NothingToShow, read_results
+from joulecast.runs.record import write_record
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.device_placement import placement_graph
 from joulecast.graphs.readers import read_partitionable

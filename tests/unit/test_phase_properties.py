@@ -15,8 +15,8 @@ from conftest import make_imported
 from log_shapes import SHAPES, START_S, imported
 from mlperf_fixtures import line
 
-from joulecast.energy.phases import SHORTEST_BREAK_S, observe_phases, split_by_time
-from joulecast.records.spans import intersection, length, subtract, union
+from joulecast.runs.phases import SHORTEST_BREAK_S, observe_phases, split_by_time
+from joulecast.runs.spans import intersection, length, subtract, union
 
 NAMES = ("epoch", "block", "evaluation")
 TIMES = st.floats(-30, 200, allow_nan=False).map(lambda t: round(t, 3))

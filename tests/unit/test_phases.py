@@ -6,9 +6,9 @@ from conftest import make_imported
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecast.energy.observations import observe, platform_family
-from joulecast.energy.phases import observe_phases, split_by_time
-from joulecast.records.spans import length, subtract, union
+from joulecast.runs.observations import observe, platform_family
+from joulecast.runs.phases import observe_phases, split_by_time
+from joulecast.runs.spans import length, subtract, union
 
 INTERVALS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda p: (p[0], p[0] + p[1])), max_size=6

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_partition import placement
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.device_placement import placement_graph
 from joulecast.partition import planner

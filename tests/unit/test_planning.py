@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import joulecast
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
-from joulecast.planning.advise import advise
-from joulecast.planning.candidate import Candidate, dominates
-from joulecast.planning.choice import Limit, choose
-from joulecast.planning.next_steps import measure_next
-from joulecast.planning.text import advice_text
-from joulecast.planning.verdict import verdict_on
-from joulecast.records.folders import record_folders
-from joulecast.records.record import RunRecord, write_record
-from joulecast.tuning.history import add_to_history_file, begin_history_file
-from joulecast.tuning.trial import CostModel, Proposal, Trial
+from joulecast.report.advice.advise import advise
+from joulecast.report.advice.candidate import Candidate, dominates
+from joulecast.report.advice.choice import Limit, choose
+from joulecast.report.advice.next_steps import measure_next
+from joulecast.report.advice.text import advice_text
+from joulecast.report.advice.verdict import verdict_on
+from joulecast.runs.folders import record_folders
+from joulecast.runs.record import RunRecord, write_record
+from joulecast.tune.history import add_to_history_file, begin_history_file
+from joulecast.tune.trial import CostModel, Proposal, Trial
 
 PLATFORMS = ROOT / "config/platforms"
 

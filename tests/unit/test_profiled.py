@@ -13,7 +13,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.measure_tasks import measure_module, measure_tasks, step_by_task
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.tasks import Captured, capture_tasks
-from joulecast.workloads.networks import NETWORKS, build_empty, build_network
+from joulecast.measure.workloads.networks import NETWORKS, build_empty, build_network
 
 TASKS = {
     "vgg16": 40,

@@ -7,10 +7,10 @@ import pytest
 from conftest import make_record, make_spec
 from typer.testing import CliRunner
 
-from joulecast.campaign.progress import progress_of, progress_text
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.records.record import write_record
+from joulecast.runs.progress import progress_of, progress_text
+from joulecast.runs.record import write_record
 
 WHY = "other programs kept 1.7 cores busy (stress-ng) before the run"
 

@@ -9,11 +9,11 @@ import pytest
 
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.shipped_graphs import load
-from joulecast.platforms import Cluster, Device, Link, Platform, Ring, read_platform
-from joulecast.simulator.collectives import nccl_cost
-from joulecast.simulator.proteus import ProteusRoofline
-from joulecast.simulator.simulate import Assumptions, simulate
-from joulecast.simulator.strategy import parse_strategy
+from joulecast.runs.platforms import Cluster, Device, Link, Platform, Ring, read_platform
+from joulecast.simulate.collectives import nccl_cost
+from joulecast.simulate.proteus import ProteusRoofline
+from joulecast.simulate.simulate import Assumptions, simulate
+from joulecast.simulate.strategy import parse_strategy
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "proteus"
@@ -101,7 +101,7 @@ def graphs() -> dict[str, OpGraph]:
     import torchvision
 
     from joulecast.graphs.capture import capture, capture_gpt
-    from joulecast.workloads.gpt import GPTSize
+    from joulecast.measure.workloads.gpt import GPTSize
 
     with torch.device("meta"):
         inception = torchvision.models.inception_v3(aux_logits=False, init_weights=False)

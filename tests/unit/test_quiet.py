@@ -15,16 +15,16 @@ from test_tables import PUBLISHED
 from joulecast.energy.fitting import clean_observations, disturbance_notes, fit_campaign
 from joulecast.energy.forecast import Asked, forecast
 from joulecast.errors import JoulecastError
-from joulecast.power import foreign_load
-from joulecast.power.foreign_load import Load, Programs, wait_for_quiet, work_of
-from joulecast.power.sampled_hosts import SampledHost, load_during
-from joulecast.power.samples import Samples
-from joulecast.records.record import read_info, write_record
+from joulecast.measure.power import foreign_load
+from joulecast.measure.power.foreign_load import Load, Programs, wait_for_quiet, work_of
+from joulecast.measure.power.sampled_hosts import SampledHost, load_during
+from joulecast.measure.power.samples import Samples
+from joulecast.measure.training import machine
+from joulecast.measure.training.launch import RunLaunch
+from joulecast.measure.training.measure_run import Quiet, measure_run
 from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
-from joulecast.training import machine
-from joulecast.training.launch import RunLaunch
-from joulecast.training.measure_run import Quiet, measure_run
+from joulecast.runs.record import read_info, write_record
 
 BUSY = Load(1.7, ("stress-ng",))
 IDLE = Load(0.1)

@@ -9,7 +9,7 @@ import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.ground_truth.judged_on_real import (
+from joulecast.simulate.judged.judged_on_real import (
     calibrations,
     judge_training,
     predict,
@@ -17,9 +17,9 @@ from joulecast.ground_truth.judged_on_real import (
     strategy_of,
     with_named_ops,
 )
-from joulecast.ground_truth.judging import with_errors
-from joulecast.ground_truth.real_results import TrainingResults, read_training_results
-from joulecast.ground_truth.real_step import TrainingConfiguration
+from joulecast.simulate.judged.judging import with_errors
+from joulecast.simulate.judged.real_results import TrainingResults, read_training_results
+from joulecast.simulate.judged.real_step import TrainingConfiguration
 
 FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
 

@@ -10,12 +10,14 @@ from conftest import ROOT, make_record, make_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecast.campaign.config import parse_config, read_config
-from joulecast.campaign.runs import campaign_runs, run_table
+from joulecast.app.campaign.config import parse_config, read_config
+from joulecast.app.campaign.runs import campaign_runs, run_table
 from joulecast.errors import JoulecastError
-from joulecast.records.folders import answers
-from joulecast.records.record import read_record, write_record
-from joulecast.records.recorded import (
+from joulecast.measure.training import campaign as measuring
+from joulecast.report.pages.overview import page_context, rendered
+from joulecast.runs.folders import answers
+from joulecast.runs.record import read_record, write_record
+from joulecast.runs.recorded import (
     FILES,
     pack,
     read_campaign,
@@ -23,8 +25,6 @@ from joulecast.records.recorded import (
     unpack_all,
     unpack_run,
 )
-from joulecast.report.pages.overview import page_context, rendered
-from joulecast.training import campaign as measuring
 
 PLATFORMS = ROOT / "config/platforms"
 FRAMES = ("stages", "power", "activity", "phases")

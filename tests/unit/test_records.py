@@ -11,11 +11,11 @@ from conftest import make_record, make_spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.records.folders import answers
-from joulecast.records.frames import ACTIVITY_COLUMNS
-from joulecast.records.record import read_record, write_record
+from joulecast.runs.folders import answers
+from joulecast.runs.frames import ACTIVITY_COLUMNS
+from joulecast.runs.observations import observe
+from joulecast.runs.record import read_record, write_record
 
 
 def unsummed(record):

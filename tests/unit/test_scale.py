@@ -13,12 +13,12 @@ from conftest import make_record, make_spec
 
 import joulecast
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.observations import allreduce_points, observe
 from joulecast.energy.time_rivals import TIME_MODELS
-from joulecast.records import recorded_frames
-from joulecast.records.record import write_record
-from joulecast.records.recorded import pack, unpack_all
 from joulecast.report.tables.errors import energy_error, time_error
+from joulecast.runs import recorded_frames
+from joulecast.runs.observations import allreduce_points, observe
+from joulecast.runs.record import write_record
+from joulecast.runs.recorded import pack, unpack_all
 
 LIBRARY = str(Path(joulecast.__file__).parent)
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
-from joulecast.campaign.kept import content_version, kept_task_graph
-from joulecast.campaign.scripts import run_script, script_arguments
+from joulecast.app.campaign.kept import content_version, kept_task_graph
+from joulecast.app.campaign.scripts import run_script, script_arguments
 from joulecast.errors import JoulecastError
 
 

@@ -13,17 +13,17 @@ import typer
 from conftest import ROOT, copy_workflow, make_record, make_spec, snakemake
 from typer.testing import CliRunner
 
-from joulecast.campaign.config import parse_config, read_config
-from joulecast.cli.errors import Commands
+from joulecast.app.campaign.config import parse_config, read_config
+from joulecast.app.cli.errors import Commands
 from joulecast.errors import JoulecastError
-from joulecast.files.names import without_secrets
-from joulecast.files.writing import write_csv
-from joulecast.importers.mlperf import import_mlperf
-from joulecast.records.record import write_record
-from joulecast.records.recorded import pack, read_campaign, unpack_all
-from joulecast.records.spec import Calibration
+from joulecast.logs.mlperf import import_mlperf
+from joulecast.measure.training.measure_run import measure_run
 from joulecast.report.tables.output import write_table
-from joulecast.training.measure_run import measure_run
+from joulecast.runs.files.names import without_secrets
+from joulecast.runs.files.writing import write_csv
+from joulecast.runs.record import write_record
+from joulecast.runs.recorded import pack, read_campaign, unpack_all
+from joulecast.runs.spec import Calibration
 
 HOSTILE = [
     "; touch PWNED",
@@ -269,7 +269,7 @@ def test_every_table_that_is_kept_is_written_in_one_place():
         for file in (ROOT / folder).rglob("*.py")
         if ".to_csv(" in file.read_text()
     }
-    assert writers == {"src/joulecast/files/writing.py"}
+    assert writers == {"src/joulecast/runs/files/writing.py"}
 
 
 def test_an_error_moves_no_cursor_and_is_one_line():

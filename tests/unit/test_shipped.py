@@ -9,15 +9,15 @@ import pytest
 from conftest import ROOT
 from typer.testing import CliRunner
 
-from joulecast.campaign.config import parse_config
-from joulecast.cli.main import app
+from joulecast.app.campaign.config import parse_config
+from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.files import shipped
-from joulecast.files.shipped import recorded_folder
 from joulecast.graphs.shipped_graphs import task_graph_file
-from joulecast.planning.advise import advise
-from joulecast.platforms import find_platform, platform_file, recorded_for
-from joulecast.records import provenance
+from joulecast.report.advice.advise import advise
+from joulecast.runs import provenance
+from joulecast.runs.files import shipped
+from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.platforms import find_platform, platform_file, recorded_for
 
 
 @pytest.fixture

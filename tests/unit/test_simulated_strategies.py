@@ -12,10 +12,10 @@ from test_simulator import MB, chain, cluster_of, run
 from joulecast.errors import JoulecastError
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import load
-from joulecast.simulator.attention_cores import attention_cores
-from joulecast.simulator.least_time import least_time
-from joulecast.simulator.least_work import least_work
-from joulecast.simulator.simulate import (
+from joulecast.simulate.attention_cores import attention_cores
+from joulecast.simulate.least_time import least_time
+from joulecast.simulate.least_work import least_work
+from joulecast.simulate.simulate import (
     Assumptions,
     Simulation,
     compiler_of,
@@ -23,8 +23,8 @@ from joulecast.simulator.simulate import (
     run_prepared,
     simulate,
 )
-from joulecast.simulator.strategy import parse_strategy, text_of
-from joulecast.simulator.strategy_search import search
+from joulecast.simulate.strategy import parse_strategy, text_of
+from joulecast.simulate.strategy_search import search
 
 PARTS = ("computing_s", "exposed_communication_s", "bubble_s", "communication_s")
 
@@ -329,7 +329,7 @@ def test_a_search_tries_every_kind_of_strategy() -> None:
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_processes_find_what_one_finds(monkeypatch, processes):
-    from joulecast.simulator import strategy_search
+    from joulecast.simulate import strategy_search
 
     graph, platform = load("gpt2"), cluster_of(4)
     alone = search(graph, platform, 8, 64, top=5)

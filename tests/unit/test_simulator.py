@@ -10,13 +10,13 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import DimKind, OpGraph
 from joulecast.graphs.shipped_graphs import load
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
-from joulecast.platforms import Cluster, Device, Link, Platform
-from joulecast.simulator.activities import Activity, ActivityGraph, Slowdown
-from joulecast.simulator.cutting import even_cut
-from joulecast.simulator.executor import execute
-from joulecast.simulator.network import SharedNetwork, fair_rates
-from joulecast.simulator.simulate import Assumptions, Simulation, simulate
-from joulecast.simulator.strategy import Strategy, parse_strategy
+from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.activities import Activity, ActivityGraph, Slowdown
+from joulecast.simulate.cutting import even_cut
+from joulecast.simulate.executor import execute
+from joulecast.simulate.network import SharedNetwork, fair_rates
+from joulecast.simulate.simulate import Assumptions, Simulation, simulate
+from joulecast.simulate.strategy import Strategy, parse_strategy
 
 MB = 1_000_000
 NIC = 25 * MB

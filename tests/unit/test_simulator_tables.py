@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.strategy_energy import StageTimes, step_energy
 from joulecast.graphs.costs import Roofline
 from joulecast.graphs.shipped_graphs import load
-from joulecast.platforms import read_platform
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.report.tables.simulator import (
     ablation_table,
@@ -20,8 +19,9 @@ from joulecast.report.tables.simulator import (
     order_table,
     read_published_simulators,
 )
-from joulecast.simulator.collectives import sent_share, steps_of
-from joulecast.simulator.network_calibration import calibrate_network
+from joulecast.runs.platforms import read_platform
+from joulecast.simulate.collectives import sent_share, steps_of
+from joulecast.simulate.network_calibration import calibrate_network
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = read_published_simulators(ROOT / "config/published/proteus.yaml")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sampling import column, sampled
 
-from joulecast.power import background, site_command, slurm_energy
-from joulecast.power.background import BackgroundMeter
-from joulecast.power.meters import (
+from joulecast.measure.power import background, sampler, site_command, slurm_energy
+from joulecast.measure.power.background import BackgroundMeter
+from joulecast.measure.power.meters import (
     About,
     MeteredNodes,
     MeterFailed,
@@ -19,8 +19,8 @@ from joulecast.power.meters import (
     ReadFailed,
     Reading,
 )
-from joulecast.power.programs import output_of
-from joulecast.power.sampler import SamplerOrder
+from joulecast.measure.power.programs import output_of
+from joulecast.measure.power.sampler import SamplerOrder
 
 pytestmark = pytest.mark.usefixtures("slow_meters_end")
 
@@ -91,7 +91,7 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
 
     monkeypatch.setattr(background, "_FINISH_S", 0.05)
     kinds = {"slow": lambda nodes: [slow(ask)], "fast": lambda nodes: [Fast()]}
-    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
+    monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("slow", "fast"), 0.02, MeteredNodes("host")), stop)
     hang.set()
     assert column(samples, "slow", "watts") == [50.0]
@@ -113,7 +113,7 @@ def test_answers_that_failed_are_counted_and_faults_end_it(monkeypatch):
         return answer
 
     kinds = {"slow": lambda nodes: [slow(ask)]}
-    monkeypatch.setattr("joulecast.power.sampler.METERS", kinds)
+    monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("slow",), 0.01, MeteredNodes("host")), stop)
     (meter,) = samples.meters
     assert column(samples, "slow", "watts") == [5, 6]

@@ -13,15 +13,15 @@ from test_mc2_without_stages import run_row, runs
 from typer.testing import CliRunner
 
 import joulecast
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.node_power import MeteredNode, shipped_nodes
 from joulecast.energy.strategy_energy import rising_joules
 from joulecast.errors import JoulecastError
-from joulecast.platforms import gpu_in, same_hardware
-from joulecast.platforms.gpus import catalogue
-from joulecast.platforms.platform import find_platform
+from joulecast.runs.platforms import gpu_in, same_hardware
+from joulecast.runs.platforms.gpus import catalogue
+from joulecast.runs.platforms.platform import find_platform
 
 NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=128"
 

@@ -6,9 +6,9 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Roofline, work_of
 from joulecast.graphs.precision import PRECISIONS, at_precision, for_inference, training_of
 from joulecast.graphs.shipped_graphs import load, op_graph
-from joulecast.platforms import Cluster, Device, Link, Platform
-from joulecast.simulator.simulate import Assumptions, prepare, simulate
-from joulecast.simulator.strategy import parse_strategy
+from joulecast.runs.platforms import Cluster, Device, Link, Platform
+from joulecast.simulate.simulate import Assumptions, prepare, simulate
+from joulecast.simulate.strategy import parse_strategy
 
 LAYERS, HIDDEN, HEADS, SEQUENCE, BATCH = 24, 1024, 16, 1024, 4
 SBH = SEQUENCE * BATCH * HIDDEN

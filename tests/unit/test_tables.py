@@ -7,12 +7,12 @@ import pytest
 from conftest import ROOT, make_record, make_spec
 
 from joulecast.energy.fitting import CampaignFit, fit_campaign
-from joulecast.energy.observations import observe
 from joulecast.errors import JoulecastError
-from joulecast.records.record import write_record
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.errors import energy_summary, scaling, write_tables
 from joulecast.report.tables.published import read_published
+from joulecast.runs.observations import observe
+from joulecast.runs.record import write_record
 
 PUBLISHED = ROOT / "config/published/mc2.yaml"
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
+from joulecast.app.cli.main import app
 from joulecast.energy.evaluation import evaluate
-from joulecast.energy.observations import accelerator_model, platform_family
 from joulecast.energy.priors import UNSEEN, Gaussian, beliefs_of
 from joulecast.energy.recorded_times import recorded_times, times_of_others
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.splits import NEXT_SCALE
 from joulecast.energy.time_rivals import CURVES
 from joulecast.energy.work_law import WorkLaw
-from joulecast.importers.mlperf_tables import times_table
+from joulecast.logs.mlperf_tables import times_table
+from joulecast.runs.observations import accelerator_model, platform_family
 
 NO_SUMS = pd.DataFrame(columns=["platform", "nodes"])
 

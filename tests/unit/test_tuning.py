@@ -13,31 +13,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
-from joulecast.tuning.curve import Curve
-from joulecast.tuning.expectation import (
+from joulecast.tune.curve import Curve
+from joulecast.tune.expectation import (
     best_configuration,
     energy_potential,
     expected,
     expected_default,
     expected_power_limit_only,
 )
-from joulecast.tuning.history import (
+from joulecast.tune.history import (
     History,
     add_to_history_file,
     begin_history_file,
     begun_of,
     read_history_file,
 )
-from joulecast.tuning.limit_choice import selector
-from joulecast.tuning.outward import OutwardWalk
-from joulecast.tuning.policies import Policy, PowerLimitOnly
-from joulecast.tuning.policy_experiment import Setting, paper_recurrences, replay, replayed
-from joulecast.tuning.policy_registry import POLICIES, make_policy
-from joulecast.tuning.recurrences import recur
-from joulecast.tuning.replay import Replay
-from joulecast.tuning.traces import MAX_POWER_W, Trace, read_trace
-from joulecast.tuning.trial import CostModel, EpochAtLimit, Goal, Proposal, SearchSpace, Trial
-from joulecast.tuning.zeus import Zeus
+from joulecast.tune.limit_choice import selector
+from joulecast.tune.outward import OutwardWalk
+from joulecast.tune.policies import Policy, PowerLimitOnly
+from joulecast.tune.policy_experiment import Setting, paper_recurrences, replay, replayed
+from joulecast.tune.policy_registry import POLICIES, make_policy
+from joulecast.tune.recurrences import recur
+from joulecast.tune.replay import Replay
+from joulecast.tune.traces import MAX_POWER_W, Trace, read_trace
+from joulecast.tune.trial import CostModel, EpochAtLimit, Goal, Proposal, SearchSpace, Trial
+from joulecast.tune.zeus import Zeus
 
 TRACES = Path(__file__).resolve().parents[2] / "recorded/zeus-trace"
 POTENTIAL = {

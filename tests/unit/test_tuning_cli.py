@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from joulecast.cli.main import app
-from joulecast.tuning.expectation import expected, expected_default
-from joulecast.tuning.history import History, add_to_history_file, begin_history_file
-from joulecast.tuning.live import LiveTraining
-from joulecast.tuning.next_run import advise
-from joulecast.tuning.policy_experiment import read_settings
-from joulecast.tuning.policy_report import live_report, live_report_text, replayed_history
-from joulecast.tuning.recurrences import Recurrence
-from joulecast.tuning.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+from joulecast.app.cli.main import app
+from joulecast.tune.expectation import expected, expected_default
+from joulecast.tune.history import History, add_to_history_file, begin_history_file
+from joulecast.tune.live import LiveTraining
+from joulecast.tune.next_run import advise
+from joulecast.tune.policy_experiment import read_settings
+from joulecast.tune.policy_report import live_report, live_report_text, replayed_history
+from joulecast.tune.recurrences import Recurrence
+from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
 
 TRACES = Path(__file__).resolve().parents[2] / "recorded/zeus-trace"
 EPOCHS = {256: (8, 8), 512: (8, 9), 1024: (12, 12), 2048: (30, 120)}

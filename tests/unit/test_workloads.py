@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from joulecast.errors import JoulecastError
-from joulecast.training.loader import Loader, batch_indices, rank_share
-from joulecast.workloads.datasets import open_dataset
-from joulecast.workloads.networks import (
+from joulecast.measure.training.loader import Loader, batch_indices, rank_share
+from joulecast.measure.workloads.datasets import open_dataset
+from joulecast.measure.workloads.networks import (
     NETWORKS,
     build_empty,
     build_network,
@@ -46,7 +46,7 @@ def test_every_network_is_built_and_takes_its_smallest_image(name):
 
 def test_leaving_dynamo_out_leaves_torch_whole():
     code = (
-        "import sys; from joulecast.workloads.networks import build_network;"
+        "import sys; from joulecast.measure.workloads.networks import build_network;"
         "build_network('squeezenet1_0', 32, 16, 10); assert 'torch._dynamo' not in sys.modules;"
         "import torch, torch._dynamo; f = torch.compile(lambda x: x + 1, backend='eager');"
         "assert f(torch.ones(1)).item() == 2"

@@ -12,10 +12,10 @@ import pytest
 from conftest import MINIMAL, ROOT, copy_workflow, make_spec, snakemake
 
 from joulecast.errors import JoulecastError
-from joulecast.records.record import read_record, write_record
-from joulecast.records.recorded import pack, unpack_all
-from joulecast.records.spec import Calibration
-from joulecast.training.measure_run import measure_run
+from joulecast.measure.training.measure_run import measure_run
+from joulecast.runs.record import read_record, write_record
+from joulecast.runs.recorded import pack, unpack_all
+from joulecast.runs.spec import Calibration
 
 # Runs that load no torch; they are measured in this order.
 RUNS = ("idle-n1", "allreduce-n2", "sleeping_rank-n2")
@@ -59,7 +59,9 @@ def _kill(folder, first, victim):
     elif victim == "group":
         os.killpg(first.pid, signal.SIGKILL)
     else:
-        word = {"rank": "joulecast.training", "sampler": "joulecast.power.sampler"}[victim]
+        word = {"rank": "joulecast.measure.training", "sampler": "joulecast.measure.power.sampler"}[
+            victim
+        ]
         found = [p for p in _left(folder) if word in (p.info["cmdline"] or [])]
         found[-1].kill()
 

@@ -13,7 +13,7 @@ from conftest import ROOT, copy_workflow, judge_less, snakemake
 from mlperf_fixtures import write_run
 from test_dry import TARGETS
 
-from joulecast.records.recorded import pack, unpack_all
+from joulecast.runs.recorded import pack, unpack_all
 
 SHIPPED = ROOT / "recorded/two-core-vm"
 LAB = ("--configfile", "config/lab.yaml")

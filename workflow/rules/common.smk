@@ -8,13 +8,13 @@ from typing import NamedTuple
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
-from joulecast.campaign.check import require_campaign, require_host
-from joulecast.campaign.config import parse_config
-from joulecast.campaign.kept import content_version, kept_task_graph
+from joulecast.app.campaign.check import require_campaign, require_host
+from joulecast.app.campaign.config import parse_config
+from joulecast.app.campaign.kept import content_version, kept_task_graph
 from joulecast.errors import JoulecastError
-from joulecast.files.shipped import find
-from joulecast.platforms import platform_file, recorded_for
-from joulecast.training.processes import CAMPAIGN
+from joulecast.runs.files.shipped import find
+from joulecast.runs.platforms import platform_file, recorded_for
+from joulecast.measure.training.processes import CAMPAIGN
 
 # ---- Configuration: checked before any rule is read; each mistake is an error of one line.
 
@@ -192,7 +192,7 @@ def require_targets():
 
 def tell_end():
     """Say what to open, what was left out, and how to repeat what other programs disturbed."""
-    from joulecast.campaign.ending import ending
+    from joulecast.app.campaign.ending import ending
 
     for line in ending(Path(RESULTS), own_configfiles()):
         logger.info(line)
@@ -200,7 +200,7 @@ def tell_end():
 
 def tell_failed_runs():
     """Say which runs failed, and why."""
-    from joulecast.campaign.progress import progress_of
+    from joulecast.runs.progress import progress_of
 
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return

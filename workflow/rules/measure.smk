@@ -1,5 +1,5 @@
 # Run records: measured here, one at a time on a machine, or unpacked from a recorded campaign.
-from joulecast.records.recorded import FILES
+from joulecast.runs.recorded import FILES
 
 if RECORDED is None:
 

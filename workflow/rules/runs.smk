@@ -1,7 +1,7 @@
 # Runs of the campaign: their records as inputs, and what a rule asks for to measure one.
 from math import ceil
 
-from joulecast.campaign.runs import run_table
+from joulecast.app.campaign.runs import run_table
 
 RUNS = run_table(list(SPECS.values()))
 

@@ -1,6 +1,6 @@
 # The simulator: op graphs and costs, networks it is judged on, error tables, forecasts of scaling.
 
-from joulecast.workloads.networks import NETWORKS as KNOWN_NETWORKS
+from joulecast.measure.workloads.networks import NETWORKS as KNOWN_NETWORKS
 
 # Networks of the campaign; a recorded one may have others than are known here.
 NETWORKS = (

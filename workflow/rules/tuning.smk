@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 
-from joulecast.tuning.policy_experiment import COMPARED
+from joulecast.tune.policy_experiment import COMPARED
 
 TRACES = kept(shipped_folder("zeus-trace"))
 ZEUS = PAPERS["zeus"]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
-from joulecast.records.folders import record_folders
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.folders import record_folders
 from joulecast.report.tables.scaling import calibrate_campaign
 
 

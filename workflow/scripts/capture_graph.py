@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.graphs.capture import capture_network
 
 

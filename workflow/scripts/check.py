@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import write_csv, written_aside
-from joulecast.records.folders import campaign_records
+from joulecast.runs.files.writing import write_csv, written_aside
+from joulecast.runs.folders import campaign_records
 from joulecast.report.tables.checks import check_results
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.fitting import fit_campaign
-from joulecast.records.folders import campaign_records, record_folders
+from joulecast.runs.folders import campaign_records, record_folders
 
 
 def main(

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
-from joulecast.tuning.comparison import leave_one_workload_out
-from joulecast.tuning.policy_experiment import read_settings
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
+from joulecast.tune.comparison import leave_one_workload_out
+from joulecast.tune.policy_experiment import read_settings
 
 
 def main(traces: Path, tuning: dict[str, Any], recurrences: Path, choices: Path) -> None:

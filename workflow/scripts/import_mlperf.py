@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
-from joulecast.importers.mlperf import import_mlperf
+from joulecast.app.campaign.scripts import run_script
+from joulecast.logs.mlperf import import_mlperf
 
 
 def main(submissions: Path, records: Path) -> None:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
-from joulecast.ground_truth.all_reduces import judged_all_reduces
-from joulecast.ground_truth.gpu_steps import predicted, read_gpu_steps
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
+from joulecast.simulate.judged.all_reduces import judged_all_reduces
+from joulecast.simulate.judged.gpu_steps import predicted, read_gpu_steps
 
 
 def main(steps: Path, judged: Path, collectives: Path) -> None:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
 from joulecast.report.tables.simulator import judged_experiments
 
 

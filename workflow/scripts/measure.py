@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import call_main
+from joulecast.app.campaign.scripts import call_main
 from joulecast.errors import JoulecastError
-from joulecast.records.spec import RunSpec
-from joulecast.training.measure_run import Quiet, measure_run
+from joulecast.runs.spec import RunSpec
+from joulecast.measure.training.measure_run import Quiet, measure_run
 
 
 def main(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.graphs.measure_tasks import measure_tasks
 
 CLASSES, PASSES = 1000, 5

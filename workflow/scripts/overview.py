@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.prices import Prices
 from joulecast.report.pages.overview import write_overview
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.report.papers.collect import PaperFiles, papers
 from joulecast.report.papers.rows import verdict_counts
 from joulecast.report.papers.write import write_papers

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.partition.planner_experiment import partition_experiment
 
 

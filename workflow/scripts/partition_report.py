@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.report.tables.partition import read_published_partitioning, write_partition_tables
 
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.graphs.measure_ops import measure_database
-from joulecast.records.provenance import usable_cores
-from joulecast.training.machine import held_machine
+from joulecast.runs.provenance import usable_cores
+from joulecast.measure.training.machine import held_machine
 
 
 def main(

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
-from joulecast.records.recorded import pack
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.recorded import pack
 
 
 def main(records: list[Path], configuration: dict[str, Any], recorded: Path) -> None:

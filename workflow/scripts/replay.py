@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
-from joulecast.records.recorded import unpack_all
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.recorded import unpack_all
 
 
 def main(campaign: Path, records: Path) -> None:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
-from joulecast.tuning.policy_experiment import read_settings, replayed
-from joulecast.tuning.trial import Goal
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
+from joulecast.tune.policy_experiment import read_settings, replayed
+from joulecast.tune.trial import Goal
 
 
 def main(traces: Path, policy: str, tuning: dict[str, Any], recurrences: Path) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
 from joulecast.report.tables.tuning_published import read_published_tuning
-from joulecast.tuning.policy_experiment import read_settings, replayed
-from joulecast.tuning.trial import Goal
+from joulecast.tune.policy_experiment import read_settings, replayed
+from joulecast.tune.trial import Goal
 
 REPRODUCED = ("power-limit-only", "zeus", "curve")
 

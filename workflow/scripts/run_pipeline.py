@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
 from joulecast.graphs.measure_tasks import measure_tasks
 from joulecast.partition.planner_experiment import stages_for_runtime
-from joulecast.training.pipeline_runs import measure_pipeline
+from joulecast.partition.pipeline_runs import measure_pipeline
 
 CLASSES, PASSES = 10, 5
 

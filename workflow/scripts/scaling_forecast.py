@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
 from joulecast.report.tables.scaling import ForecastFiles, forecast_campaign
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.prices import Prices
 from joulecast.report.tables.scaling import write_scaling_forecast
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.campaign.scripts import run_script
-from joulecast.platforms import read_platform
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.platforms import read_platform
 from joulecast.report.tables.simulator_on_gpus import (
     write_all_reduces_table,
     write_gpu_steps_tables,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.prices import Prices
 from joulecast.report.tables.errors import write_tables

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from joulecast.campaign.scripts import run_script
-from joulecast.files.writing import written_aside
-from joulecast.tuning.history import begun_of, read_history_file
-from joulecast.tuning.live_job import live_job
-from joulecast.tuning.live_record import live_record
-from joulecast.tuning.tune import tuned_here
+from joulecast.app.campaign.scripts import run_script
+from joulecast.runs.files.writing import written_aside
+from joulecast.tune.history import begun_of, read_history_file
+from joulecast.tune.live_job import live_job
+from joulecast.tune.live_record import live_record
+from joulecast.tune.tune import tuned_here
 
 
 def main(live: dict[str, Any], history: Path, wait_s: float, record: Path) -> None:

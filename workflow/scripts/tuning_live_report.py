@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from joulecast.campaign.scripts import run_script
+from joulecast.app.campaign.scripts import run_script
 from joulecast.report.tables.tuning_live import write_live_table
 
 

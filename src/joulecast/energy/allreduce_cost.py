@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from joulecast.quantities import steady
-from joulecast.simulator.collectives import Algorithm, allreduce_share, allreduce_steps
+from joulecast.simulate.collectives import Algorithm, allreduce_share, allreduce_steps
 
 Floats = NDArray[np.float64]
 Form = Callable[[Floats, Floats], tuple[Floats, Floats]]

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.models import TIME, EnergyModel, Evidence, ablations, mc2_for, rivals
-from joulecast.energy.observations import is_training
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.recorded_times import times_of_others
 from joulecast.energy.splits import NEXT_SCALE, SPLITS, Split
 from joulecast.energy.time_rivals import TIME_MODELS
 from joulecast.quantities import steady
+from joulecast.runs.observations import is_training
 
 MEASURED = ("measured", "recorded", "imported")
 """Energy sources that may judge a model; an estimate shows the pipeline only."""

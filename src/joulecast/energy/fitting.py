@@ -10,16 +10,16 @@ import pandas as pd
 
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.models import EnergyModel, Phased, Staged
-from joulecast.energy.observations import allreduce_points, is_training, observe_all
 from joulecast.energy.proportional_models import Watts
 from joulecast.energy.splits import is_sweep
 from joulecast.energy.timeseries import forecast_errors, resampled_power
 from joulecast.errors import JoulecastError
-from joulecast.files.columns import read_frame
-from joulecast.files.reading import read_json_object
-from joulecast.files.writing import directory_written_aside
 from joulecast.quantities import counted, listed
-from joulecast.records.record import read_info, read_record
+from joulecast.runs.files.columns import read_frame
+from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.writing import directory_written_aside
+from joulecast.runs.observations import allreduce_points, is_training, observe_all
+from joulecast.runs.record import read_info, read_record
 
 _FRAMES = ("observations", "times", "energies", "ablations", "series")
 _MOST_BINS = 150

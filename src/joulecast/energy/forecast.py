@@ -16,13 +16,13 @@ import pandas as pd
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
-from joulecast.energy.observations import metered_units, most_frequent
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
-from joulecast.energy.scale import counts, gpus_per_node, is_observed, scales_are
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
-from joulecast.records.record import read_info
+from joulecast.runs.observations import metered_units, most_frequent
+from joulecast.runs.record import read_info
+from joulecast.runs.scale import counts, gpus_per_node, is_observed, scales_are
 
 Scaling = Literal["recorded", "weak", "strong"]
 

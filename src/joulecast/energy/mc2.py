@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar, nnls
 
 from joulecast.energy.allreduce_cost import FORMS, choose_form
-from joulecast.energy.observations import TIMED
+from joulecast.runs.observations import TIMED
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
 """MC2 for runs that were metered but not staged, and for workloads it has not seen on many nodes.
 
-A run is split by its log into training, evaluating and standing still (:mod:`joulecast.energy.phases`).
+A run is split by its log into training, evaluating and standing still (:mod:`joulecast.runs.phases`).
 A node draws
 
     P = P_0 + dP_x f(u),    f(u) = u + kappa (u - u^1.4)
@@ -69,7 +69,7 @@ _POWER_NOISE = 0.01
 class PhaseMC2:
     """The model; :meth:`fit` it to rows of imported runs, then ask for others.
 
-    Rows have the columns of :func:`joulecast.energy.observations.observe`: the setting (``workload``,
+    Rows have the columns of :func:`joulecast.runs.observations.observe`: the setting (``workload``,
     ``platform``, ``nodes``, ``batch``, ``samples`` the work done), the phases, and for the fit the
     energies.
 

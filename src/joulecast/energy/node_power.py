@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from joulecast.energy.priors import UNSEEN, Gaussian
 from joulecast.energy.terms import FAN_EXPONENT, duty
 from joulecast.energy.unseen import drawn_kappas, spread_of_unseen
-from joulecast.platforms import gpu_in
 from joulecast.quantities import listed
+from joulecast.runs.platforms import gpu_in
 
 Floats = NDArray[np.float64]
 

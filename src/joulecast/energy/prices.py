@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.plain import plain_rows
-from joulecast.energy.scale import hosts_and_gpus
 from joulecast.errors import JoulecastError
 from joulecast.quantities import NONE, check_amounts, masses, money, with_range
+from joulecast.runs.scale import hosts_and_gpus
 
 _J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
 _AMOUNTS = ("price", "price_node_hour", "price_gpu_hour", "co2")
@@ -181,7 +181,7 @@ def cost_columns(
 
     Args:
         table: with ``time_s`` and ``energy_j``, their intervals where there are any, and what
-            :func:`joulecast.energy.scale.hosts_and_gpus` reads.
+            :func:`joulecast.runs.scale.hosts_and_gpus` reads.
         source: the column that says what the joules are.
     """
     rows = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from joulecast.energy.calibrated import idle_floors
-from joulecast.energy.observations import UTILISATIONS, of_usual_batch
+from joulecast.runs.observations import UTILISATIONS, of_usual_batch
 
 Floats = NDArray[np.float64]
 

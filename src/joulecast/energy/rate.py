@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import norm, qmc
 
-from joulecast.energy.observations import most_frequent
+from joulecast.runs.observations import most_frequent
 
 Floats = NDArray[np.float64]
 

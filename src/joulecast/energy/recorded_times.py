@@ -9,9 +9,9 @@ from functools import cache
 
 import pandas as pd
 
-from joulecast.energy.observations import accelerator_model, identity
-from joulecast.files.shipped import RECORDED, find
-from joulecast.importers.mlperf_tables import times_table
+from joulecast.logs.mlperf_tables import times_table
+from joulecast.runs.files.shipped import RECORDED, find
+from joulecast.runs.observations import accelerator_model, identity
 
 
 @cache

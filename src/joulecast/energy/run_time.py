@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.observations import most_frequent
 from joulecast.energy.rate import DRAWS, SCALE, Floats, Neighbours, Rate, rate_of
 from joulecast.energy.work_law import DEPARTURE, WorkLaw
+from joulecast.runs.observations import most_frequent
 
 
 @dataclass

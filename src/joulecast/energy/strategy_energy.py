@@ -17,10 +17,10 @@ import pandas as pd
 from joulecast.energy.evaluation import MEASURED
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
-from joulecast.energy.observations import is_training, metered_units
-from joulecast.platforms import Platform, gpu_in, same_hardware
-from joulecast.simulator.interval import step_interval
-from joulecast.simulator.simulate import Simulation
+from joulecast.runs.observations import is_training, metered_units
+from joulecast.runs.platforms import Platform, gpu_in, same_hardware
+from joulecast.simulate.interval import step_interval
+from joulecast.simulate.simulate import Simulation
 
 _OWN_RUNS = (
     "import power logs (`joulecast import mlperf`), `joulecast.fit(['records']).save('fits')`, "

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from joulecast.energy.observations import of_usual_batch
+from joulecast.runs.observations import of_usual_batch
 
 Floats = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from joulecast.energy.metered_power import counted_power
-from joulecast.records.record import RunRecord
+from joulecast.runs.metered_power import counted_power
+from joulecast.runs.record import RunRecord
 
 Floats = NDArray[np.float64]
 

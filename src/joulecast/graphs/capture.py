@@ -31,8 +31,8 @@ from joulecast.graphs.aten import OPERATORS, cross_entropy
 from joulecast.graphs.builder import Builder, Call
 from joulecast.graphs.opgraph import OpGraph, checked
 from joulecast.graphs.views import View, units
-from joulecast.workloads.gpt import GPTSize, build_gpt
-from joulecast.workloads.networks import build_empty
+from joulecast.measure.workloads.gpt import GPTSize, build_gpt
+from joulecast.measure.workloads.networks import build_empty
 
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
@@ -349,7 +349,7 @@ def capture(module: nn.Module, example_inputs: Sequence[torch.Tensor], name: str
 
 
 def capture_network(name: str, image_size: int, patch_size: int, classes: int) -> OpGraph:
-    """The op graph of a network of :data:`joulecast.workloads.networks.NETWORKS`.
+    """The op graph of a network of :data:`joulecast.measure.workloads.networks.NETWORKS`.
 
     Inception's auxiliary classifier is part of it, as it is of its training.
 
@@ -361,7 +361,7 @@ def capture_network(name: str, image_size: int, patch_size: int, classes: int) -
 
 
 def capture_gpt(size: GPTSize | None = None, length: int = 1024, name: str = "gpt2") -> OpGraph:
-    """The op graph of :class:`joulecast.workloads.gpt.GPT` for samples of ``length`` tokens.
+    """The op graph of :class:`joulecast.measure.workloads.gpt.GPT` for samples of ``length`` tokens.
 
     Raises:
         JoulecastError: more tokens than the transformer has positions.

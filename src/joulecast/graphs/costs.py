@@ -15,7 +15,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import KINDS, Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
-from joulecast.platforms import Device, Platform
+from joulecast.runs.platforms import Device, Platform
 
 Direction = Literal["forward", "backward"]
 Parts = Mapping[str, float]

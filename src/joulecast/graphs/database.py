@@ -19,11 +19,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.files.reading import read_json_object, validated
-from joulecast.files.writing import written_aside
 from joulecast.graphs.costs import Cost, Costs, Direction
 from joulecast.graphs.opgraph import DimKind, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.files.writing import written_aside
 
 REACH = 2.0
 """How many times larger or smaller than the nearest measured size a shape may be."""

@@ -21,7 +21,7 @@ from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled, part_o
 from joulecast.graphs.kernels import Attention, Kernel, Pass, Product, kernels_of
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
-from joulecast.platforms import Architecture, Device, Platform, as_catalogued
+from joulecast.runs.platforms import Architecture, Device, Platform, as_catalogued
 
 Engine = Literal["vector", "matrix"]
 

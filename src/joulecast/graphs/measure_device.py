@@ -17,10 +17,10 @@ import torch
 import yaml
 
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import written_aside
 from joulecast.graphs.kernel_costs import engine_of, kernel_rates, product_flops
 from joulecast.graphs.kernels import Product
-from joulecast.platforms import gpu_named, platform_content
+from joulecast.runs.files.writing import written_aside
+from joulecast.runs.platforms import gpu_named, platform_content
 
 _LEAST_CALL_S = 5e-3
 """A product is enlarged until it takes so long, so that its launch does not count."""

@@ -32,9 +32,9 @@ from joulecast.graphs.database import (
 )
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.quiet import FEWEST, quiet_mean, quietest
-from joulecast.power.foreign_load import Load, load_before
-from joulecast.records.provenance import host_fingerprint, usable_cores, versions
-from joulecast.workloads.networks import build_network, check_size
+from joulecast.measure.power.foreign_load import Load, load_before
+from joulecast.measure.workloads.networks import build_network, check_size
+from joulecast.runs.provenance import host_fingerprint, usable_cores, versions
 
 if TYPE_CHECKING:
     from joulecast.graphs.instrumented import TimedNetwork
@@ -160,7 +160,7 @@ def tabulated(
 
 
 def _allocate_as_training_does() -> None:
-    """Keep freed memory, as :func:`joulecast.training.loop.keep_freed_memory` does, without its MPI."""
+    """Keep freed memory, as :func:`measure.training.loop.keep_freed_memory` does, without its MPI."""
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)
@@ -296,7 +296,7 @@ def measure_database(
     """Measure every distinct op of a network, forward and backward, and write the database to ``out``.
 
     Args:
-        network: a name of :data:`joulecast.workloads.networks.NETWORKS`.
+        network: a name of :data:`joulecast.measure.workloads.networks.NETWORKS`.
         image_size: pixels of an image's side.
         patch_size: of a vision transformer.
         classes: of the data set.

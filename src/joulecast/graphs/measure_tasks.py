@@ -28,10 +28,10 @@ from joulecast.graphs.tasks import (
     reason_of,
     tensors_of,
 )
-from joulecast.power.foreign_load import load_before
+from joulecast.measure.power.foreign_load import load_before
+from joulecast.measure.workloads.networks import build_network, check_size, network_info
 from joulecast.quantities import check_counts
-from joulecast.records.provenance import host_fingerprint, versions
-from joulecast.workloads.networks import build_network, check_size, network_info
+from joulecast.runs.provenance import host_fingerprint, versions
 
 _MOST = 10**6
 """Of what a measurement counts: samples, classes, passes."""
@@ -262,7 +262,7 @@ def measure_tasks(
     """Measure every task of one of the campaign's networks, with random weights and images.
 
     Args:
-        network: a name of :data:`joulecast.workloads.networks.NETWORKS`.
+        network: a name of :data:`joulecast.measure.workloads.networks.NETWORKS`.
         batch: samples of a step.
         image_size: pixels of a side; ``None`` is 224, and Inception's 299.
         classes: of the data set.

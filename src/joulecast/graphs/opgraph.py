@@ -25,8 +25,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, Strict, TypeAdapter
 
 from joulecast.errors import JoulecastError
-from joulecast.files.reading import read_json_object, validated
-from joulecast.files.writing import written_aside
+from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.files.writing import written_aside
 
 
 class DimKind(StrEnum):

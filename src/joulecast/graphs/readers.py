@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
-from joulecast.files.reading import json_of, read_text
 from joulecast.graphs.device_placement import PlacementGraph, is_placement, placement_graph
 from joulecast.graphs.pipedream import pipedream_graph
 from joulecast.graphs.taskgraph import FORMAT, MAX_GRAPH_BYTES, TaskGraph, task_graph_of
+from joulecast.runs.files.reading import json_of, read_text
 
 
 def read_partitionable(path: Path) -> TaskGraph | PlacementGraph:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from joulecast.errors import JoulecastError
-from joulecast.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
 from joulecast.graphs.attention import ATTENTIONS, Attention, attention_of
 from joulecast.graphs.network_names import is_by_numbers, parse_network
 from joulecast.graphs.opgraph import OpGraph, read_graph
 from joulecast.graphs.precision import Training, at_precision, for_inference
 from joulecast.graphs.transformer import transformer
+from joulecast.runs.files.shipped import RECORDED, TASK_GRAPHS, find, is_path, known
 
 
 def names() -> list[str]:

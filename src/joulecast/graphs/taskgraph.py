@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import written_aside
+from joulecast.runs.files.writing import written_aside
 
 FORMAT = "joulecast task graph 1"
 MAX_GRAPH_BYTES = 16_000_000

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import written_aside
 from joulecast.graphs.device_placement import PlacementGraph
 from joulecast.graphs.readers import read_partitionable
 from joulecast.graphs.schedules import makespan
@@ -19,6 +18,7 @@ from joulecast.partition.order import nodes_of
 from joulecast.partition.plan_report import report_of
 from joulecast.partition.planner import Plan, best_plan
 from joulecast.partition.problem import Problem, pipeline_problem
+from joulecast.runs.files.writing import written_aside
 
 REPEATS = 5
 """Every planner is timed so often; the least counts, as for all that a machine can only slow."""

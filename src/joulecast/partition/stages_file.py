@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import written_aside
+from joulecast.runs.files.writing import written_aside
 
 _TEMPLATE = '''\
 """{name} in {count} pipeline stages, by `joulecast partition`.
@@ -21,7 +21,7 @@ import os
 import torch
 from torch import distributed, nn
 
-from joulecast.training.stages import cut_into_stages, pipeline_of, stages_of_rank
+from joulecast.partition.torch_stages import cut_into_stages, pipeline_of, stages_of_rank
 {imports}
 
 SCHEDULE = "1f1b"  # or "gpipe"; or "interleaved", with a half (a third ...) as many ranks as stages
@@ -82,7 +82,7 @@ def _build(graph: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     name, size, classes = facts["network"], facts["image_size"], facts["classes"]
     call = f'build_network("{name}", {size}, 16, {classes})'
     return {
-        "imports": "from joulecast.workloads.networks import build_network",
+        "imports": "from joulecast.measure.workloads.networks import build_network",
         "build": f"{call}, torch.randn({facts['batch']}, 3, {size}, {size})",
         "output": (facts["batch"], classes),
     }

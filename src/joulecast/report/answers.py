@@ -5,10 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.observations import is_training, of_usual_batch
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, co2_text, cost_columns, cost_text
-from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import (
     NONE,
     consumptions_of,
@@ -23,6 +21,8 @@ from joulecast.report.grid import Table
 from joulecast.report.held_out import unseen_energies, unseen_times
 from joulecast.report.results_folder import NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words, work_of
+from joulecast.runs.observations import is_training, of_usual_batch
+from joulecast.runs.scale import scale_in_words, scales_are
 
 WAS_RUN = "was run"
 """How a setting is known that is no forecast."""

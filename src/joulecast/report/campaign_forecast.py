@@ -9,12 +9,12 @@ import pandas as pd
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices, cost_keys
-from joulecast.energy.scale import is_observed, scale_in_words, unit_of
 from joulecast.errors import JoulecastError
-from joulecast.planning.from_records import LONG_TRAINING
 from joulecast.quantities import seconds, span
+from joulecast.report.advice.from_records import LONG_TRAINING
 from joulecast.report.results_folder import MOST_READ, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
+from joulecast.runs.scale import is_observed, scale_in_words, unit_of
 
 _BEYOND = 4
 """Times the largest scale that was run, up to which is forecast where no table says how far."""

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
-from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import (
     NONE,
     consumptions_of,
@@ -14,6 +13,7 @@ from joulecast.quantities import (
     times,
     with_range,
 )
+from joulecast.runs.scale import scale_in_words, unit_of
 
 InWords = Callable[..., list[str]]
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from joulecast.energy.observations import observe
-from joulecast.observer.observation import Result
+from joulecast.measure.observer.observation import Result
 from joulecast.quantities import counted, digits, is_number, joules, percent, seconds
-from joulecast.records.record import RunRecord
+from joulecast.runs.observations import observe
+from joulecast.runs.record import RunRecord
 
 _STAGES = {
     "materials": "t_materials_s",

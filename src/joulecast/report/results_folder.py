@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
-from joulecast.energy.observations import is_training, observe_all
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.files.columns import read_csv, read_frame
-from joulecast.files.reading import read_json_object
-from joulecast.records.folders import record_folders
-from joulecast.records.record import RunInfo, read_info
+from joulecast.runs.files.columns import read_csv, read_frame
+from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.folders import record_folders
+from joulecast.runs.observations import is_training, observe_all
+from joulecast.runs.record import RunInfo, read_info
 
 TABLES = ("scaling_forecast", "simulator_error")
 """Tables that the page reads; all else is made of the fits."""

@@ -9,7 +9,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import NONE, consumptions, digits, masses, money, times, with_range
 from joulecast.report.figures.look import (
     CONFIG,
@@ -24,6 +23,7 @@ from joulecast.report.figures.look import (
     value_scale,
     values,
 )
+from joulecast.runs.scale import scale_in_words, unit_of
 
 Row = Mapping[str, Any]
 _HEIGHT, _WIDTH = 240, 320

@@ -12,8 +12,8 @@ import pandas as pd
 import vl_convert
 
 from joulecast.energy.plain import plain_rows
-from joulecast.files.writing import written_aside
 from joulecast.report.grid import Table
+from joulecast.runs.files.writing import written_aside
 
 SHADES = {
     "ink": ("#1b1f24", "#e6e9ed"),

@@ -7,7 +7,6 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.scale import scale_in_words, scales_are
 from joulecast.quantities import digits, joules, percent, seconds
 from joulecast.report import held_out
 from joulecast.report.figures.look import (
@@ -24,6 +23,7 @@ from joulecast.report.figures.look import (
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import Results
+from joulecast.runs.scale import scale_in_words, scales_are
 
 _MOST_NAMES = 7
 _OTHERS = "others"

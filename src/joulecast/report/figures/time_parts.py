@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import altair as alt
 import pandas as pd
 
-from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import counted, digits, listed, percent
 from joulecast.report import answers
 from joulecast.report.figures.look import (
@@ -19,6 +18,7 @@ from joulecast.report.figures.look import (
 )
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.runs.scale import scale_in_words, unit_of
 
 _MOST_BARS = 36
 _ROW_HEIGHT = 30

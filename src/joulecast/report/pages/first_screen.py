@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from joulecast.energy.observations import is_training
-from joulecast.energy.scale import scale_in_words, unit_of
 from joulecast.quantities import counted, listed
 from joulecast.report.answers import ENERGY_IS
 from joulecast.report.campaign_forecast import CampaignForecast, campaign_forecast
@@ -19,6 +17,8 @@ from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import Table
 from joulecast.report.pages.measured_runs import NODES_ARE
 from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.runs.observations import is_training
+from joulecast.runs.scale import scale_in_words, unit_of
 
 FORECAST_FILE = "tables/scaling_forecast"
 _MOST_SPOKEN = 4

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecast.campaign.progress import progress_of
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.quantities import NONE, counted, digits, listed
-from joulecast.records.metering import host_of, kind_of
-from joulecast.records.record import RunInfo
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import CHECKS, Results, having
+from joulecast.runs.metering import host_of, kind_of
+from joulecast.runs.progress import progress_of
+from joulecast.runs.record import RunInfo
 
 NODES_ARE = {
     "hosts": "a machine each",

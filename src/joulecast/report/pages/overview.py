@@ -18,7 +18,6 @@ from markupsafe import Markup, escape
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.files.writing import written_aside
 from joulecast.quantities import counted, listed
 from joulecast.report import answers, held_out
 from joulecast.report.figures.front import energy_time_front
@@ -32,6 +31,7 @@ from joulecast.report.pages import first_screen, measured_runs, savings
 from joulecast.report.pages.metered import metered_section
 from joulecast.report.pages.papers import verdicts_by_paper
 from joulecast.report.results_folder import NothingToShow, Results, read_results
+from joulecast.runs.files.writing import written_aside
 
 T = TypeVar("T")
 SNAKEMAKE = "./run snakemake --cores all"

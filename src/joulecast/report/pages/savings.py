@@ -1,5 +1,5 @@
-"""Which setting to take: the answers of :mod:`joulecast.planning` for every network, with their verdicts, and
-their forecasts as points next to what was measured."""
+"""Which setting to take: the answers of :mod:`joulecast.report.advice` for each network, with their verdicts,
+and their forecasts as points next to what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,8 +7,6 @@ from typing import Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.planning.advise import advise
-from joulecast.planning.choice import IN_WORDS, Limit
 from joulecast.quantities import (
     NONE,
     consumptions,
@@ -19,6 +17,8 @@ from joulecast.quantities import (
     times,
     with_range,
 )
+from joulecast.report.advice.advise import advise
+from joulecast.report.advice.choice import IN_WORDS, Limit
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import Table
@@ -116,7 +116,7 @@ def advices(results: Results) -> list[Advice]:
 
 
 def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
-    """An answer of :func:`joulecast.planning.advise.advise` in sentences and tables.
+    """An answer of :func:`joulecast.report.advice.advise.advise` in sentences and tables.
 
     Args:
         name: what to call the network, if not as the answer does.

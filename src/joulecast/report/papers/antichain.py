@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.files.reading import read_json_object
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.partition import PublishedPartitioning, planning_times, quality
+from joulecast.runs.files.reading import read_json_object
 
 _PAPER = "antichain"
 _TABLE = "Table 1"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.published import PublishedErrors
+from joulecast.runs.files.columns import read_csv
 
 _PAPER = "MC2"
 # The kind of number, its table, and the columns of the model and of ours.

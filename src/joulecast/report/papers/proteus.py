@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.simulator import PublishedSimulators
+from joulecast.runs.files.columns import read_csv
 
 _PAPER = "Proteus"
 _ABLATED = {

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.files.writing import write_csv, written_aside
-from joulecast.records.provenance import source_state
 from joulecast.report.papers.page import page
 from joulecast.report.papers.rows import COLUMNS, verdict_counts
 from joulecast.report.papers.summary import Paper, Summary, in_all, summaries
 from joulecast.report.tables.output import markdown, significant
+from joulecast.runs.files.writing import write_csv, written_aside
+from joulecast.runs.provenance import source_state
 
 _TITLE = "The papers' numbers, and ours"
 _SAID = """\

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from joulecast.files.columns import read_csv
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.report.tables.tuning_published import PublishedTuning
+from joulecast.runs.files.columns import read_csv
 
 _PAPER = "Zeus"
 _SIMULATED = "the authors' public simulator on the same traces, run for this project"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
-from joulecast.energy.metered_power import counted_power
-from joulecast.energy.observations import TIMED
-from joulecast.power.integration import EnergyCurve
-from joulecast.records.metering import JOB_ACCOUNT
-from joulecast.records.record import RunRecord, read_record
+from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.metered_power import counted_power
+from joulecast.runs.metering import JOB_ACCOUNT
+from joulecast.runs.observations import TIMED
+from joulecast.runs.record import RunRecord, read_record
 
 _LEAST_COVERAGE = 0.9
 _MOST_OVERRUNS = 0.1

@@ -17,11 +17,11 @@ from joulecast.energy.evaluation import (
     summarise,
 )
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
-from joulecast.energy.observations import TIMED, is_training
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.priced import paid_columns, price_notes
 from joulecast.report.tables.published import PublishedErrors
+from joulecast.runs.observations import TIMED, is_training
 
 ESTIMATE_NOTE = (
     "**Energies whose source is `estimated`** were made by a formula over utilisation, no meter did. Their "

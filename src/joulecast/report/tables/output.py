@@ -8,7 +8,7 @@ from string import Template
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from joulecast.files.writing import write_csv, written_aside
+from joulecast.runs.files.writing import write_csv, written_aside
 
 _PAGE = Template(
     """\

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.files.reading import read_json_object
 from joulecast.partition.baselines import BASELINES
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
+from joulecast.runs.files.reading import read_json_object
 
 _QUALITY_NOTES = [
     "Work alone counts. `bottleneck_us` is the slowest stage's forward and backward of a batch; "

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 
 from joulecast.energy.prices import Prices, cost_columns, cost_keys, costs
-from joulecast.energy.scale import hosts_and_gpus
-from joulecast.planning.from_records import PER_WORK
 from joulecast.quantities import counted
+from joulecast.report.advice.from_records import PER_WORK
+from joulecast.runs.scale import hosts_and_gpus
 
 _S_PER_HOUR = 3600.0
 _ENDS = ("", "_low", "_high")

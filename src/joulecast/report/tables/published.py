@@ -5,8 +5,8 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
-from joulecast.files.reading import read_yaml, validated
 from joulecast.report.tables.citations import Citation
+from joulecast.runs.files.reading import read_yaml, validated
 
 
 class Tolerance(BaseModel):

@@ -10,25 +10,25 @@ import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.forecast import Asked, forecast_table
-from joulecast.energy.observations import allreduce_points
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
 from joulecast.graphs.opgraph import read_graph
-from joulecast.platforms import read_platform
 from joulecast.report.tables.errors import scaling
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.priced import price_notes, priced_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
-from joulecast.simulator.network_calibration import (
+from joulecast.runs.observations import allreduce_points
+from joulecast.runs.platforms import read_platform
+from joulecast.simulate.network_calibration import (
     calibrate_network,
     calibrated,
     read_calibration,
     write_calibration,
 )
-from joulecast.simulator.strategy import Strategy
+from joulecast.simulate.strategy import Strategy
 
 _KEY = ["network", "platform", "nodes"]
 _FIGURES = (

@@ -11,9 +11,9 @@ from joulecast.energy.strategy_energy import simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs
 from joulecast.graphs.opgraph import OpGraph
-from joulecast.platforms import Platform
-from joulecast.simulator.simulate import Simulation, simulate
-from joulecast.simulator.strategy import Strategy, text_of
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.simulate import Simulation, simulate
+from joulecast.simulate.strategy import Strategy, text_of
 
 DDP = Strategy()
 """Data parallel as DDP does it: gradients are sent during the backward pass."""

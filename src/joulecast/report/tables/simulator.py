@@ -9,17 +9,17 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from joulecast.graphs.shipped_graphs import load
-from joulecast.ground_truth.emulated_results import read_results
-from joulecast.ground_truth.judged_on_emulated import judge
-from joulecast.ground_truth.judged_on_real import judge_training
-from joulecast.ground_truth.judging import PREDICTIONS, with_errors
-from joulecast.ground_truth.real_results import read_training_results
-from joulecast.platforms import Platform
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
-from joulecast.simulator.simulate import Assumptions, simulate
-from joulecast.simulator.strategy import Strategy
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.judged.emulated_results import read_results
+from joulecast.simulate.judged.judged_on_emulated import judge
+from joulecast.simulate.judged.judged_on_real import judge_training
+from joulecast.simulate.judged.judging import PREDICTIONS, with_errors
+from joulecast.simulate.judged.real_results import read_training_results
+from joulecast.simulate.simulate import Assumptions, simulate
+from joulecast.simulate.strategy import Strategy
 
 _NOT_PREDICTIONS = ("measured_s", "spread_s", "again_s", "predicted_s", "sum_s", "max_s")
 
@@ -224,8 +224,8 @@ def write_simulator_tables(
 
     Args:
         folder: of the tables.
-        judged: predictions and measurements (:func:`joulecast.ground_truth.judged_on_emulated.judge`), with
-            ``experiment``, ``source`` and ``fitted``.
+        judged: predictions and measurements (:func:`joulecast.simulate.judged.judged_on_emulated.judge`),
+            with ``experiment``, ``source`` and ``fitted``.
         platform: to time the simulator on.
         published: numbers of the papers.
         devices: device counts to time.

@@ -38,7 +38,7 @@ def gpu_error_table(frame: pd.DataFrame, peers: Mapping[str, float] | None = Non
     """Mean errors by data, GPU and kind of step; a row of each data's mean stands first.
 
     Args:
-        frame: as of :func:`joulecast.ground_truth.gpu_steps.predicted`.
+        frame: as of :func:`joulecast.simulate.judged.gpu_steps.predicted`.
         peers: percent that other simulators publish on their own data, by data.
     """
     rows = []
@@ -83,7 +83,7 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
 
 
 def write_all_reduces_table(folder: Path, frame: pd.DataFrame) -> None:
-    """Write ``simulator_collectives``, of the rows of ``joulecast.ground_truth.all_reduces``."""
+    """Write ``simulator_collectives``, of the rows of ``joulecast.simulate.judged.all_reduces``."""
     write_table(
         folder / "simulator_collectives",
         "The simulator's collectives on real GPUs",
@@ -104,7 +104,7 @@ def choice_table(frame: pd.DataFrame) -> pd.DataFrame:
     One row for each network, GPU, number of devices and samples a step with at least four configurations.
 
     Args:
-        frame: as of :func:`joulecast.ground_truth.gpu_steps.predicted`.
+        frame: as of :func:`joulecast.simulate.judged.gpu_steps.predicted`.
     """
     rows = []
     of_one_training = ["data", "gpu", "network", "devices", "global_batch"]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.files.columns import read_frame
-from joulecast.files.reading import read_json_object
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.tuning_published import PublishedTuning
-from joulecast.tuning.comparison import (
+from joulecast.runs.files.columns import read_frame
+from joulecast.runs.files.reading import read_json_object
+from joulecast.tune.comparison import (
     HELD_OUT,
     QUANTITIES,
     STEADY,
@@ -25,12 +25,12 @@ from joulecast.tuning.comparison import (
     paired_bootstrap,
     recurrences_of,
 )
-from joulecast.tuning.expectation import (
+from joulecast.tune.expectation import (
     energy_potential,
     expected_default,
 )
-from joulecast.tuning.policy_experiment import Setting
-from joulecast.tuning.trial import Goal
+from joulecast.tune.policy_experiment import Setting
+from joulecast.tune.trial import Goal
 
 _SOURCE = "recorded"
 _COMPARED_AT = (5, 10, 20, 50)

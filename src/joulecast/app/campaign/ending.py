@@ -1,0 +1,48 @@
+"""The lines at the end of a campaign: what to open, what was left out, and what to repeat."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from joulecast.errors import JoulecastError
+from joulecast.quantities import counted
+from joulecast.runs.files.columns import read_frame
+from joulecast.runs.progress import progress_of, repeat_command
+
+
+def _left_out(results: Path) -> str:
+    observations = results / "fits" / "observations.parquet"
+    try:
+        runs = read_frame(observations, "observations", ["run", "polluted", "left_out_for"])
+    except JoulecastError:
+        return ""
+    marked = runs[runs["polluted"] != ""]
+    if marked.empty:
+        return f"left out: none of {counted(len(runs), 'run')}"
+    kinds = marked["left_out_for"].value_counts()
+    why = ", ".join(f"{kind} {count:,}" for kind, count in kinds.items())
+    return f"left out: {len(marked):,} of {counted(len(runs), 'run')} ({why})"
+
+
+def ending(results: Path, configfiles: Sequence[str]) -> list[str]:
+    """One line with the results of a campaign, and another if other programs disturbed runs.
+
+    Args:
+        results: folder of the campaign's results.
+        configfiles: its configuration files, for the command that repeats runs.
+    """
+    parts = []
+    if (results / "index.html").is_file():
+        parts.append(f"page: {results / 'index.html'}")
+    if (results / "tables").is_dir():
+        parts.append(f"tables: {results / 'tables'}")
+    progress = progress_of(results)
+    parts += [left] if (left := _left_out(results)) else []
+    lines = [f"{results}: {'; '.join(parts)}"] if parts else []
+    disturbed = [run.run for run in progress.disturbed]
+    if disturbed:
+        flags = "".join(f" --configfile {file}" for file in configfiles)
+        lines.append(
+            f"{counted(len(disturbed), 'run')} disturbed by other programs; to repeat only these: "
+            f"{repeat_command(disturbed, str(results))}{flags}"
+        )
+    return lines

@@ -1,0 +1,23 @@
+"""Files that the project keeps as data: where they lie, and what names their content."""
+
+from pathlib import Path
+
+from joulecast.runs.files.writing import sha256_of
+
+_NAMES_THE_REST = "provenance.json"
+"""The file of a folder of measurements that is written anew with each of them."""
+
+
+def content_version(path: Path) -> str | None:
+    """The sha256 of a kept file, or of a kept folder's ``provenance.json``; ``None`` if it is missing."""
+    file = path / _NAMES_THE_REST if path.is_dir() else path
+    return sha256_of(file) if file.exists() else None
+
+
+def kept_task_graph(folder: Path, network: str) -> Path:
+    """The file of a network in a folder of kept task graphs: a graph of ours, or a PipeDream profile.
+
+    Where there is neither, it is the graph that is missing.
+    """
+    files = [folder / f"{network}{suffix}" for suffix in (".json", ".txt")]
+    return next((file for file in files if file.exists()), files[0])

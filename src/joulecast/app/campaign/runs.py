@@ -1,0 +1,228 @@
+"""The runs of a campaign's configuration, each with its specification.
+
+If the platform is a recorded campaign, they are the recorded runs.
+"""
+
+import math
+import random
+from pathlib import Path
+
+import pandas as pd
+from pydantic import TypeAdapter
+
+from joulecast.app.campaign.config import Config
+from joulecast.app.campaign.workload_section import filled_in
+from joulecast.errors import JoulecastError
+from joulecast.measure.workloads.roots import ROOT_LAYOUT
+from joulecast.runs.files.reading import validated
+from joulecast.runs.files.shipped import PLATFORMS
+from joulecast.runs.meter_settings import MeterSettings
+from joulecast.runs.platforms import Platform, find_platform, recorded_for
+from joulecast.runs.recorded import recorded_infos
+from joulecast.runs.spec import Calibration, Observed, RunSpec, Training, Workload
+
+_MOST_RUNS = 100_000
+
+
+def _steps(config: Config, network: str, batch: int) -> int:
+    samples, steps = config.training.samples, config.training.steps
+    if samples is not None:
+        wanted = samples[network] if isinstance(samples, dict) else samples
+        return math.ceil(wanted / batch)
+    return steps[network] if isinstance(steps, dict) else steps
+
+
+_SPEC = TypeAdapter(RunSpec)
+
+
+def _spec(config: Config, platform: Platform, run: str, **parts: object) -> RunSpec:
+    scale = config.scale
+    common: dict[str, object] = {
+        "run": run,
+        "campaign": config.campaign,
+        "platform": platform,
+        "ranks_per_node": scale.ranks_per_node,
+        "threads_per_rank": scale.threads_per_rank,
+        "emulation": config.emulation,
+        "meters": tuple(config.power.meters),
+        "sample_period_s": config.power.sample_period_s,
+        "metering": MeterSettings(config.power.sysfs_root, tuple(config.power.command)),
+    }
+    return validated(_SPEC, common | parts, f"run {run} (configuration keys `scale`)")
+
+
+def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
+    scale = config.scale
+    asked = len(config.workload.networks) * len(scale.nodes) * scale.repeats
+    if asked > _MOST_RUNS:
+        raise JoulecastError(
+            f"the configuration asks for {asked:,} runs, more than {_MOST_RUNS:,} (keys `workload.networks`, "
+            "`scale.nodes` and `scale.repeats`)"
+        )
+    cells = {
+        (network, nodes, scale.batch_size * (nodes if scale.scaling == "weak" else 1), repeat)
+        for network in config.workload.networks
+        for nodes in scale.nodes
+        for repeat in range(1, scale.repeats + 1)
+    }
+    # The sweep over batch sizes at N = 1, except batches that the campaign trains anyway.
+    cells |= {
+        (network, 1, batch, 1)
+        for network in config.workload.networks
+        for batch in config.calibration.batch_sizes
+    }
+    section = config.training.model_dump(exclude={"steps", "samples"})
+    workload = config.workload.model_dump(exclude={"networks", "command", "name"})
+    return [
+        _spec(
+            config,
+            platform,
+            f"{network}-n{nodes}-b{batch}-r{repeat}",
+            kind="training",
+            nodes=nodes,
+            repeat=repeat,
+            seed=scale.seed + repeat,
+            workload=Workload(network=network, **workload),
+            training=Training.model_validate(
+                {**section, "global_batch_size": batch, "steps": _steps(config, network, batch)}
+            ),
+        )
+        for network, nodes, batch, repeat in sorted(cells)
+    ]
+
+
+def _command_runs(config: Config, platform: Platform) -> list[RunSpec]:
+    """Trainings by the configuration's command, on all node counts and batches."""
+    scale, name = config.scale, config.workload.name
+    weak = scale.scaling == "weak"
+    cells = {
+        (nodes, scale.batch_size * (nodes if weak else 1), repeat)
+        for nodes in scale.nodes
+        for repeat in range(1, scale.repeats + 1)
+    }
+    cells |= {(1, batch, 1) for batch in config.calibration.batch_sizes}
+    return [_command_run(config, platform, name, *cell) for cell in sorted(cells)]
+
+
+def _command_run(
+    config: Config, platform: Platform, name: str, nodes: int, batch: int, repeat: int
+) -> RunSpec:
+    run = f"{name}-n{nodes}-b{batch}-r{repeat}"
+    ranks = nodes * config.scale.ranks_per_node
+    if batch % ranks:
+        raise JoulecastError(
+            f"run {run}: a batch of {batch} is not divisible by {ranks} ranks; change scale.batch_size or "
+            "calibration.batch_sizes"
+        )
+    hosts = nodes if platform.hosts is None else min(nodes, platform.hosts)
+    steps = _steps(config, name, batch)
+    blanks = {"nodes": hosts, "gpus": ranks // hosts, "ranks": ranks, "steps": steps}
+    command = filled_in(
+        config.workload.command or "", blanks | {"batch": batch, "batch_per_rank": batch // ranks}
+    )
+    return _spec(
+        config,
+        platform,
+        run,
+        kind="training",
+        nodes=nodes,
+        repeat=repeat,
+        emulation=None,
+        observed=Observed(name=name, command=("sh", "-c", command), samples_per_step=batch),
+    )
+
+
+def _calibration_runs(config: Config, platform: Platform) -> list[RunSpec]:
+    section = config.calibration
+    algorithm = config.training.algorithm
+    runs = [
+        _spec(
+            config,
+            platform,
+            "idle-n1",
+            kind="idle",
+            nodes=1,
+            calibration=Calibration(seconds=section.idle_s),
+        )
+    ]
+    for nodes in config.scale.nodes:
+        if nodes * config.scale.ranks_per_node == 1:
+            continue
+        for kind, part in (
+            (
+                "allreduce",
+                Calibration(
+                    sizes_bytes=tuple(section.allreduce_bytes),
+                    repeats=section.allreduce_repeats,
+                    algorithm=algorithm,
+                ),
+            ),
+            ("sleeping_rank", Calibration(seconds=section.sleeping_rank_s)),
+        ):
+            runs.append(
+                _spec(
+                    config, platform, f"{kind}-n{nodes}", kind=kind, nodes=nodes, calibration=part
+                )
+            )
+    return runs
+
+
+def _require_root(config: Config) -> None:
+    """Raise the error that every run would raise: the data set's folder is missing."""
+    dataset, root = config.workload.dataset, config.workload.data_root
+    if dataset in ROOT_LAYOUT and (root is None or not Path(root).is_dir()):
+        found = "is not given" if root is None else f"{root} is no folder"
+        raise JoulecastError(
+            f"workload.data_root: {found}; the data set {dataset} is read from a folder that holds "
+            f"{ROOT_LAYOUT[dataset]}"
+        )
+
+
+def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
+    """All runs of a campaign in the order in which they are to be measured.
+
+    The order is shuffled by ``scale.seed``, so that a drift of the machine does not correlate with the node
+    count. A recorded campaign's runs are in order of their names; the configuration's sections ``workload``,
+    ``scale``, ``training``, ``power``, ``emulation`` and ``calibration`` do not affect them.
+
+    Args:
+        platforms: folder of the user's own platform files.
+
+    Raises:
+        JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, a batch is
+            smaller than the ranks, the data set's root is no folder, or the recorded campaign cannot be
+            read.
+    """
+    recorded = recorded_for(config.platform, platforms)
+    if recorded is not None:
+        return [info.spec for info in recorded_infos(recorded)]
+    platform = find_platform(config.platform, platforms)
+    if "estimated" in config.power.meters:
+        platform.require_watts()
+    _require_root(config)
+    if config.workload.command is None:
+        runs = _training_runs(config, platform) + _calibration_runs(config, platform)
+    else:
+        # A command exchanges by itself, so our own all-reduce says nothing of it.
+        idle = [run for run in _calibration_runs(config, platform) if run.kind == "idle"]
+        runs = _command_runs(config, platform) + idle
+    random.Random(config.scale.seed).shuffle(runs)
+    return runs
+
+
+def run_table(runs: list[RunSpec]) -> pd.DataFrame:
+    """Table with one row for each run, indexed by name: kind, network, nodes, ranks, batch, repeat, order."""
+    rows = [
+        {
+            "run": spec.run,
+            "kind": spec.kind,
+            "network": spec.network,
+            "nodes": spec.nodes,
+            "ranks": spec.ranks,
+            "batch": spec.global_batch_size,
+            "repeat": spec.repeat,
+            "order": order,
+        }
+        for order, spec in enumerate(runs)
+    ]
+    return pd.DataFrame(rows).set_index("run", drop=False)

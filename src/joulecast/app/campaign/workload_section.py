@@ -1,0 +1,87 @@
+"""The configuration's section on what is trained: networks and their data set, or the user's own command."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.workloads.networks import check_size, known_networks
+from joulecast.runs.section import Section
+
+_BLANKS = ("nodes", "gpus", "ranks", "batch_per_rank", "batch", "steps")
+"""What a command may leave blank, and each run fills in."""
+
+
+class WorkloadSection(Section):
+    """Networks and data set; or a command of your own."""
+
+    networks: list[str] = Field(
+        ["vgg16", "resnet50", "vit_s"],
+        description="Networks by name; leave them out with a command.",
+    )
+    command: str | None = Field(
+        None,
+        description="A training of your own, in place of networks: a shell's line with the blanks {gpus} "
+        "(ranks of a host), {nodes} (hosts), {ranks} (all), {batch_per_rank}, {batch} (of all) and {steps}.",
+    )
+    name: str = Field(
+        "own", pattern=r"^[a-z0-9_]+$", description="Name of the command's training, in records."
+    )
+    dataset: Literal["digits", "cifar10", "cifar100", "imagenet", "synthetic"] = Field(
+        "digits", description="digits, cifar10, cifar100, imagenet or synthetic."
+    )
+    data_root: str | None = Field(
+        None, description="Folder of the images (cifar10, cifar100, imagenet)."
+    )
+    image_size: int = Field(32, ge=8, description="Images are enlarged or cropped to this side.")
+    patch_size: int = Field(16, ge=1, description="Patch of the vision transformers.")
+    classes: int = Field(10, ge=2, description="Classes of the networks' last layer.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_command_takes_the_place_of_networks(cls, content: Any) -> Any:
+        # Snakemake merges a user's file with the defaults, which name networks.
+        has_command = isinstance(content, dict) and content.get("command") is not None
+        return content | {"networks": []} if has_command else content
+
+    @field_validator("command")
+    @classmethod
+    def _blanks_are_known(cls, command: str | None) -> str | None:
+        if command is not None:
+            filled_in(command, dict.fromkeys(_BLANKS, 1))
+        return command
+
+    @field_validator("networks")
+    @classmethod
+    def _known(cls, networks: list[str]) -> list[str]:
+        return known_networks(networks)
+
+    @model_validator(mode="after")
+    def _is_something(self) -> "WorkloadSection":
+        if not self.networks and self.command is None:
+            raise ValueError("give networks, or a command")
+        return self
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "WorkloadSection":
+        for name in self.networks:
+            try:
+                check_size(name, self.image_size, self.patch_size)
+            except JoulecastError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+
+def filled_in(command: str, values: dict[str, int]) -> str:
+    """The command with its blanks filled in; ``{{`` and ``}}`` stand for braces.
+
+    Raises:
+        ValueError: a blank that no run fills in.
+    """
+    try:
+        return command.format(**values)
+    except (KeyError, IndexError, ValueError) as error:
+        listed = ", ".join(f"{{{name}}}" for name in _BLANKS)
+        raise ValueError(
+            f"command: {error} cannot be filled in; known are {listed}, and {{{{ and }}}} are braces"
+        ) from None

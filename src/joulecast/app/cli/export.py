@@ -1,0 +1,82 @@
+"""The commands that hand runs and forecasts to other tools."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulecast.app.cli.errors import Commands
+from joulecast.errors import JoulecastError
+
+export_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Hand runs and forecasts to other tools."
+)
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="Name of an observed training, folder of run records, recorded campaign, or FILE.json of "
+        "`forecast --json`."
+    ),
+]
+
+
+@export_app.command("openmetrics")
+def export_openmetrics(
+    source: Source,
+    out: Annotated[
+        Path | None, typer.Argument(help="File to write; standard output by default.")
+    ] = None,
+) -> None:
+    """Write OpenMetrics text, as for a node exporter's textfile collector (OUT.prom)."""
+    from joulecast.app.integrations.openmetrics import openmetrics_text, write_openmetrics
+
+    if out is None:
+        typer.echo(openmetrics_text(source), nl=False)
+    else:
+        write_openmetrics(source, out)
+        typer.echo(str(out))
+
+
+@export_app.command("mlflow")
+def export_mlflow(source: Source) -> None:
+    """Log runs of MLflow, where its own variables say (MLFLOW_TRACKING_URI, ...)."""
+    _log("mlflow", source)
+
+
+@export_app.command("wandb")
+def export_wandb(
+    source: Source,
+    project: Annotated[str, typer.Option(help="Project that gets the runs.")] = "joulecast",
+) -> None:
+    """Log runs of Weights & Biases, where its own variables say (WANDB_MODE, ...)."""
+    _log("wandb", source, project=project)
+
+
+def _logger(tool: str) -> Callable[..., list[str]]:
+    """The function that logs into a tool, which its user has installed."""
+    try:
+        module: Mapping[str, Any] = vars(import_module(f"joulecast.app.integrations.{tool}"))
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != tool:
+            raise
+        raise JoulecastError(
+            f"{tool} is not installed here; `pip install {tool}` into the environment of joulecast"
+        ) from None
+    logger: Callable[..., list[str]] = module["log"]
+    return logger
+
+
+def _log(tool: str, source: str, **options: str) -> None:
+    """Log into a tool, and print the ids of its runs."""
+    log = _logger(tool)
+    try:
+        made = log(source, **options)
+    except JoulecastError:
+        raise
+    except Exception as error:
+        # Its server, its account, its folders: what it says is for its user.
+        raise JoulecastError(f"{tool} failed: {' '.join(str(error).split())}") from None
+    for run in made:
+        typer.echo(run)

@@ -1,0 +1,193 @@
+"""Commands that make run records of what others measured."""
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from joulecast.app.cli.errors import Commands
+from joulecast.errors import JoulecastError
+from joulecast.logs.log_kinds import KINDS
+from joulecast.runs.files.shipped import recorded_folder
+
+import_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="Make run records of what others measured."
+)
+
+Text = str | None
+_FACTS = (
+    *("run", "network", "platform", "nodes", "hosts", "batch", "start", "stop"),
+    *("epochs", "samples", "steps", "accelerators", "accelerator"),
+)
+_SHIFT = "Seconds added to the times of the readings; of a clock that is ahead, a negative number."
+
+
+def _run_option(name: str, text: str) -> typer.models.OptionInfo:
+    return typer.Option(name, help=text, rich_help_panel="The run")  # type: ignore[no-any-return]
+
+
+def _log_option(name: str, text: str) -> typer.models.OptionInfo:
+    return typer.Option(name, help=text, rich_help_panel="The log")  # type: ignore[no-any-return]
+
+
+def _add(kind: str) -> None:
+    """Give the command line a kind of log."""
+
+    def import_kind(
+        source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],
+        out: Annotated[
+            Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
+        ],
+        runs: Annotated[
+            Path | None,
+            _run_option("--runs", "CSV with a row a run: run, network, platform, start, stop, ..."),
+        ] = None,
+        records: Annotated[
+            Path | None,
+            _run_option(
+                "--records", "Add the meter to the records in this folder, by their times."
+            ),
+        ] = None,
+        run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,
+        network: Annotated[Text, _run_option("--network", "What was trained.")] = None,
+        platform: Annotated[Text, _run_option("--platform", "Name of the node type.")] = None,
+        nodes: Annotated[
+            int | None, _run_option("--nodes", "Number of nodes that the training used.")
+        ] = None,
+        hosts: Annotated[
+            Text,
+            _run_option("--hosts", "Names of the nodes in the log, as n[01-04]; all by default."),
+        ] = None,
+        batch: Annotated[int | None, _run_option("--batch-size", "Samples of a step.")] = None,
+        start: Annotated[Text, _run_option("--start", "Begin of the training.")] = None,
+        stop: Annotated[Text, _run_option("--stop", "End of the training.")] = None,
+        epochs: Annotated[
+            float | None, _run_option("--epochs", "Epochs that the run trained.")
+        ] = None,
+        samples: Annotated[
+            float | None, _run_option("--samples", "Samples that the run trained on.")
+        ] = None,
+        steps: Annotated[
+            float | None, _run_option("--steps", "Steps that the run trained.")
+        ] = None,
+        accelerators: Annotated[
+            int | None, _run_option("--accelerators", "Number of accelerators of a node.")
+        ] = None,
+        accelerator: Annotated[
+            Text, _run_option("--accelerator", "Name of the accelerators.")
+        ] = None,
+        timezone: Annotated[
+            Text,
+            _log_option(
+                "--timezone", "Time zone of times without one: Europe/Berlin, UTC, +02:00."
+            ),
+        ] = None,
+        shift: Annotated[float, _log_option("--shift", _SHIFT)] = 0.0,
+        mapped: Annotated[
+            Text,
+            _log_option(
+                "--map", "csv: time=COLUMN,watts=COLUMN,node=COLUMN (or joules=, device=)."
+            ),
+        ] = None,
+        unit: Annotated[
+            Text, _log_option("--unit", "Unit of the readings: W, mW, kW, J, kJ, Wh, kWh.")
+        ] = None,
+        covers: Annotated[
+            Text,
+            _log_option(
+                "--covers", "csv: what it covers: node, module, socket, gpu, cpu or memory."
+            ),
+        ] = None,
+        node: Annotated[
+            Text, _log_option("--node", "Name of the node; the file's name by default.")
+        ] = None,
+        columns: Annotated[
+            Text, _log_option("--columns", "Columns of a table without a header: a,b,c.")
+        ] = None,
+        delimiter: Annotated[Text, _log_option("--delimiter", "Character between columns.")] = None,
+        decimal: Annotated[str, _log_option("--decimal", "Sign before the decimals.")] = ".",
+        time_unit: Annotated[
+            str,
+            _log_option(
+                "--time-unit",
+                "Unit of times that are numbers: s, ms, us, ns, relative (to a start).",
+            ),
+        ] = "auto",
+        time_format: Annotated[
+            Text, _log_option("--time-format", "Format of times that are texts, as in strptime.")
+        ] = None,
+        metric: Annotated[
+            Text, _log_option("--metric", "prometheus: metric to read, where there are several.")
+        ] = None,
+        node_label: Annotated[
+            Text, _log_option("--node-label", "prometheus: label that names the node.")
+        ] = None,
+    ) -> None:
+        said = {name: value for name, value in locals().items() if name in _FACTS}
+        # Loaded here: the other commands need no table reader.
+        from joulecast.logs.csv_map import map_of
+        from joulecast.logs.from_logs import import_log, read_runs, run_facts
+        from joulecast.logs.log_times import TIME_UNITS, Clock, zone_named
+        from joulecast.logs.logs import LogOptions
+        from joulecast.logs.onto_records import add_to_records
+        from joulecast.runs.covers import Covers
+
+        if time_unit not in TIME_UNITS:
+            raise JoulecastError(f"--time-unit {time_unit}: give one of {', '.join(TIME_UNITS)}")
+        if covers is not None and covers not in get_args(Covers):
+            raise JoulecastError(f"--covers {covers}: give one of {', '.join(get_args(Covers))}")
+        between = delimiter.replace("\\t", "\t") if delimiter else None
+        if len(decimal) != 1 or len(between or ",") != 1:
+            raise JoulecastError("--decimal and --delimiter are one sign each")
+        clock = Clock(zone_named(timezone) if timezone else None, time_unit, time_format)
+        options = LogOptions(
+            clock=clock,
+            shift_s=shift,
+            node=node,
+            columns=tuple(name.strip() for name in columns.split(",")) if columns else (),
+            mapped=map_of(mapped) if mapped else {},
+            unit=unit,
+            covers=cast("Covers | None", covers),
+            delimiter=between,
+            decimal=decimal,
+            metric=metric,
+            node_label=node_label,
+        )
+        if records is not None:
+            if runs is not None or any(value is not None for value in said.values()):
+                raise JoulecastError(
+                    "--records: its runs are known already; leave out --runs, and the options of a run "
+                    "(--network, --start, ...)"
+                )
+            typer.echo(add_to_records(kind, source, out, records, options).text())
+            return
+        facts = run_facts(said, clock, "options of the run")
+        rows = read_runs(runs, clock) if runs else []
+        typer.echo(import_log(kind, source, out, options, facts, rows).text())
+
+    import_app.command(kind, help=KINDS[kind].about)(import_kind)
+
+
+for _kind in KINDS:
+    _add(_kind)
+
+
+@import_app.command("mlperf")
+def import_mlperf(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of submissions, or flat tables; or `mlperf-power`, which is shipped."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the records; existing ones are replaced.")
+    ],
+    unit: Annotated[str, typer.Option(help="Unit of the readings: W, mW or kW.")] = "W",
+    shift: Annotated[float, typer.Option(help=_SHIFT)] = 0.0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that read submissions.")] = 1,
+) -> None:
+    """Import MLPerf Training power submissions; what cannot be trusted is kept and marked."""
+    from joulecast.logs.mlperf import import_mlperf as run_import
+
+    typer.echo(run_import(recorded_folder(source), out, workers, unit, shift).text())

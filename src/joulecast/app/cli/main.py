@@ -1,0 +1,111 @@
+"""Measure and import training runs, judge energy models on them, forecast others."""
+
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from joulecast.app.campaign import config as configuration
+from joulecast.app.campaign.check import (
+    dry_run,
+    project_here,
+    remarks,
+    require_campaign,
+    require_host,
+)
+from joulecast.app.cli.energy import evaluate, forecast
+from joulecast.app.cli.errors import Commands
+from joulecast.app.cli.export import export_app
+from joulecast.app.cli.importing import import_app
+from joulecast.app.cli.measure import measure
+from joulecast.app.cli.meters import meters
+from joulecast.app.cli.pages import overview
+from joulecast.app.cli.partition import partition, profile
+from joulecast.app.cli.planning import advise
+from joulecast.app.cli.progress import status
+from joulecast.app.cli.simulator import capture, search, simulate
+from joulecast.app.cli.tuning import tune
+from joulecast.errors import JoulecastError
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, help=__doc__)
+config_app = typer.Typer(
+    cls=Commands, no_args_is_help=True, help="The configuration, generated from its model."
+)
+app.add_typer(config_app, name="config")
+app.add_typer(import_app, name="import")
+app.add_typer(export_app, name="export")
+app.command()(measure)
+app.command()(meters)
+app.command()(simulate)
+app.command()(search)
+app.command()(capture)
+app.command()(partition)
+app.command()(profile)
+app.command()(tune)
+app.command()(evaluate)
+app.command()(forecast)
+app.command()(advise)
+app.command()(status)
+app.command()(overview)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"joulecast {metadata.version('joulecast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _joulecast(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@config_app.command("default")
+def config_default() -> None:
+    """Print the documented defaults (config/config.yaml)."""
+    typer.echo(configuration.documented_defaults(), nl=False)
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema (config/schema.json)."""
+    typer.echo(configuration.json_schema(), nl=False)
+
+
+@config_app.command("check")
+def config_check(file: Path) -> None:
+    """Check a configuration, all that it names, and its dry run.
+
+    Looks at platforms, data folders, networks, meters, submissions and kept measurements.
+    """
+    try:
+        project = project_here()
+        config = configuration.read_config(file)
+        runs = require_campaign(config, project=project)
+        lines = remarks(config, runs)
+        jobs = None if project is None else dry_run(project, file)
+    except JoulecastError as error:
+        named = str(error) if str(file) in str(error) else f"{file}: {error}"
+        raise JoulecastError(named) from None
+    try:
+        require_host(config, runs)
+        typer.echo(f"{file}: all right")
+    except JoulecastError as error:
+        typer.echo(f"{file}: sound, but this host cannot run it: {error}")
+    lines.append(
+        "no dry run: there is no Snakefile here"
+        if jobs is None
+        else f"dry run: {jobs:,} jobs to do"
+    )
+    for line in lines:
+        typer.echo(f"  {line}")
+
+
+if __name__ == "__main__":
+    app()

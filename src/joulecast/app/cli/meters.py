@@ -1,0 +1,127 @@
+"""The command that shows the meters of this machine."""
+
+import time
+from pathlib import Path
+
+import typer
+from pydantic import TypeAdapter
+
+from joulecast.app.campaign.config import PowerSection, read_config
+from joulecast.app.cli.options import MeteredPlatform, PowerConfig
+from joulecast.errors import JoulecastError
+from joulecast.measure.power.meter_registry import METERS
+from joulecast.measure.power.meters import About, Meter, MeteredNodes, MeterUnavailable, ReadFailed
+from joulecast.quantities import digits
+from joulecast.runs.files.shipped import PLATFORMS
+from joulecast.runs.metering import EnergySource, MeterInfo, metered
+from joulecast.runs.platforms import Platform, find_platform
+from joulecast.runs.provenance import physical_host, usable_cores
+
+_WIDTH = 20
+_BETWEEN_S = 0.5
+
+
+def power_section(file: Path | None) -> PowerSection:
+    """The section ``power`` of a configuration; the defaults without one.
+
+    Raises:
+        JoulecastError: the file cannot be read, or is wrong.
+    """
+    return PowerSection() if file is None else read_config(file).power
+
+
+def _watts_now(found: list[Meter]) -> dict[str, float | str]:
+    """Watts of each meter over half a second, by its name; or why there are none."""
+    first: dict[str, tuple[float, float]] = {}
+    watts: dict[str, float | str] = {}
+    for is_last in (False, True):
+        for meter in found:
+            before_s = time.monotonic()
+            try:
+                reading = meter.read()
+            except ReadFailed as error:
+                watts.setdefault(meter.name, f"fails: {error}")
+                continue
+            at_s = reading.at_s or (before_s + time.monotonic()) / 2
+            if reading.watts is not None:
+                watts[meter.name] = reading.watts
+            elif reading.joules is not None and not is_last:
+                first[meter.name] = at_s, reading.joules
+            elif reading.joules is not None and at_s > first.get(meter.name, (at_s,))[0]:
+                begin_s, joules = first[meter.name]
+                watts[meter.name] = (reading.joules - joules) / (at_s - begin_s)
+        if not is_last:
+            time.sleep(_BETWEEN_S)
+    return {meter.name: watts.get(meter.name, "no new reading yet") for meter in found}
+
+
+def _line(meter: Meter, now: float | str, watts_source: str | None) -> str:
+    about = About.of(meter)
+    covers = "" if about.covers is None else f" of the {about.covers}"
+    notes = ["energy counter" if meter.counter else "power"]
+    notes += [f"watts: {watts_source}"] if meter.source == "estimated" else []
+    if about.renewed_s:
+        notes.append(f"renewed every {about.renewed_s:.3g} s")
+    if about.remark:
+        notes.append(about.remark)
+    shown = now if isinstance(now, str) else f"{digits(now)} W"
+    return f"{meter.name:{_WIDTH}}{shown}{covers}, {meter.source} ({'; '.join(notes)})"
+
+
+def _total(host: str, found: list[Meter], watts: dict[str, float | str]) -> str:
+    """Which of the meters a run's energy is made of, and what they add up to now."""
+    infos = [
+        MeterInfo(
+            node=host,
+            meter=meter.name,
+            available=True,
+            source=TypeAdapter(EnergySource).validate_python(meter.source),
+            counter=meter.counter,
+            covers=About.of(meter).covers,
+        )
+        for meter in found
+    ]
+    chosen = metered([host], infos)
+    if chosen.source is None:
+        return "a run's energy here: none"
+    names = " + ".join(meter.meter for meter in chosen.meters)
+    covers = "" if chosen.covers is None else f" of {chosen.covers.replace('+', ', ')}"
+    numbers = [watts[meter.meter] for meter in chosen.meters]
+    known = [number for number in numbers if isinstance(number, float)]
+    now = f"{digits(sum(known))} W now, " if len(known) == len(numbers) else ""
+    return f"a run's energy here: {names} ({now}{chosen.source}{covers})"
+
+
+def meters(
+    platform: MeteredPlatform = "this-machine",
+    config: PowerConfig = None,
+) -> None:
+    """Show what each meter of this machine reads now, what is missing, and what a run's energy would be."""
+    power = power_section(config)
+    facts: Platform | None = None
+    try:
+        facts = find_platform(platform, PLATFORMS)
+    except JoulecastError as error:
+        typer.echo(f"note: {error}", err=True)
+    host = physical_host().split(":")[0]
+    typer.echo(f"host {host}, {usable_cores()} usable cores")
+    idle_w = full_w = source = None
+    if facts is not None:
+        idle_w, full_w, source = facts.idle_w, facts.full_w, facts.watts_source
+    nodes = MeteredNodes(
+        host, {}, float(usable_cores()), idle_w, full_w, power.sysfs_root, tuple(power.command)
+    )
+    found: list[Meter] = []
+    missing: list[str] = []
+    for name, opener in METERS.items():
+        try:
+            found += opener(nodes)
+        except MeterUnavailable as absent:
+            indent = f"\n{'':{_WIDTH}}to get it: "
+            missing.append(f"{name:{_WIDTH}}missing: {absent.reason}{indent}{absent.remedy}")
+    watts = _watts_now(found)
+    for meter in found:
+        typer.echo(_line(meter, watts[meter.name], source))
+    for line in missing:
+        typer.echo(line)
+    typer.echo(_total(host, found, watts))

@@ -1,0 +1,95 @@
+"""The command that says how far a campaign is, and what a running measurement draws."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from joulecast.app.api.given import given_prices
+from joulecast.app.cli.options import AsJson, Platforms, PricesFile, echo_json
+from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.errors import JoulecastError
+from joulecast.quantities import digits, joules, lasting
+from joulecast.runs.files.shipped import PLATFORMS
+from joulecast.runs.folders import MEASURED
+from joulecast.runs.progress import progress_of, progress_text
+
+
+def status(
+    results: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of a campaign's results (default: the configuration's)."),
+    ] = None,
+    configuration: Annotated[
+        Path | None, typer.Option("--config", "--configfile", help="Configuration of the campaign.")
+    ] = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Show what `joulecast measure` draws now; RESULTS is its --out."
+        ),
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="With --live: steps of the whole training.")
+    ] = None,
+    prices: PricesFile = None,
+    platforms: Platforms = PLATFORMS,
+    as_json: AsJson = False,
+) -> None:
+    """Say how far a campaign is: runs done, failed and waiting, each with its reason.
+
+    Reads the records and logs, and writes nothing. Ends with 0 when all is done, else 1.
+    """
+    if live:
+        paid = NO_PRICES if prices is None else given_prices(prices)
+        _show_live(results or MEASURED, steps, paid, as_json)
+        return
+    folder, specs = results or Path("results"), None
+    if configuration is not None:
+        # Loads pandas, which a look at a folder does not need.
+        from joulecast.app.campaign.config import read_config
+        from joulecast.app.campaign.runs import campaign_runs
+
+        config = read_config(configuration)
+        folder, specs = results or Path(config.results), campaign_runs(config, platforms)
+    progress = progress_of(folder, specs)
+    if as_json:
+        echo_json(progress.as_json())
+    else:
+        typer.echo(progress_text(progress))
+    raise typer.Exit(0 if progress.finished else 1)
+
+
+def _show_live(out: Path, steps: int | None, prices: Prices, as_json: bool) -> None:
+    from joulecast.measure.observer.live import running_measurements
+
+    if not out.is_dir():
+        raise JoulecastError(
+            f"{out}: no such folder; give that of the records, as of `measure --out`"
+        )
+    rows: list[dict[str, Any]] = []
+    for run in running_measurements(out, steps):
+        whole_s = None if run.left_s is None else run.lasted_s + run.left_s
+        money = None if whole_s is None else prices.money(whole_s, run.whole_j, run.hosts, None)
+        rows.append(asdict(run) | {"whole_money": money, "currency": prices.currency})
+        if as_json:
+            continue
+        if run.joules is None or run.watts is None:
+            drawn = f"no energy: {run.why_no_energy}"
+        else:
+            drawn = f"{digits(run.watts)} W now, {joules(run.joules)} so far ({run.source})"
+        parts = [f"{run.name}: {drawn} in {lasting(run.lasted_s)}"]
+        if run.steps is not None:
+            parts.append(f"step {run.steps:,}" + ("" if steps is None else f" of {steps:,}"))
+        if run.left_s is not None:
+            whole = "" if run.whole_j is None else f"{joules(run.whole_j)} for the whole, "
+            paid = "" if money is None else f"{prices.currency} {digits(money)}, "
+            parts.append(f"{whole}{paid}about {lasting(run.left_s)} left")
+        elif steps is None:
+            parts.append("how long it lasts is not known (give --steps)")
+        typer.echo("; ".join(parts))
+    if as_json:
+        echo_json({"runs": rows})
+    elif not rows:
+        typer.echo(f"{out}: no measurement runs")

@@ -1,0 +1,157 @@
+"""The figures that other tools get of runs and of forecasts: one list for all of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from joulecast.app.api.forecasts import read_records
+from joulecast.app.api.given import AnyPath, Records
+from joulecast.errors import JoulecastError
+from joulecast.quantities import is_number
+from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.frames import STAGES
+from joulecast.runs.observations import observe
+from joulecast.runs.record import RunRecord
+
+_RUN = {
+    "energy_joules": ("energy_j", "Energy of the run."),
+    "time_seconds": ("total_s", "Time of the run, without its warm-up."),
+    "steps": ("steps", "Steps of the run."),
+    "samples": ("samples", "Samples that the run trained on."),
+}
+_FORECAST = {
+    "energy_joules": ("energy", "j", 1.0, "Energy of the training at the nodes."),
+    "energy_kilowatthours": ("energy", "kwh", 1.0, "Energy of the training at the building."),
+    "time_seconds": ("time", "s", 1.0, "Time of the training."),
+    "cost": ("cost", "", 1.0, "Money, in the currency of the prices."),
+    "co2_grams": ("co2", "kg", 1e3, "CO2 equivalent of the training."),
+}
+_ENDS = {"expected": "", "low": "_low", "high": "_high"}
+_FORECAST_LABELS = ("workload", "platform", "nodes", "gpus", "batch_size", "work", "work_unit")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One figure; its name ends with its unit."""
+
+    name: str
+    amount: float
+    help: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def flat_name(self) -> str:
+        """Name for a tool whose figures have no labels."""
+        return "_".join([self.name, *self.labels.values()])
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Figures of one run, or of the forecast of one scale; what is not known is left out.
+
+    ``scale`` is the count of GPUs, or of nodes, that a forecast is for; ``labels`` say what was run, and
+    whether its energy was measured or estimated.
+    """
+
+    kind: str
+    title: str
+    labels: Mapping[str, str]
+    values: Sequence[Value]
+    scale: int | None = None
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def of_record(record: RunRecord) -> Exported:
+    """Figures of a run."""
+    row = observe(record)
+    counts_samples = row.get("work_unit", "samples") == "samples"
+    values = [
+        Value(name, float(row[column]), text)
+        for name, (column, text) in _RUN.items()
+        if is_number(row[column]) and (name != "samples" or counts_samples)
+    ]
+    values += [
+        Value(
+            "stage_seconds",
+            float(row[f"t_{stage}_s"]),
+            "Time of a stage in a step.",
+            {"stage": stage},
+        )
+        for stage in STAGES
+        if is_number(row.get(f"t_{stage}_s"))
+    ]
+    if record.info.outcome.final_loss is not None:
+        values.append(Value("final_loss", record.info.outcome.final_loss, "Loss at the end."))
+    named = ["workload", "platform", "nodes", "gpus", "nodes_are"]
+    if counts_samples:
+        named.append("batch")
+    row = row | _scale(record, row)
+    labels = {name: _plain(row[name]) for name in named if is_number(row[name]) or row[name]}
+    source = row["energy_source"] if is_number(row["energy_j"]) else "unknown"
+    labels |= {"run": record.info.spec.run, "energy_source": str(source)}
+    return Exported("run", record.info.spec.run, labels, values)
+
+
+def _scale(record: RunRecord, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Nodes, and GPUs (or ranks) where the run is counted in these, as forecasts have them."""
+    if row["nodes_are"] not in ("GPUs", "ranks"):
+        return {"gpus": None}
+    return {"nodes": record.info.spec.nodes, "gpus": row["nodes"]}
+
+
+def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:
+    """Figures of each scale of a forecast, as :func:`joulecast.forecast` returns it."""
+    currency = str((forecast.get("prices") or {}).get("currency") or "unknown")
+    for row in forecast["forecasts"]:
+        values = []
+        for name, (column, unit, factor, text) in _FORECAST.items():
+            for end, ending in _ENDS.items():
+                amount = row.get(f"{column}{ending}{'_' if unit else ''}{unit}")
+                if amount is not None:
+                    labels = {"end": end} | ({"currency": currency} if name == "cost" else {})
+                    values.append(Value(name, amount * factor, text, labels))
+        named = {name: row.get(name) for name in _FORECAST_LABELS}
+        labels = {name: _plain(value) for name, value in named.items() if value is not None}
+        labels["fitted_on"] = str(row["fitted_on"] or "unknown")
+        scale = row["gpus"] or row["nodes"]
+        yield Exported("forecast", f"{row['workload']}-forecast", labels, values, int(scale))
+
+
+def exported(source: Records | Mapping[str, Any]) -> list[Exported]:
+    """Figures of run records, or of a forecast.
+
+    Args:
+        source: a folder of run records, the name of an observed training, the result of
+            :func:`joulecast.forecast`, or a FILE.json of ``joulecast forecast --json``.
+
+    Raises:
+        JoulecastError: it is none of these.
+    """
+    if isinstance(source, Mapping):
+        return list(of_forecast(source))
+    if isinstance(source, str | Path) and Path(source).suffix == ".json":
+        return list(of_forecast(_read_forecast(source)))
+    return [of_record(record) for record in read_records(source)]
+
+
+def _read_forecast(file: AnyPath) -> dict[str, Any]:
+    content: dict[str, Any] = read_json_object(Path(file), "forecast")
+    rows = content.get("forecasts")
+    known = {"workload", "fitted_on", "gpus", "nodes"}
+    if not isinstance(rows, list) or any(
+        not isinstance(row, dict) or known - set(row) for row in rows
+    ):
+        raise JoulecastError(f"{file}: is no forecast; make one by `joulecast forecast ... --json`")
+    return content
+
+
+def grouped(found: Sequence[Exported]) -> dict[str, list[Exported]]:
+    """What is exported by its title: a run alone, the scales of a forecast together, smallest first."""
+    by_title: dict[str, list[Exported]] = {}
+    for each in sorted(found, key=lambda one: one.scale or 0):
+        by_title.setdefault(each.title, []).append(each)
+    return by_title

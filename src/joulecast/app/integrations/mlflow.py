@@ -1,0 +1,37 @@
+"""Runs and forecasts in MLflow: a run for each, the scales of a forecast as its steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlflow
+
+from joulecast.app.api.given import Records
+from joulecast.app.integrations.exported import exported, grouped
+
+
+def log(source: Records | Mapping[str, Any]) -> list[str]:
+    """Log run records, or a forecast, into MLflow's current experiment.
+
+    A run that is active gets them; else each run record, or forecast, makes one.
+
+    Args:
+        source: as of :func:`joulecast.app.integrations.exported.exported`.
+
+    Returns:
+        Ids of MLflow's runs.
+
+    Raises:
+        JoulecastError: there is nothing to export.
+    """
+    made = []
+    for title, parts in grouped(exported(source)).items():
+        active = mlflow.active_run() is not None
+        with mlflow.start_run(run_name=title, nested=active) as run:
+            made.append(str(run.info.run_id))
+            mlflow.set_tags({"joulecast": parts[0].kind})
+            # What differs between the scales of a forecast is in its metrics.
+            mlflow.log_params(dict(set.intersection(*(set(p.labels.items()) for p in parts))))
+            for part in parts:
+                metrics = {value.flat_name: value.amount for value in part.values}
+                mlflow.log_metrics(metrics, step=part.scale or 0)
+    return made

@@ -1,0 +1,33 @@
+"""Runs and forecasts in Weights & Biases: a run for each, the scales of a forecast as its steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import wandb
+
+from joulecast.app.api.given import Records
+from joulecast.app.integrations.exported import exported, grouped
+
+
+def log(source: Records | Mapping[str, Any], **options: Any) -> list[str]:
+    """Log run records, or a forecast, into Weights & Biases.
+
+    Args:
+        source: as of :func:`joulecast.app.integrations.exported.exported`.
+        options: of ``wandb.init``, as ``project`` and ``mode``.
+
+    Returns:
+        Ids of the runs that were made.
+
+    Raises:
+        JoulecastError: there is nothing to export.
+    """
+    made = []
+    for title, parts in grouped(exported(source)).items():
+        config = dict(set.intersection(*(set(part.labels.items()) for part in parts)))
+        given = {"project": "joulecast", "job_type": parts[0].kind, **options}
+        with wandb.init(name=title, config=config, reinit="create_new", **given) as run:
+            made.append(str(run.id))
+            for part in parts:
+                run.log({value.flat_name: value.amount for value in part.values}, step=part.scale)
+    return made

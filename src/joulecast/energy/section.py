@@ -1,0 +1,30 @@
+"""The configuration's section on prices."""
+
+from pydantic import Field
+
+from joulecast.runs.section import Section
+
+
+class PricesSection(Section):
+    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+
+    price: float | None = Field(None, ge=0, description="Price of a kWh at the building's meter.")
+    price_node_hour: float | None = Field(
+        None, ge=0, description="Price of an hour of a whole node."
+    )
+    price_gpu_hour: float | None = Field(
+        None, ge=0, description="Price of an hour of a GPU in use."
+    )
+    co2: float | None = Field(None, ge=0, description="Grams of CO2 equivalent for a kWh.")
+    pue: float = Field(1.0, ge=1, description="kWh of the building for each kWh of the nodes.")
+    currency: str = Field(
+        "EUR",
+        min_length=1,
+        max_length=12,
+        description="Currency of all prices, as tables print it.",
+    )
+    source: str | None = Field(
+        None,
+        max_length=250,
+        description="Where these numbers come from; tables and page print it with the money.",
+    )

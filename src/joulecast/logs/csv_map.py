@@ -1,0 +1,95 @@
+"""A table of any form, as wattmeters and PDUs write it, read by a map of its columns.
+
+``time=T,watts=P`` is enough; ``joules=E`` in place of ``watts`` is a counter, ``node=N`` names the node of
+each row, ``device=D`` a part of it. Several columns of watts (or joules) without a node are a node each;
+with one (``node=``, or the user's) they are parts of it, as its supplies.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.log_table import LogTable
+from joulecast.logs.log_times import Floats
+from joulecast.logs.logs import Log, LoggedMeter, LogOptions
+
+_NAMES = ("time", "watts", "joules", "node", "device")
+_WHAT = "table of readings"
+_MOST_W = 100e3
+_LEAST_OF_COUNTER, _MOST_RISES = 20, 0.5
+"""So many readings in order of which more rise and none falls are no power."""
+_WAY_OUT = "name them with --map, as time=COLUMN,watts=COLUMN,node=COLUMN"
+
+
+def map_of(text: str) -> dict[str, tuple[str, ...]]:
+    """The columns of ``--map``, as ``time=T,watts=P1,watts=P2``.
+
+    Raises:
+        JoulecastError: it is not of that form, or lacks the times or the readings.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in text.split(","):
+        name, is_pair, column = pair.partition("=")
+        if name.strip() not in _NAMES or not is_pair or not column.strip():
+            raise JoulecastError(
+                f"--map: `{pair[:40]}` is none of {', '.join(f'{n}=COLUMN' for n in _NAMES)}"
+            )
+        found[name.strip()] = (*found.get(name.strip(), ()), column.strip())
+    if len(found.get("time", ())) != 1 or bool(found.get("watts")) == bool(found.get("joules")):
+        raise JoulecastError("--map: needs time=COLUMN, and either watts=COLUMN or joules=COLUMN")
+    if any(len(found.get(name, ())) > 1 for name in ("node", "device")):
+        raise JoulecastError("--map: node= and device= are one column each")
+    return found
+
+
+def read(file: Path, options: LogOptions) -> Log:
+    """The readings of a table.
+
+    Raises:
+        JoulecastError: it is no such table; names line and column.
+    """
+    mapped = options.mapped
+    if not mapped:
+        raise JoulecastError(f"{file}: which columns are what? {_WAY_OUT}")
+    table = LogTable(file, _WHAT, options, options.columns)
+    table.require([column for columns in mapped.values() for column in columns], _WAY_OUT)
+    what = "watts" if "watts" in mapped else "joules"
+    named = [name for name in ("node", "device") if name in mapped]
+    columns = [mapped[name][0] for name in named]
+    several = len(mapped[what]) > 1
+    log = Log()
+    for column, key, times, values in table.series(mapped["time"][0], mapped[what], columns, what):
+        names = dict(zip(named, key, strict=True))
+        node, device = names.get("node") or options.node, names.get("device")
+        if several:
+            # Of one node its supplies, say; else a node each.
+            node, device = node or column, column if node else device
+        origin = f"{file}, {column}" if several else str(file)
+        if what == "watts":
+            _require_power(origin, values)
+        node, covers = node or options.node_of(file), options.covers or "node"
+        meter = LoggedMeter(node, device, covers, origin, times.t_s)
+        log.meters.append(meter.reading(what, values))
+        log.form = times.form
+    if table.cut_short:
+        log.remarks.append("truncated line: its last line was cut short")
+    if not log.meters:
+        raise JoulecastError(f"{file}: has a header and no reading")
+    return log
+
+
+def _require_power(origin: str, values: Floats) -> None:
+    known = values[np.isfinite(values)]
+    steps = np.diff(known)
+    rising = float(np.mean(steps > 0)) if len(known) >= _LEAST_OF_COUNTER else 0.0
+    if rising > _MOST_RISES and steps.min() >= 0:
+        raise JoulecastError(
+            f"{origin}: rises in {100 * rising:.0f} % of its readings and never falls, "
+            "as a counter of energy; map it as joules="
+        )
+    if len(known) and float(np.median(known)) > _MOST_W:
+        raise JoulecastError(
+            f"{origin}: {float(np.median(known)):.4g} W in the middle, which no node draws; if it is in "
+            "another unit, say --unit mW"
+        )

@@ -1,0 +1,439 @@
+"""A run that others did, the record made of it, and what a person is shown of an import.
+
+The forms that runs are read from differ in what they know: a submission as handed in says what machine it
+ran on, a table of runs does not. What is not known stays ``None``; what the record's model cannot leave open
+gets the least it allows, and the run says why it is polluted.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.lags import Course, lag_of
+from joulecast.logs.logs import NODE_METER, Findings, LoggedMeter, usual_spacing, utc
+from joulecast.logs.meters import CheckedMeter, checked_meters, checked_switch
+from joulecast.logs.repeats import Repeat, compared, repeat_of
+from joulecast.logs.work import Interval, work_of
+from joulecast.runs.files.reading import validated
+from joulecast.runs.files.writing import directory_added_to, written_aside
+from joulecast.runs.frames import ACTIVITY_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
+from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.metering import ESTIMATED_SWITCH, MeterInfo
+from joulecast.runs.platforms import Platform
+from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord, read_info, write_record
+from joulecast.runs.spec import Foreign, RunSpec
+
+_PLATFORM = TypeAdapter(Platform)
+_NEVER_BEGUN = "its energy is not known"
+
+MOST_NODES = 100_000
+_MOST_ACCELERATORS = 1_000
+_LONGEST_S = 1e9
+"""Thirty years: what a clock says beyond is garbled."""
+
+
+@dataclass
+class ForeignRun:
+    """What a log says of a run. Times in seconds of the run clock, which starts with the
+    initialisation.
+
+    Attributes:
+        nodes: what the log says of their number.
+        zero_s: zero of the run clock since the epoch, where the log has it.
+        missing_nodes: names of those that should have a file and have none.
+        switches: meters of the network.
+        estimates: constant figures for it: node, time (NaN if it means nothing) and watts.
+        is_of_tool: whether a tool's log is imported: each run's facts are shown, and always its lag.
+        findings: what reading the files brought to light.
+    """
+
+    run: str
+    campaign: str
+    system: str
+    benchmark: str
+    submission: str
+    source: dict[str, Any]
+    repeat: int = 1
+    nodes: int | None = None
+    accelerators_per_node: int | None = None
+    accelerator: str | None = None
+    global_batch_size: int | None = None
+    train_samples: int | None = None
+    seed: int | None = None
+    init_s: tuple[float, float] | None = None
+    start_s: float | None = None
+    stop_s: float | None = None
+    status: str | None = None
+    zero_s: float | None = None
+    versions: dict[str, str | None] = field(default_factory=dict)
+    intervals: list[Interval] = field(default_factory=list)
+    meters: list[LoggedMeter] = field(default_factory=list)
+    missing_nodes: list[str] = field(default_factory=list)
+    switches: list[LoggedMeter] = field(default_factory=list)
+    estimates: list[tuple[str, float, float]] = field(default_factory=list)
+    is_of_tool: bool = False
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def run_s(self) -> tuple[float, float] | None:
+        """Start and stop, where both are known and in order."""
+        if self.start_s is None or self.stop_s is None or self.stop_s <= self.start_s:
+            return None
+        return self.start_s, self.stop_s
+
+    def add_estimate(self, node: str, file: str, watts: float, t_s: float = math.nan) -> None:
+        """Keep a constant figure for a switch as what it is."""
+        self.findings.remark(
+            "switch estimate", f"{file}: a constant {watts:g} W, not measured, not counted"
+        )
+        self.estimates.append((node, t_s, watts))
+
+
+def _leave_out_what_cannot_be(run: ForeignRun) -> None:
+    """Take out counts and times that no run has: a garbled one would make lists as long, and no record."""
+
+    def garbled(what: str) -> None:
+        run.findings.remark("garbled", what)
+
+    for name, least, most in (
+        ("nodes", 1, MOST_NODES),
+        ("accelerators_per_node", 1, _MOST_ACCELERATORS),
+        ("start_s", -_LONGEST_S, _LONGEST_S),
+        ("stop_s", -_LONGEST_S, _LONGEST_S),
+    ):
+        value = getattr(run, name)
+        if value is not None and not least <= value <= most:
+            garbled(f"{name} {value:g}")
+            setattr(run, name, None)
+    if run.init_s is not None and not max(map(abs, run.init_s)) <= _LONGEST_S:
+        run.init_s = None
+    known = [i for i in run.intervals if max(abs(i.start_s), abs(i.stop_s)) <= _LONGEST_S]
+    if len(known) < len(run.intervals):
+        garbled(f"the times of {len(run.intervals) - len(known)} phases")
+        run.intervals = known
+    for meters in (run.meters, run.switches):
+        for place, meter in enumerate(meters):
+            good = np.abs(meter.t_s) <= _LONGEST_S
+            if not good.all():
+                garbled(f"{meter.file}: {int((~good).sum())} times of readings")
+                meters[place] = meter.only(good)
+    run.estimates = [e for e in run.estimates if not abs(e[1]) > _LONGEST_S]
+
+
+def _judge_course(run: ForeignRun) -> None:
+    """Note what is wrong with how the run went, apart from its meters."""
+    for name, at_s in (("run_start", run.start_s), ("run_stop", run.stop_s)):
+        if at_s is None:
+            run.findings.pollute(f"no {name}", f"the log has none; {_NEVER_BEGUN}")
+    if run.start_s is not None and run.stop_s is not None:
+        if run.run_s is None:
+            run.findings.pollute(
+                "stops before it starts", f"run_stop at {run.stop_s:.1f}, start {run.start_s:.1f} s"
+            )
+        if run.status is None:
+            run.findings.remark("status unknown", "run_stop does not say whether it succeeded")
+        elif run.status != "success":
+            # The log's own word is no kind of trap: it may be anything.
+            kind = run.status if run.status == "aborted" else "not successful"
+            run.findings.pollute(kind, f"run_stop says {run.status!r:.50}, not 'success'")
+    late = [
+        i
+        for i in run.intervals
+        if i.phase == "evaluation" and run.run_s and i.start_s >= run.run_s[1]
+    ]
+    if late:
+        run.findings.remark(
+            "evaluations after the run", f"{len(late)} begin after run_stop and are left out"
+        )
+
+
+def _report_lag(run: ForeignRun) -> None:
+    if run.run_s is None or not run.meters:
+        return
+    lag = lag_of(run.meters, Course(run.run_s, run.init_s, run.intervals))
+    if lag.matters and lag.lag_s is not None:
+        run.findings.pollute(
+            "clock lag",
+            f"{lag.text}: the load is not where the run is; if the meters' clock is wrong, say --shift "
+            f"{run.source.get('shift_s', 0.0) - lag.lag_s:.1f}",
+        )
+    elif run.is_of_tool and any(meter.trace for meter in run.meters):
+        run.findings.remark("clock lag", f"{lag.text}; nothing was applied")
+
+
+def record_of(run: ForeignRun) -> tuple[RunRecord, Repeat | None]:
+    """The record of a run, and what is compared with its repeats if it is not polluted already."""
+    _leave_out_what_cannot_be(run)
+    _judge_course(run)
+    meters = checked_meters(run.meters, run.accelerators_per_node, run.run_s, run.findings)
+    _report_lag(run)
+    infos = [meter.info for meter in meters]
+    infos += [
+        MeterInfo(
+            node=node,
+            meter=NODE_METER,
+            available=False,
+            source="imported",
+            reason="there is no power file of this node",
+        )
+        for node in run.missing_nodes
+    ]
+    work = work_of(run.intervals, run.init_s, run.run_s, run.global_batch_size, run.train_samples)
+    if run.run_s is not None and not work.total:
+        run.findings.remark(
+            "work unknown", "no epoch was finished and no evaluation counts samples"
+        )
+    metered = list(dict.fromkeys(info.node for info in infos))
+    spec = _spec(run, work.unit, max(1, run.nodes or len(metered)))
+    start_s, stop_s = run.run_s or (0.0, 0.0)
+    batch = run.global_batch_size if work.unit == "samples" else None
+    outcome = Outcome(
+        start_s=start_s,
+        stop_s=stop_s,
+        samples=work.total,
+        steps=round(work.total / batch) if batch else 0,
+        reached_target=None if run.status is None else run.status == "success",
+    )
+    names = metered or [f"node_{n}" for n in range(spec.nodes)]
+    switches = [checked_switch(meter, run.findings) for meter in run.switches]
+    infos += [switch.info for switch in switches]
+    infos += [
+        MeterInfo(node=node, meter=ESTIMATED_SWITCH, available=True, source="estimated", readings=1)
+        for node, _, _ in run.estimates
+    ]
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        started_utc="" if run.zero_s is None else utc(run.zero_s),
+        nodes=names,
+        node_of_rank=[node for node in names for _ in range(spec.ranks_per_node)],
+        nodes_are="hosts",
+        outcome=outcome,
+        checks=Checks(ranks=spec.ranks, distinct_hosts=spec.nodes),
+        meters=infos,
+        versions=run.versions,
+        source=run.source,
+        polluted=run.findings.polluted,
+        remarks=run.findings.remarks,
+    )
+    record = RunRecord(
+        info,
+        stages=pd.DataFrame(columns=list(STAGE_COLUMNS)),
+        power=power_frame([*meters, *switches], run.estimates),
+        activity=pd.DataFrame(columns=list(ACTIVITY_COLUMNS)),
+        phases=work.phases,
+    )
+    if info.polluted or run.run_s is None:
+        return record, None
+    setting = run.campaign, run.system, run.benchmark, str(spec.nodes)
+    return record, repeat_of(run.run, setting, run.run_s, run.zero_s, meters, work.total)
+
+
+def _spec(run: ForeignRun, unit: Any, nodes: int) -> RunSpec:
+    spacings = [usual_spacing(meter.t_s) for meter in run.meters]
+    known = [spacing for spacing in spacings if spacing is not None]
+    optional: dict[str, Any] = {"seed": run.seed} if run.seed is not None else {}
+    if known:
+        optional["sample_period_s"] = round(float(np.median(known)), 6) or 1e-6
+    return RunSpec(
+        run=run.run,
+        campaign=run.campaign,
+        kind="imported",
+        platform=validated(_PLATFORM, {"name": run.system}, f"{run.source.get('path')}: {run.run}"),
+        nodes=nodes,
+        ranks_per_node=run.accelerators_per_node or 1,
+        repeat=run.repeat,
+        foreign=Foreign(
+            benchmark=run.benchmark,
+            submission=run.submission,
+            global_batch_size=run.global_batch_size,
+            accelerators_per_node=run.accelerators_per_node,
+            accelerator=run.accelerator,
+            work_unit=unit,
+        ),
+        meters=(),
+        **optional,
+    )
+
+
+def power_frame(
+    meters: Iterable[CheckedMeter], estimates: Iterable[tuple[str, float, float]] = ()
+) -> pd.DataFrame:
+    """The readings of some meters, and constant figures of switches, as a record keeps them."""
+    frames = [
+        pd.DataFrame(
+            {
+                "node": m.info.node,
+                "meter": m.info.meter,
+                "t_s": m.t_s,
+                "watts": m.watts if m.joules is None else np.nan,
+                "joules": np.nan if m.joules is None else m.joules,
+            }
+        )
+        for m in meters
+        if len(m.t_s)
+    ]
+    rows = [(node, ESTIMATED_SWITCH, t_s, watts, np.nan) for node, t_s, watts in estimates]
+    if rows or not frames:
+        numbers = dict.fromkeys(("t_s", "watts", "joules"), float)
+        frames.append(pd.DataFrame(rows, columns=list(POWER_COLUMNS)).astype(numbers))
+    return pd.concat(frames, ignore_index=True)
+
+
+@dataclass
+class ImportSummary:
+    """What an import did.
+
+    Attributes:
+        out: folder of the records.
+        runs: imported, ``without_power`` of them with their times only.
+        left_out: the reasons for each run that is left out of fits.
+        passed_by: folders of tables below the source that were not what was imported.
+        facts: a line on each run where there is more to say.
+        traps: how many runs each kind of trap was found in.
+    """
+
+    out: Path
+    runs: int = 0
+    without_power: int = 0
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    passed_by: list[Path] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    traps: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def clean(self) -> int:
+        """Runs that fits may use."""
+        return self.runs - len(self.left_out)
+
+    def require_clean(self, source: Path) -> None:
+        """Refuse an import that leaves no run for fits.
+
+        Raises:
+            JoulecastError: with the list of reasons.
+        """
+        if not self.clean:
+            reasons = "".join(f"\n  {run}: {'; '.join(why)}" for run, why in self.left_out.items())
+            raise JoulecastError(
+                f"{source}: no run is left for fits; all {self.runs} are kept in {self.out} and marked:"
+                f"{reasons}"
+            )
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """Number of runs that each kind of reason leaves out; a run may have several."""
+        return Counter(_kind(text) for texts in self.left_out.values() for text in texts)
+
+    def text(self) -> str:
+        """The summary as lines for a person."""
+        lines = [f"{self.runs} runs imported to {self.out}, {self.clean} of them clean"]
+        if self.without_power:
+            lines.append(f"  {self.without_power} without power: their times are used")
+        lines += [f"  {fact}" for fact in self.facts]
+        lines += [f"  left out: {run}: {'; '.join(why)}" for run, why in self.left_out.items()]
+        lines += [f"  reason {kind}: {n}" for kind, n in sorted(self.reasons.items())]
+        lines += [f"  found {kind}: {n}" for kind, n in sorted(self.traps.items())]
+        lines += [
+            f"  not read: {folder}, tables of runs; import that folder itself"
+            for folder in self.passed_by
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is remembered of a run once its record is written."""
+
+    run: str
+    polluted: list[str]
+    remarks: list[str]
+    repeat: Repeat | None
+    is_metered: bool
+    fact: str | None
+
+
+def require_outside(out: Path, source: Path) -> None:
+    """Refuse to write into what is read.
+
+    Raises:
+        JoulecastError: ``out`` lies inside ``source``.
+    """
+    if out.resolve().is_relative_to(source.resolve()):
+        raise JoulecastError(
+            f"{out}: lies inside {source}, which is only read; name a folder outside it"
+        )
+
+
+def written(runs: Iterable[ForeignRun], out: Path) -> list[Note]:
+    """Write the record of each run to ``out/RUN``; what is remembered of them."""
+    notes = []
+    for run in runs:
+        record, repeat = record_of(run)
+        write_record(out / run.run, record)
+        fact = fact_of(record) if run.is_of_tool else None
+        is_metered = bool(run.meters or run.missing_nodes)
+        info = record.info
+        notes.append(Note(run.run, info.polluted, info.remarks, repeat, is_metered, fact))
+    return notes
+
+
+def summarised(notes: list[Note], partial: Path, out: Path) -> ImportSummary:
+    """Compare the runs that lie in ``partial``, which becomes ``out``, and mark those that read unlike the
+    others."""
+    reasons = compared([note.repeat for note in notes if note.repeat is not None])
+    dark = sum(not note.is_metered for note in notes)
+    summary = ImportSummary(out, runs=len(notes), without_power=dark)
+    for note in sorted(notes, key=lambda note: note.run):
+        if note.run in reasons:
+            info = read_info(partial / note.run)
+            info.polluted += reasons[note.run]
+            with written_aside(partial / note.run / "run.json") as file:
+                file.write_text(info.model_dump_json(indent=1) + "\n")
+        if polluted := [*note.polluted, *reasons.get(note.run, [])]:
+            summary.left_out[note.run] = polluted
+        if note.fact is not None:
+            summary.facts.append(note.fact)
+        summary.traps.update({_kind(text) for text in note.remarks})
+    return summary
+
+
+def imported(runs: Iterable[ForeignRun], source: Path, out: Path) -> ImportSummary:
+    """Write the records of some runs to ``out``, all of them or none if it is new.
+
+    Raises:
+        JoulecastError: none of them is clean; with the list of reasons.
+    """
+    with directory_added_to(out) as partial:
+        summary = summarised(written(runs, partial), partial, out)
+    summary.require_clean(source)
+    return summary
+
+
+def _kind(text: str) -> str:
+    return text.split(":", 1)[0]
+
+
+def fact_of(record: RunRecord) -> str:
+    """How long a run lasted, what it took, and what is known of its meters' clock, in a line."""
+    info, outcome = record.info, record.info.outcome
+    parts = [f"{outcome.stop_s - outcome.start_s:.6g} s"]
+    metering = info.metering
+    own = {(m.node, m.meter) for m in metering.meters}
+    joules, ends = 0.0, np.array([[outcome.start_s], [outcome.stop_s]])
+    for key, readings in record.power.groupby(["node", "meter"], sort=True):
+        if key in own and len(readings) > 1:
+            joules += float(EnergyCurve.of(readings).between(*ends).sum())
+    if own:
+        parts.append(f"{joules:.6g} J of {metering.covers} ({metering.source})")
+    else:
+        parts.append(f"no energy: {metering.why_not}")
+    parts += [remark for remark in info.remarks if remark.startswith("clock lag")]
+    return f"{info.spec.run}: {', '.join(parts)}"

@@ -1,0 +1,438 @@
+"""Logs of other tools to run records: which part of a log is which run, and the record of each.
+
+A run is what the user says, by options or by a table with a row a run; or what the log itself knows of its
+runs; or the whole log. Everything after that is done as for any imported run.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.foreign import ForeignRun, ImportSummary, imported, require_outside
+from joulecast.logs.log_kinds import KINDS, meter_kind
+from joulecast.logs.log_table import LogTable
+from joulecast.logs.log_times import Clock, Times, in_words
+from joulecast.logs.logs import (
+    Log,
+    LoggedMeter,
+    LoggedRun,
+    LogOptions,
+    counted_up,
+    expanded,
+    named,
+    sanitised,
+)
+from joulecast.logs.work import Interval, work_done
+from joulecast.runs.files.reading import validated
+
+_AROUND_S = 600.0
+"""What a meter reads so long before and after a run shows its clock, and what the node draws idle."""
+_TOUCH_S = 1.5
+"""Runs that follow each other may overlap by so much: some logs have whole seconds."""
+_MOST_FILES = 10_000
+_MOST_RUNS = 100_000
+
+Amount = Annotated[float, Field(ge=0, le=1e18)]
+
+
+@pydantic.dataclasses.dataclass(
+    frozen=True, config=ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+)
+class RunFacts:
+    """What is known of a run apart from its log.
+
+    Attributes:
+        run: its name.
+        network: what was trained.
+        platform: name of the node type.
+        nodes: how many.
+        hosts: their names in the log; none: all that the log has.
+        batch: samples of a step, of all nodes together.
+        start: of the training.
+        stop: of the training.
+        epochs: trained between the two; or ``samples``, or ``steps``.
+        repeat: number of the repeat, from 1.
+        accelerators: of a node.
+        accelerator: their name.
+        seed: of the run.
+    """
+
+    run: str | None = None
+    network: str | None = None
+    platform: str | None = None
+    nodes: PositiveInt | None = None
+    hosts: tuple[str, ...] = ()
+    batch: PositiveInt | None = None
+    start: Times | None = None
+    stop: Times | None = None
+    epochs: Amount | None = None
+    samples: Amount | None = None
+    steps: Amount | None = None
+    repeat: PositiveInt | None = None
+    accelerators: PositiveInt | None = None
+    accelerator: str | None = None
+    seed: PositiveInt | None = None
+
+    def over(self, other: "RunFacts") -> "RunFacts":
+        """These facts, and those of ``other`` where these say nothing."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(other, **{name: v for name, v in own.items() if v not in (None, ())})
+
+
+_FACTS = TypeAdapter(RunFacts)
+
+
+def run_facts(said: dict[str, Any], clock: Clock, where: str) -> RunFacts:
+    """The facts of a run as a user says them: numbers and times as texts.
+
+    Raises:
+        JoulecastError: one of them is not known, or cannot be; begins with ``where``.
+    """
+    facts = {name: value for name, value in said.items() if value not in (None, "")}
+    for name in {"start", "stop"} & facts.keys():
+        facts[name] = clock.moment(facts[name], f"{where}, column {name}")
+    if "hosts" in facts:
+        facts["hosts"] = expanded(facts["hosts"])
+    return validated(_FACTS, facts, where)
+
+
+def read_runs(path: Path, clock: Clock) -> list[RunFacts]:
+    """The runs of a table.
+
+    Args:
+        path: of a CSV file with some of the columns of :class:`RunFacts`.
+        clock: how its times are read.
+
+    Raises:
+        JoulecastError: it has a column that is not known, or a value that cannot be; names line and column.
+    """
+    table = LogTable(path, "table of runs", LogOptions())
+    known = [f.name for f in fields(RunFacts)]
+    if odd := [name for name in table.columns if name not in known]:
+        raise JoulecastError(
+            f"{path}, line 1: `{odd[0][:40]}` is no column of a table of runs; there are: {', '.join(known)}"
+        )
+    table.require(table.columns, "")
+    rows = table.rows(table.columns).fillna("")
+    if not 0 < len(rows) <= _MOST_RUNS:
+        raise JoulecastError(
+            f"{path}: has {len(rows)} runs, from 1 to {_MOST_RUNS:,} can be imported"
+        )
+    found = [
+        run_facts(row, clock, f"{path}, line {line}")
+        for line, row in zip(rows.index, rows.to_dict("records"), strict=True)
+    ]
+    counts = Counter(facts.run for facts in found if facts.run is not None)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise JoulecastError(f"{path}, column run: `{twice[0][:40]}` is there twice")
+    return found
+
+
+def read_source(kind: str, source: Path, options: LogOptions) -> Log:
+    """All that a file, or each file of a folder, holds.
+
+    Raises:
+        JoulecastError: a file cannot be read as ``kind``, or there is none.
+    """
+    chosen = KINDS[kind]
+    files = [source]
+    if source.is_dir():
+        files = sorted(
+            f
+            for f in source.iterdir()
+            if any(fnmatch(f.name.lower(), each) for each in chosen.files) and f.name[0] != "."
+        )
+    if not 0 < len(files) <= _MOST_FILES:
+        raise JoulecastError(
+            f"{source}: has {len(files)} files {', '.join(chosen.files)}; from 1 to "
+            f"{_MOST_FILES:,} can be imported"
+        )
+    log = Log()
+    for file in files:
+        log.add(chosen.read(file, options), file)
+    return log.shifted(options.shift_s) if options.shift_s else log
+
+
+@dataclass(frozen=True)
+class Window:
+    """A run and its part of a log: begin and end on the log's clock, and the log's own word on it, if any."""
+
+    facts: RunFacts
+    start_s: float
+    stop_s: float
+    logged: LoggedRun | None
+    is_whole: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        own = self.logged.name if self.logged else None
+        return sanitised(self.facts.run or own or self.facts.network or "run")
+
+
+def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -> list[Window]:
+    """The runs of a log.
+
+    Args:
+        log: what it holds.
+        source: where it is from, for errors.
+        rows: a run each, as the user says; none: those that the log knows, or the whole log.
+        usual: facts of all of them.
+
+    Raises:
+        JoulecastError: a row has no times and the log knows no run of its name; or its times are of another
+            form than the log's.
+    """
+    if rows:
+        found = [_window(log, source, row.over(usual)) for row in rows]
+    elif log.runs and usual.start is None and usual.stop is None:
+        chosen = [run for run in log.runs if run.name == usual.run] or log.runs
+        found = [Window(replace(usual, run=None), r.start_s, r.stop_s, r) for r in chosen]
+    else:
+        found = [_window(log, source, usual)]
+    taken: set[str] = set()
+    for place, window in enumerate(found):
+        if not window.stop_s > window.start_s:
+            raise JoulecastError(f"{source}: run {window.name} stops before it starts")
+        name, number = window.name, 2
+        while name in taken:
+            name, number = f"{window.name}-{number}", number + 1
+        taken.add(name)
+        found[place] = replace(window, facts=replace(window.facts, run=name))
+    return found
+
+
+def _window(log: Log, source: Path, facts: RunFacts) -> Window:
+    logged = next((r for r in log.runs if facts.run in (r.name, sanitised(r.name))), None)
+    if logged is None and len(log.runs) == 1 and facts.start is None:
+        logged = log.runs[0]
+    if logged is None and log.runs and facts.start is None:
+        there = named([run.name for run in log.runs])
+        raise JoulecastError(f"{source}: has no run {facts.run}; there are: {there}")
+    if logged is not None:
+        ends = [logged.start_s, logged.stop_s]
+    else:
+        known = [meter.t_s for meter in _readings(log, source) if len(meter.t_s)]
+        if not known:
+            raise JoulecastError(
+                f"{source}: holds no reading; its runs are totals: name them in --runs (column run), without "
+                "times"
+            )
+        ends = [min(float(t.min()) for t in known), max(float(t.max()) for t in known)]
+    for place, times in enumerate((facts.start, facts.stop)):
+        if times is None:
+            continue
+        if times.form != log.form:
+            way_out = (
+                "give --timezone"
+                if "relative" not in (times.form, log.form)
+                else "write both alike"
+            )
+            raise JoulecastError(
+                f"{source}: its times are {in_words(log.form)}, start and stop are "
+                f"{in_words(times.form)}; {way_out}"
+            )
+        ends[place] = float(times.t_s[0])
+    is_whole = logged is None and facts.start is None and facts.stop is None
+    return Window(facts, ends[0], ends[1], logged, is_whole)
+
+
+def _hosts(window: Window, meters: Sequence[LoggedMeter]) -> list[str]:
+    """The nodes of a run, in the order of the log."""
+    there = list(dict.fromkeys(meter.node for meter in meters))
+    return [node for node in there if node in window.facts.hosts] if window.facts.hosts else there
+
+
+def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
+    """The other runs that had one of its nodes, or may have had."""
+    own = set(window.facts.hosts)
+    return [
+        other
+        for other in others
+        if other is not window and (not (own and other.facts.hosts) or own & set(other.facts.hosts))
+    ]
+
+
+def near(meter: LoggedMeter, first_s: float, last_s: float) -> LoggedMeter:
+    """A meter's readings from ``first_s`` to ``last_s``, and the next one on either side."""
+    chosen = (meter.t_s >= first_s) & (meter.t_s <= last_s)
+    for outside, nearest in ((meter.t_s < first_s, np.argmax), (meter.t_s > last_s, np.argmin)):
+        if outside.any() and chosen.any():
+            places = np.flatnonzero(outside)
+            chosen[places[nearest(meter.t_s[places])]] = True
+    return meter.only(chosen)
+
+
+def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
+    """A meter with its name in records, on a run's clock; counts that count up, with their mean watts."""
+    name, file = meter_kind(kind), meter.file
+    if meter.device is not None:
+        name, file = f"{name}:{sanitised(meter.device)}", f"{file}, {meter.device}"
+    found = replace(meter, name=name, file=file, t_s=meter.t_s - zero_s, by_unit=True)
+    if found.joules is None:
+        return found
+    t_s, first = np.unique(found.t_s, return_index=True)
+    joules, restarts = counted_up(found.joules[first], file)
+    # Watts since the reading before; the first reading has those of the second.
+    watts = np.full(len(t_s), np.nan)
+    watts[1:] = np.diff(joules) / np.diff(t_s)
+    watts[:1] = watts[1:2] if len(t_s) > 1 else np.nan
+    remark = "; ".join(filter(None, (found.remark, restarts))) or None
+    return replace(found, t_s=t_s, watts=watts, joules=joules, remark=remark)
+
+
+def foreign_run(
+    kind: str,
+    source: Path,
+    log: Log,
+    window: Window,
+    others: Sequence[Window],
+    options: LogOptions,
+) -> ForeignRun:
+    """A run of a log, as the judges of imported runs take it.
+
+    Raises:
+        JoulecastError: it does not say what was trained, or where.
+    """
+    facts, logged, name = window.facts, window.logged, window.name
+    if facts.network is None or facts.platform is None:
+        lacks = "--network" if facts.network is None else "--platform"
+        raise JoulecastError(
+            f"{source}: run {name}: what was trained, and on what? give {lacks}, or its column in --runs"
+        )
+    if facts.steps is not None and facts.batch is None:
+        raise JoulecastError(
+            f"{source}: run {name}: its steps say how much was trained only with --batch-size"
+        )
+    meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
+    hosts = _hosts(window, meters)
+    if missing := [host for host in facts.hosts if host not in hosts]:
+        there = named(list(dict.fromkeys(m.node for m in meters)))
+        raise JoulecastError(f"{source}: has no readings of {named(missing)}; there are: {there}")
+    seen = Counter((m.node, m.device) for m in meters)
+    if twice := [key for key, count in seen.items() if count > 1]:
+        device = twice[0][1] or "one meter"
+        raise JoulecastError(
+            f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
+        )
+    # What it reads near the run, up to the runs before and after it.
+    shared = _on_its_nodes(window, others)
+    start_s, stop_s = window.start_s, window.stop_s
+    before = [o.stop_s for o in shared if o.stop_s <= start_s + _TOUCH_S]
+    after = [o.start_s for o in shared if o.start_s >= stop_s - _TOUCH_S]
+    first_s = min(start_s, max([start_s - _AROUND_S, *before]))
+    last_s = max(stop_s, min([stop_s + _AROUND_S, *after]))
+    own = [near(meter, first_s, last_s) for meter in meters if meter.node in hosts]
+    about: dict[str, Any] = {} if logged is None else dict(logged.about)
+    about |= {"unit": options.unit} if options.unit else {}
+    about |= {"shift_s": options.shift_s} if options.shift_s else {}
+    run = ForeignRun(
+        run=name,
+        campaign=kind,
+        system=facts.platform,
+        benchmark=facts.network,
+        submission=name,
+        source={"format": kind, "path": str(source.resolve()), **about},
+        repeat=facts.repeat or 1,
+        nodes=facts.nodes or (logged.nodes if logged else None) or max(1, len(hosts)),
+        accelerators_per_node=facts.accelerators,
+        accelerator=facts.accelerator,
+        global_batch_size=facts.batch,
+        seed=facts.seed,
+        start_s=0.0,
+        stop_s=stop_s - start_s,
+        status="failed" if logged and logged.succeeded is False else "success",
+        zero_s=start_s if log.form == "placed" else None,
+        intervals=_work(facts, stop_s - start_s),
+        meters=[on_clock(meter, kind, start_s) for meter in own],
+        is_of_tool=True,
+    )
+    overlapping = [
+        o.name for o in shared if o.start_s + _TOUCH_S < stop_s and start_s + _TOUCH_S < o.stop_s
+    ]
+    _judge(run, log, window, hosts, overlapping)
+    return run
+
+
+def _readings(log: Log, source: Path) -> list[LoggedMeter]:
+    """The meters of a log: its own, or those of its runs where they show what happened when."""
+    joined = Log(list(log.meters), form=log.form)
+    for run in log.runs if not log.meters else ():
+        joined.add(Log([m for m in run.meters if m.trace], form=log.form), source)
+    return joined.meters
+
+
+def _work(facts: RunFacts, lasts_s: float) -> list[Interval]:
+    if facts.samples is not None:
+        return work_done("samples", facts.samples, lasts_s)
+    if facts.steps is not None and facts.batch is not None:
+        return work_done("samples", facts.steps * facts.batch, lasts_s)
+    return [] if facts.epochs is None else work_done("epochs", facts.epochs, lasts_s)
+
+
+def _judge(
+    run: ForeignRun, log: Log, window: Window, hosts: Sequence[str], overlapping: Sequence[str]
+) -> None:
+    """Note what is wrong with the run apart from its readings."""
+    for remark in (*log.remarks, *(window.logged.remarks if window.logged else ())):
+        kind, _, detail = remark.partition(": ")
+        run.findings.remark(kind, detail)
+    if log.form != "placed":
+        run.findings.remark(
+            "no time zone", f"its times are {in_words(log.form)}; --timezone places them"
+        )
+    if window.is_whole:
+        run.findings.remark(
+            "whole log", "its begin and end were not given: the run is all that was read"
+        )
+    if run.nodes is not None and hosts and len(hosts) < run.nodes:
+        run.findings.pollute(
+            "node without readings", f"{len(hosts)} of {run.nodes} nodes have some"
+        )
+    if run.nodes is not None and len(hosts) > run.nodes:
+        run.findings.pollute(
+            "more meters than nodes", f"{len(hosts)} nodes were read, {run.nodes} trained"
+        )
+    if overlapping:
+        run.findings.pollute("at the same time", f"{named(overlapping)} ran on its nodes meanwhile")
+
+
+def import_log(
+    kind: str,
+    source: Path,
+    out: Path,
+    options: LogOptions,
+    usual: RunFacts,
+    rows: Sequence[RunFacts] = (),
+) -> ImportSummary:
+    """Write a run record to ``out/RUN`` for every run of a log.
+
+    Args:
+        kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
+        source: a file, or a folder of files.
+        out: where the records go, all of them or none if it is new.
+        options: how the log is read.
+        usual: facts of all runs.
+        rows: facts of each run; none: the log's own runs, or one.
+
+    Raises:
+        JoulecastError: the log cannot be read, names no run, or has none that is clean.
+    """
+    if source.is_dir():
+        require_outside(out, source)
+    log = read_source(kind, source, options)
+    found = windows(log, source, rows, usual)
+
+    def runs() -> Iterator[ForeignRun]:
+        for window in found:
+            yield foreign_run(kind, source, log, window, found, options)
+
+    return imported(runs(), source, out)

@@ -1,0 +1,204 @@
+"""How far a log's clock is behind the run's, as its readings give it away.
+
+Power rises when training begins, is another in evaluations, and falls when the run ends. A meter whose clock
+lags shows all of this later. For every possible lag the readings are split by what the run did then, and the
+lag under which the levels of these activities explain most of the readings is the meter's.
+
+A lag is reported and never applied: only a person can know which of two clocks was right.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.fft import irfft, rfft
+
+from joulecast.logs.log_times import Floats
+from joulecast.logs.logs import LoggedMeter, named, usual_spacing
+from joulecast.logs.work import Interval
+
+_LEAST_READINGS = 20
+_GRID_S, _MOST_POINTS = 0.5, 16_384
+_LONGEST_S = 30 * 86_400.0
+_MOST_COMPARED = 16
+_GAP_PERIODS = 3
+_OUTSIDE = 3
+"""Activities before and after the run; those in it follow."""
+_REACH_S = 300.0
+_UNEXPLAINED = 0.45
+"""Share of the readings' variance that the run's activities may leave open at a lag that is believed."""
+_NEXT_BEST = 1.25
+"""The variance left open at any lag that is further off than ``_APART_S`` and half of it, against its own."""
+_APART_S = 10.0
+_LEAST_CONTRAST = 0.04
+"""Standard deviation of readings over the load; less is no activity to go by."""
+_SMALL_S, _SMALL_PERIODS, _SMALL_SHARE = 2.0, 3.0, 0.01
+"""Lags that change little of the energy: in s, in spacings of the readings, as a share of the run."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run's log says of its activities, in seconds of the run clock."""
+
+    run_s: tuple[float, float]
+    init_s: tuple[float, float] | None = None
+    intervals: Sequence[Interval] = ()
+
+    def activities(self, t_s: Floats) -> list[Floats]:
+        """Indicators of what is in force at ``t_s``: before, initialisation, after, and in the run
+        nothing, training, evaluation, both."""
+
+        def in_force(*phases: str) -> np.ndarray:
+            found = np.zeros(len(t_s), dtype=bool)
+            for i in self.intervals:
+                if i.phase in phases and i.stop_s > self.run_s[0]:
+                    first, last = np.searchsorted(t_s, (i.start_s, i.stop_s))
+                    found[first:last] = True
+            return found
+
+        start_s, stop_s = self.run_s
+        inside = (t_s >= start_s) & (t_s < stop_s)
+        phases = {i.phase for i in self.intervals}
+        training = inside
+        if phases & {"epoch", "block"}:
+            training = in_force("epoch" if "epoch" in phases else "block")
+        evaluation = in_force("evaluation")
+        # Jobs may run on after the target is reached.
+        busy = inside | training | evaluation
+        begun = np.zeros(len(t_s), dtype=bool)
+        if self.init_s is not None:
+            begun = (t_s >= self.init_s[0]) & ~busy & (t_s < start_s)
+        masks = (
+            ~busy & ~begun & (t_s < start_s),
+            begun,
+            ~busy & (t_s >= stop_s),
+            busy & ~training & ~evaluation,
+            busy & training & ~evaluation,
+            busy & evaluation & ~training,
+            busy & training & evaluation,
+        )
+        return [mask.astype(float) for mask in masks]
+
+
+@dataclass(frozen=True)
+class Lag:
+    """What is known of the lags of a run's nodes: in s (the largest), ``None`` with the reason; and whether
+    so large a lag makes the energy another."""
+
+    lag_s: float | None
+    text: str
+    matters: bool = False
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A meter on an even grid from ``first_s`` on: watts about their mean, 0 where ``known`` is."""
+
+    first_s: float
+    watts: Floats
+    known: Floats
+    load_w: float
+
+
+def _trace_of(meter: LoggedMeter, grid_s: float) -> _Trace | None:
+    """``None`` for too few readings, or for readings that never change."""
+    good = np.isfinite(meter.power) & np.isfinite(meter.t_s)
+    t_s, first = np.unique(meter.t_s[good], return_index=True)
+    period_s = usual_spacing(t_s)
+    if len(t_s) < _LEAST_READINGS or period_s is None:
+        return None
+    watts = meter.power[good][first]
+    watts = np.clip(watts, *np.quantile(watts, (0.01, 0.99)))
+    if np.ptp(watts) < 0.02 * abs(watts.mean()) or not np.ptp(watts):
+        return None
+    grid = np.arange(t_s[0], t_s[-1], grid_s)
+    before = np.clip(np.searchsorted(t_s, grid, side="right") - 1, 0, len(t_s) - 2)
+    known = (np.diff(t_s)[before] <= _GAP_PERIODS * period_s).astype(float)
+    if known.sum() < _LEAST_READINGS:
+        return None
+    even = np.interp(grid, t_s, watts)
+    even = (even - np.average(even, weights=known)) * known
+    return _Trace(float(t_s[0]), even, known, float(np.quantile(watts, 0.75)))
+
+
+def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: int) -> Floats:
+    """Sums of each value where each indicator holds, for so many lags: (values, indicators, lags)."""
+    size = 1 << (len(indicators[0]) + len(values[0]) - 1).bit_length()
+    of_values = np.conj(rfft(np.stack(values), size))
+    of_indicators = rfft(np.stack(indicators), size)
+    sums: Floats = irfft(of_values[:, None] * of_indicators[None], size)[..., :lags]
+    return sums
+
+
+def _behind(course: Course, traces: Sequence[_Trace], grid_s: float) -> float | None:
+    """Lag of meters with one clock behind the run's; ``None`` where no lag is believed.
+
+    The unexplained share at a lag is the variance within the activities over the whole. An activity
+    of which less than two seconds were read explains nothing, nor does one outside the run at which
+    power is higher than in it.
+    """
+    steps = int(_REACH_S / grid_s)
+    lags_s = grid_s * np.arange(steps, -steps - 1, -1, dtype=float)
+    left = np.zeros(len(lags_s))
+    for trace in traces:
+        since_s = grid_s * np.arange(len(trace.watts) + 2 * steps, dtype=float)
+        indicators = course.activities(trace.first_s - _REACH_S + since_s)
+        sums, counts = _lagged_sums(indicators, (trace.watts, trace.known), len(lags_s))
+        counts = np.round(counts, 3)
+        level = sums / np.maximum(counts, 0.5)
+        in_run = sums[_OUTSIDE:].sum(0) / np.maximum(counts[_OUTSIDE:].sum(0), 0.5)
+        explained = np.where(counts >= max(1.0, 2.0 / grid_s), sums * level, 0.0)
+        explained[:_OUTSIDE] = np.where(level[:_OUTSIDE] <= in_run, explained[:_OUTSIDE], 0.0)
+        left += (1 - explained.sum(0) / (trace.watts**2).sum()) / len(traces)
+    best = int(np.argmin(left))
+    apart = left[np.abs(lags_s - lags_s[best]) > max(_APART_S, abs(lags_s[best]) / 2)]
+    contrast = np.mean([math.sqrt(t.watts.var()) / max(t.load_w, 1.0) for t in traces])
+    if (
+        left[best] > _UNEXPLAINED
+        or not len(apart)
+        or apart.min() <= _NEXT_BEST * left[best]
+        or contrast < _LEAST_CONTRAST
+    ):
+        return None
+    return float(lags_s[best])
+
+
+def lag_of(meters: Sequence[LoggedMeter], course: Course) -> Lag:
+    """How far the nodes' clocks are behind the run's, as far as the readings show it."""
+    start_s, stop_s = course.run_s
+    by_node: dict[str, list[LoggedMeter]] = defaultdict(list)
+    for meter in meters:
+        if meter.trace and meter.source != "estimated" and len(meter.t_s):
+            by_node[meter.node].append(meter)
+    there = [meter for own in by_node.values() for meter in own]
+    if max((len(meter.t_s) for meter in there), default=0) < _LEAST_READINGS:
+        return Lag(None, "not known (too few readings)")
+    span_s = max(float(np.ptp(meter.t_s)) for meter in there)
+    period_s = float(np.median([usual_spacing(meter.t_s) or 0.0 for meter in there]))
+    edge_s = _SMALL_PERIODS * period_s
+    ends_s = [(float(meter.t_s.min()), float(meter.t_s.max())) for meter in there]
+    first_s, last_s = np.median(ends_s, axis=0)
+    if span_s > _LONGEST_S:
+        return Lag(None, "not known (the log is too long)")
+    if abs(first_s - start_s) <= edge_s and abs(last_s - stop_s) <= edge_s:
+        return Lag(None, "not known (the readings begin and end with the run)")
+    grid_s = max(_GRID_S, span_s / _MOST_POINTS)
+    # A reading stands for the period before it.
+    behind_s, has_edge = {}, False
+    for node, own in list(by_node.items())[:_MOST_COMPARED]:
+        traces = [t for meter in own[:_MOST_COMPARED] if (t := _trace_of(meter, grid_s))]
+        has_edge |= bool(traces)
+        if traces and (lag_s := _behind(course, traces, grid_s)) is not None:
+            behind_s[node] = lag_s - period_s / 2
+    if not behind_s:
+        why = "the load shows no edge where the run has one" if has_edge else "the load is flat"
+        return Lag(None, f"not known ({why})")
+    small_s = max(_SMALL_S, edge_s, _SMALL_SHARE * (stop_s - start_s))
+    values = list(behind_s.values())
+    text = f"{float(np.median(values)):.1f} s"
+    if np.ptp(values) > edge_s:
+        text = named([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
+    worst_s = max(values, key=abs)
+    return Lag(worst_s, text, abs(worst_s) > small_s)

@@ -1,0 +1,53 @@
+"""The registry of logs: every kind, by the name that ``joulecast import`` uses, and what reads it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from joulecast.logs.logs import Log, LogOptions
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of log: the module whose ``read(file, options)`` reads it, what it is in a line, and how files
+    of it are called."""
+
+    module: str
+    about: str
+    files: tuple[str, ...]
+    meter: str = ""
+
+    @property
+    def read(self) -> "Callable[[Path, LogOptions], Log]":
+        """Its reader; loaded when it is needed."""
+        module = import_module(f"joulecast.logs.{self.module}")
+        return cast("Callable[[Path, LogOptions], Log]", module.read)
+
+
+_TABLES = ("*.csv", "*.csv.gz", "*.txt", "*.tsv", "*.log")
+
+KINDS: dict[str, Kind] = {
+    "csv": Kind("csv_map", "Import readings of a wattmeter or PDU: any table, by --map.", _TABLES),
+    "nvidia-smi": Kind(
+        "nvidia_smi", "Import CSV of `nvidia-smi --query-gpu=... --format=csv`.", _TABLES
+    ),
+    "perun": Kind("perun", "Import HDF5 or CSV of perun.", ("*.hdf5", "*.h5", "*.csv")),
+    "codecarbon": Kind("codecarbon", "Import CodeCarbon's emissions.csv.", ("*.csv", "*.csv.bak")),
+    "zeus": Kind("zeus", "Import logs of Zeus: windows, or readings of power.", _TABLES),
+    "jpwr": Kind("jpwr", "Import power files of jpwr (CARAML).", ("power*.csv", "power*.h5")),
+    "slurm": Kind(
+        "slurm", "Import jobs of sacct with their energy.", ("*.txt", "*.json", "*.csv"), "sacct"
+    ),
+    "prometheus": Kind(
+        "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)
+    ),
+}
+"""What reads each kind. The meters of a kind have its name in records, or that which it gives."""
+
+
+def meter_kind(kind: str) -> str:
+    """How the meters of a kind of log are called in records."""
+    return KINDS[kind].meter or kind

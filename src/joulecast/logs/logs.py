@@ -1,0 +1,326 @@
+"""What a log of another tool holds, whichever tool wrote it: meters' readings, and runs if it knows any.
+
+Each kind of log has a reader in a module of its own (:mod:`joulecast.logs.log_kinds`); all that is done
+with what it reads is done once (:mod:`joulecast.logs.from_logs`).
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.log_times import Clock, Floats, TimeForm, in_words
+from joulecast.runs.covers import Covers
+from joulecast.runs.metering import EnergySource, Supply
+
+NODE_METER = "node_power"
+_LONGEST_NAME = 150
+_MOST_HOSTS = 100_000
+_MOST_RESTARTS = 0.01
+"""Share of a counter's readings at which it may begin anew."""
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """What the user says of a log.
+
+    Attributes:
+        clock: how its times are read.
+        shift_s: that are added to all of its times.
+        node: name of the node, for logs that name none.
+        columns: names of the columns of a table without a header, in order.
+        mapped: of a table of any form: the columns of ``time``, ``watts``, ``joules``, ``node``, ``device``.
+        unit: of the readings, where the log does not name it or names another.
+        covers: what the meters of a table of any form, or of metrics without a known name, cover.
+        delimiter: between the columns; found by itself where it is ``None``.
+        decimal: sign before the decimals.
+        metric: of several metrics in one file, the one that is read.
+        node_label: label that names the node of a metric.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+    shift_s: float = 0.0
+    node: str | None = None
+    columns: tuple[str, ...] = ()
+    mapped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unit: str | None = None
+    covers: Covers | None = None
+    delimiter: str | None = None
+    decimal: str = "."
+    metric: str | None = None
+    node_label: str | None = None
+
+    def node_of(self, file: Path) -> str:
+        """Name of the node of a file that names none: what the user says, else the file's name."""
+        name = file.name.removesuffix(".gz")
+        return self.node or Path(name).stem or name
+
+
+@dataclass(frozen=True)
+class LoggedMeter:
+    """One meter of a log: watts at moments, or the counts of a counter.
+
+    Attributes:
+        node: that it is read on.
+        device: of the node, if it is a part of it; names the meter together with the kind of the log.
+        covers: what draws its power; ``None`` for a node whose log does not say it.
+        file: as a person finds it.
+        t_s: s since the epoch, or on the log's own clock (:attr:`Log.form`); any order.
+        watts: NaN for what is no number; of a counter ``None``, or the means since the reading before.
+        joules: counts of a counter, which may begin anew; ``None`` for watts.
+        source: ``imported`` if the other tool measured it, ``estimated`` if it used a formula.
+        remark: what a reader of its figures should know.
+        trace: whether it shows what happened when; ``False`` for one figure of a whole run.
+        name: of the meter in records.
+        supply: before (AC) or behind (DC) the power supplies, and ``conversion_eff`` of these.
+        by_unit: whether a unit is stated, so that only what is impossible in it is refused.
+    """
+
+    node: str
+    device: str | None
+    covers: Covers | None
+    file: str
+    t_s: Floats
+    watts: Floats | None = None
+    joules: Floats | None = None
+    source: EnergySource = "imported"
+    remark: str | None = None
+    trace: bool = True
+    name: str = NODE_METER
+    supply: Supply | None = None
+    conversion_eff: float | None = None
+    by_unit: bool = False
+
+    @property
+    def power(self) -> Floats:
+        """Its watts, where they are known."""
+        return np.full(len(self.t_s), np.nan) if self.watts is None else self.watts
+
+    @property
+    def is_of_node(self) -> bool:
+        """Whether it reads a whole node: what is true of a loaded node holds for it."""
+        return self.covers in (None, "node") and self.source != "estimated"
+
+    def reading(self, what: str, values: Floats) -> "LoggedMeter":
+        """The same meter with its ``watts`` or ``joules``."""
+        return replace(self, watts=values) if what == "watts" else replace(self, joules=values)
+
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "LoggedMeter":
+        """The same meter with some of its readings."""
+        watts = None if self.watts is None else self.watts[chosen]
+        joules = None if self.joules is None else self.joules[chosen]
+        return replace(self, t_s=self.t_s[chosen], watts=watts, joules=joules)
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run that a log knows by itself: its name, and its begin and end on the log's clock.
+
+    ``nodes`` is how many it ran on, where the log says so; ``about`` is kept as the run's source. ``meters``
+    are its own, of logs that keep them run by run; ``remarks`` what a reader should know of it.
+    """
+
+    name: str
+    start_s: float
+    stop_s: float
+    nodes: int | None = None
+    succeeded: bool | None = None
+    about: Mapping[str, str] = field(default_factory=dict)
+    meters: tuple[LoggedMeter, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class Log:
+    """All that a log holds: ``form`` is that of its times (:class:`~joulecast.logs.log_times.Times`),
+    ``remarks`` hold for all of its runs."""
+
+    meters: list[LoggedMeter] = field(default_factory=list)
+    runs: list[LoggedRun] = field(default_factory=list)
+    form: TimeForm = "placed"
+    remarks: list[str] = field(default_factory=list)
+
+    def add(self, other: "Log", file: Path) -> None:
+        """Take in what another file of the same folder holds.
+
+        Raises:
+            JoulecastError: its times are of another form, or it reads a meter again at the same time.
+        """
+        if (self.meters or self.runs) and self.form != other.form:
+            raise JoulecastError(
+                f"{file}: its times are {in_words(other.form)}, those of the files before it "
+                f"{in_words(self.form)}; import them one by one, or give --timezone"
+            )
+        self.form = other.form
+        known = {(m.node, m.device): place for place, m in enumerate(self.meters)}
+        for meter in other.meters:
+            place = known.setdefault((meter.node, meter.device), len(self.meters))
+            if place == len(self.meters):
+                self.meters.append(meter)
+            else:
+                self.meters[place] = _joined(self.meters[place], meter)
+        self.runs += other.runs
+        self.remarks += [remark for remark in other.remarks if remark not in self.remarks]
+
+    def shifted(self, by_s: float) -> "Log":
+        """The same log with all of its times moved."""
+        runs = [
+            replace(
+                run,
+                start_s=run.start_s + by_s,
+                stop_s=run.stop_s + by_s,
+                meters=tuple(replace(m, t_s=m.t_s + by_s) for m in run.meters),
+            )
+            for run in self.runs
+        ]
+        meters = [replace(m, t_s=m.t_s + by_s) for m in self.meters]
+        return replace(self, meters=meters, runs=runs)
+
+
+def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
+    """The readings of a meter that one file begins and another continues."""
+    if not len(one.t_s) or not len(other.t_s):
+        return one if len(one.t_s) else other
+    first, then = sorted((one, other), key=lambda m: float(m.t_s.min()))
+    if first.t_s.max() > then.t_s.min() or (one.watts is None) != (other.watts is None):
+        named = one.node if one.device is None else f"{one.node}, {one.device}"
+        raise JoulecastError(
+            f"{other.file}: has readings of {named} at times of which {one.file} has some too; two nodes "
+            "of one name? import the files one by one with --node NAME"
+        )
+    both: dict[str, Any] = {
+        name: np.concatenate([getattr(first, name), getattr(then, name)])
+        for name in ("t_s", "watts", "joules")
+        if getattr(first, name) is not None
+    }
+    return replace(one, **both)
+
+
+def counted_up(joules: Floats, what: str) -> tuple[Floats, str | None]:
+    """Counts as they would be had the counter never begun anew, and a remark where it has.
+
+    Raises:
+        JoulecastError: it falls so often that it is no counter.
+    """
+    known = np.isfinite(joules)
+    counts = joules[known]
+    steps = np.diff(counts, prepend=counts[:1])
+    falls = int((steps < 0).sum())
+    if not falls:
+        return joules, None
+    if falls > max(2, _MOST_RESTARTS * len(counts)):
+        raise JoulecastError(
+            f"{what}: falls {falls} times in {len(counts)} readings, and a counter counts up; if "
+            "these are watts, say so (watts= in --map, or --unit W)"
+        )
+    found = joules.copy()
+    found[known] = counts[0] + np.cumsum(np.where(steps < 0, counts, steps))
+    return found, f"the counter began anew {falls} times; what it counted in between is missing"
+
+
+@dataclass
+class Findings:
+    """What is found wrong with a run, by kind, with the files it is found in.
+
+    A **remark** says what a reader should know of a run that stays in fits; a run is **polluted** when its
+    energy cannot be believed. Both begin with the kind and a colon, so that they can be counted.
+    """
+
+    _details: dict[tuple[bool, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def remark(self, kind: str, detail: str) -> None:
+        """Note what a reader should know."""
+        self._details[False, kind].append(printable(detail))
+
+    def pollute(self, kind: str, detail: str) -> None:
+        """Note why the run is left out of fits."""
+        self._details[True, kind].append(printable(detail))
+
+    def _texts(self, polluting: bool) -> list[str]:
+        return [
+            f"{kind}: {named(details, _SHOWN, '; ')}"
+            for (is_polluting, kind), details in self._details.items()
+            if is_polluting == polluting
+        ]
+
+    @property
+    def remarks(self) -> list[str]:
+        """One text a kind."""
+        return self._texts(False)
+
+    @property
+    def polluted(self) -> list[str]:
+        """One text a kind."""
+        return self._texts(True)
+
+
+def named(names: Sequence[str], most: int = 5, sign: str = ", ") -> str:
+    """Some names or sentences in words, no more than ``most`` of them."""
+    shown = sign.join(names[:most])
+    return shown + (f"{sign}and {len(names) - most} more" if len(names) > most else "")
+
+
+def sanitised(name: str) -> str:
+    """``name`` in lower case, not too long, with ``-`` for what a file name should not hold; never empty."""
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-")
+    return plain[:_LONGEST_NAME].strip("-") or "unnamed"
+
+
+def printable(text: str) -> str:
+    """``text`` with a mark for each byte that is no text: names of files may hold any."""
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def utc(t_s: float) -> str:
+    """A time in s since the epoch in ISO 8601; as it is where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(t_s, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{t_s:g} s"
+
+
+def usual_spacing(t_s: Floats) -> float | None:
+    """Median of the time between readings (s); ``None`` for fewer than two."""
+    steps = np.diff(np.sort(t_s))
+    steps = steps[steps > 0]
+    return float(np.median(steps)) if len(steps) else None
+
+
+def expanded(text: str) -> tuple[str, ...]:
+    """The hosts of a list as SLURM writes it, ``n[01-03,07],login1``; also divided by spaces.
+
+    Raises:
+        JoulecastError: it has more hosts than a cluster.
+    """
+    found: list[str] = []
+    for word in re.findall(r"(?:[^\s,\[]+|\[[^\]]*\])+", text):
+        names = [""]
+        for part in re.findall(r"\[[^\]]*\]|[^\[\]]+", word):
+            ends = _numbers(part[1:-1]) if part.startswith("[") else [part]
+            names = [name + end for name in names for end in ends]
+            if len(names) + len(found) > _MOST_HOSTS:
+                raise JoulecastError(f"hosts {text[:40]}: are more than {_MOST_HOSTS:,}")
+        found += names
+    return tuple(found)
+
+
+def _numbers(text: str) -> list[str]:
+    numbers = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,15})-(\d{1,15})", part.strip())
+        if match is None:
+            numbers.append(part.strip())
+        elif int(match[2]) - int(match[1]) > _MOST_HOSTS:
+            raise JoulecastError(f"hosts [{text[:40]}]: are more than {_MOST_HOSTS:,}")
+        else:
+            width = len(match[1])
+            numbers += [f"{n:0{width}d}" for n in range(int(match[1]), int(match[2]) + 1)]
+    return numbers

@@ -1,0 +1,465 @@
+"""MLPerf Training power submissions to run records.
+
+``SYSTEM/BENCHMARK/result_X.txt`` is a run and ``SYSTEM/BENCHMARK/power/result_X/node_N.txt`` what its
+meters read. Above SYSTEM there is usually ``results`` and any number of folders. Submitters are not
+strict about X: it is padded with zeros on one side only, or says ``_raw`` on one side; a power folder
+is taken for such a run only if no other run and no other folder could be meant.
+
+A source is a folder of submissions, or flat tables of runs. It is worked through one run at a time: read,
+judged, written aside. Of each run only a few numbers are kept, with which the repeats of a setting are
+compared at the end.
+"""
+
+import math
+import multiprocessing
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.foreign import (
+    MOST_NODES,
+    ForeignRun,
+    ImportSummary,
+    Note,
+    require_outside,
+    summarised,
+    written,
+)
+from joulecast.logs.log_table import scale_of
+from joulecast.logs.logs import Findings, LoggedMeter, printable, sanitised, utc
+from joulecast.logs.mllog import PowerLog, ResultLog, read_power, read_result, whole_number
+from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables, read_times
+from joulecast.logs.work import intervals_of
+from joulecast.runs.files.reading import json_of, read_bytes
+from joulecast.runs.files.writing import directory_added_to
+from joulecast.runs.metering import Supply
+
+_MAX_FILES = 1_000_000
+_MAX_LOG_BYTES = 256_000_000
+"""Of one log, which is held in memory."""
+_RESULT = re.compile(r"result_[^/]*\.txt")
+_METER = re.compile(r"(node|sw)_([0-9]{1,5})\.txt")
+_LEADING_COUNT = re.compile(r"(\d+)x", re.IGNORECASE)
+
+
+def import_mlperf(
+    source: Path, out: Path, workers: int = 1, unit: str = "W", shift_s: float = 0.0
+) -> ImportSummary:
+    """Write a run record to ``out/RUN`` for every run of ``source``.
+
+    Args:
+        source: a folder with ``SYSTEM/BENCHMARK/result_*.txt`` somewhere below it, with
+            ``runs.csv``, ``events.csv`` and ``power.csv``, or with a table of times (``runs.csv.gz`` alone).
+        out: where the records go, all of them or none if it is new; a record that is there already is
+            replaced whole.
+        workers: processes to read submissions with; tables are read by one.
+        unit: of the readings of power.
+        shift_s: that are added to their times.
+
+    Raises:
+        JoulecastError: the source has no run, or none that is clean; with the list of reasons.
+    """
+    if not source.is_dir():
+        raise JoulecastError(f"{source}: no such folder")
+    require_outside(out, source)
+    said = _Said(unit, shift_s)
+    with directory_added_to(out) as partial:
+        if are_tables(source):
+            notes = written((said.of(run) for run in read_tables(source)), partial)
+        elif is_times_table(source):
+            notes = written(read_times(source), partial)
+        elif workers > 1:
+            # Started afresh: the threads of pyarrow do not survive a fork.
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(workers, mp_context=context) as pool:
+                parts = [
+                    pool.submit(_part, source, partial, said, first, workers)
+                    for first in range(workers)
+                ]
+                notes = [note for part in parts for note in part.result()]
+        else:
+            notes = _part(source, partial, said, 0, 1)
+        if not notes:
+            raise JoulecastError(
+                f"{source}: no runs; expected SYSTEM/BENCHMARK/result_*.txt below it, the tables runs.csv, "
+                "events.csv and power.csv, or a table of times runs.csv.gz"
+            )
+        summary = summarised(notes, partial, out)
+    if not are_tables(source):
+        inner = {file.parent for file in source.rglob("runs.csv*")}
+        summary.passed_by = [folder for folder in sorted(inner) if are_tables(folder)]
+    summary.require_clean(source)
+    return summary
+
+
+class _Said:
+    """What the user says of all readings: their unit, and how far their clock is off."""
+
+    def __init__(self, unit: str, shift_s: float) -> None:
+        what, self._factor = scale_of(unit, "--unit")
+        if what != "watts":
+            raise JoulecastError(
+                f"--unit {unit}: submissions have readings of power, not of energy"
+            )
+        self._unit, self._shift_s = unit, shift_s
+
+    def of(self, run: ForeignRun) -> ForeignRun:
+        """The run with its readings in W and on its clock."""
+        if self._factor == 1.0 and not self._shift_s:
+            return run
+        run.source |= {"unit": self._unit, "shift_s": self._shift_s}
+        for meters in (run.meters, run.switches):
+            for place, meter in enumerate(meters):
+                watts = self._factor * meter.power
+                meters[place] = replace(meter, t_s=meter.t_s + self._shift_s, watts=watts)
+        return run
+
+
+def _part(source: Path, out: Path, said: _Said, first: int, step: int) -> list[Note]:
+    """Import every ``step``-th run from number ``first`` on."""
+    return written((said.of(read_run(files)) for files in runs_of(source)[first::step]), out)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one run and the names that its place gives it.
+
+    ``power`` maps ``node_0``, ``sw_0`` ... to files, ``benchmark_has_power`` says whether any run of
+    the benchmark has a power folder, ``description`` is the submission's own file on the system, and
+    ``submitter`` the folders above ``results``.
+    """
+
+    run: str
+    source: Path
+    submitter: str
+    system: str
+    benchmark: str
+    stem: str
+    repeat: int
+    result: str
+    power: dict[str, str]
+    benchmark_has_power: bool
+    description: str | None
+
+    @property
+    def submission(self) -> str:
+        """What no other run has: submitter, benchmark, system and result file."""
+        name = f"{self.benchmark}-{self.system}-{self.stem}"
+        return f"{self.submitter}/{name}" if self.submitter else name
+
+    def read(self, path: str) -> bytes:
+        """The content of one of its files.
+
+        Raises:
+            JoulecastError: it cannot be read, is no regular file, or is too large.
+        """
+        file = self.source / path
+        # A link in a folder from outside must not make us read other files of this machine.
+        if not file.resolve().is_relative_to(self.source.resolve()):
+            raise JoulecastError(f"{file}: is a link that leaves {self.source}; it is not read")
+        return read_bytes(file, "log", _MAX_LOG_BYTES)
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    seen = 0
+    for above, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        seen += len(names)
+        if seen > _MAX_FILES:
+            raise JoulecastError(
+                f"{folder}: has more than {_MAX_FILES:,} files; name a folder inside it"
+            )
+        yield from ((Path(above).relative_to(folder) / name).as_posix() for name in names)
+
+
+def _loosely(stem: str) -> str:
+    """``stem`` without what submitters are not strict about."""
+    return re.sub(r"(?<!\d)0+(?=\d+$)", "", re.sub(r"_raw(?=_|$)", "", stem))
+
+
+def _folders_of(stems: list[str], folders: list[str]) -> dict[str, str]:
+    """The power folder of each result file that has one beyond doubt."""
+    found = {stem: stem for stem in stems if stem in set(folders)}
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for folder in folders:
+        if folder not in found:
+            by_name[_loosely(folder)].append(folder)
+    claims = Counter(_loosely(stem) for stem in stems if stem not in found)
+    for stem in stems:
+        candidates = by_name[_loosely(stem)]
+        if stem not in found and len(candidates) == 1 and claims[_loosely(stem)] == 1:
+            found[stem] = candidates[0]
+    return found
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sort key under which 2 comes before 10."""
+    words = re.split(r"([0-9]{1,18})", text)
+    return [(int(word), "") if n % 2 else (-1, word) for n, word in enumerate(words)]
+
+
+def _by_number(pair: tuple[str, str]) -> list[tuple[int, str]]:
+    return _natural(pair[0])
+
+
+def runs_of(source: Path) -> list[RunFiles]:
+    """All runs below a folder, sorted; empty where there is no result file.
+
+    A run's name is ``BENCHMARK-SYSTEM-STEM``; where two submitters share it, theirs goes before it.
+    """
+    results: dict[PurePosixPath, list[str]] = defaultdict(list)
+    power: dict[PurePosixPath, dict[str, dict[str, str]]] = defaultdict(dict)
+    descriptions = set()
+    for path in _files_below(source):
+        place = PurePosixPath(path)
+        if _RESULT.fullmatch(place.name):
+            results[place.parent].append(place.stem)
+        elif (meter := _METER.fullmatch(place.name)) and place.parts[-3:-2] == ("power",):
+            of_run = power[place.parents[2]].setdefault(place.parts[-2], {})
+            of_run.setdefault(f"{meter[1]}_{int(meter[2])}", path)
+        elif place.suffix == ".json" and place.parent.name == "systems":
+            descriptions.add(path)
+    runs = []
+    for folder, stems in results.items():
+        system, benchmark = ("", "", *source.resolve().parts[1:], *folder.parts)[-2:]
+        above = PurePosixPath(*folder.parts[:-2])
+        outer = above.parent if above.name == "results" else above
+        description = (outer / "systems" / f"{system}.json").as_posix()
+        stems.sort(key=_natural)
+        folders = _folders_of(stems, list(power[folder]))
+        for repeat, stem in enumerate(stems, start=1):
+            runs.append(
+                RunFiles(
+                    run=sanitised(f"{benchmark}-{system}-{stem}"),
+                    source=source,
+                    submitter="" if outer == PurePosixPath(".") else printable(outer.as_posix()),
+                    system=printable(system) or "unknown",
+                    benchmark=printable(benchmark) or "unknown",
+                    stem=printable(stem),
+                    repeat=repeat,
+                    result=(folder / f"{stem}.txt").as_posix(),
+                    power=dict(
+                        sorted(power[folder].get(folders.get(stem, ""), {}).items(), key=_by_number)
+                    ),
+                    benchmark_has_power=bool(power[folder]),
+                    description=description if description in descriptions else None,
+                )
+            )
+    runs.sort(key=lambda run: _natural(run.result))
+    shared, taken = Counter(run.run for run in runs), Counter[str]()
+    for number, run in enumerate(runs):
+        name = sanitised(f"{run.submitter}-{run.run}") if shared[run.run] > 1 else run.run
+        while taken[name]:
+            taken[name] += 1
+            name = f"{name}-{taken[name]}"
+        taken[name] = 1
+        runs[number] = replace(run, run=name)
+    return runs
+
+
+def read_run(files: RunFiles) -> ForeignRun:
+    """Read one run. Nothing in its files makes this fail; what is wrong is among its findings."""
+    findings = Findings()
+    log = ResultLog([], [], {}, None)
+    try:
+        log = read_result(files.read(files.result))
+    except JoulecastError as error:
+        findings.pollute("unreadable file", str(error))
+    if not log.events:
+        findings.pollute("empty log", f"{files.result} has no :::MLLOG line that can be read")
+    if log.broken_lines:
+        shown = ", ".join(map(str, log.broken_lines[:3]))
+        findings.pollute(
+            "truncated line", f"{files.result}: line {shown} is no complete :::MLLOG line"
+        )
+    facts = _described(files, findings) | log.system
+    run = ForeignRun(
+        run=files.run,
+        campaign=files.submitter or "mlperf",
+        system=files.system,
+        benchmark=files.benchmark,
+        submission=files.submission,
+        repeat=files.repeat,
+        source={
+            "format": "mlperf",
+            "path": str(files.source.resolve()),
+            "result": printable(files.result),
+        },
+        nodes=_nodes(facts, log, files.system),
+        accelerators_per_node=whole_number(facts.get("accelerators_per_node")),
+        accelerator=_text(facts.get("accelerator_model_name")),
+        global_batch_size=_value(log, "global_batch_size"),
+        train_samples=_value(log, "train_samples"),
+        seed=_value(log, "seed"),
+        versions=_versions(facts),
+        findings=findings,
+    )
+    _set_course(run, log)
+    _add_meters(run, files)
+    return run
+
+
+def _described(files: RunFiles, findings: Findings) -> dict[str, Any]:
+    """The submission's description of the system, where it lies in the folder and can be read."""
+    if files.description is None:
+        return {}
+    try:
+        facts = json_of(files.read(files.description), files.description)
+    except JoulecastError as error:
+        findings.remark("unreadable description", str(error))
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _value(log: ResultLog, key: str) -> int | None:
+    event = log.first(key)
+    return None if event is None else whole_number(event.value)
+
+
+def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
+    """Number of nodes: what the log or the description says, else ``8x`` before the system's name
+    (after it, it counts accelerators), else the launcher's line."""
+    platform = log.first("submission_platform")
+    named = [_LEADING_COUNT.match(name) for name in (system, str(platform and platform.value))]
+    candidates = [
+        facts.get("number_of_nodes"),
+        *(count[1] for count in named if count),
+        log.dlpal_nodes,
+    ]
+    counts = map(whole_number, candidates)
+    return next((nodes for nodes in counts if nodes is not None and nodes <= MOST_NODES), None)
+
+
+def _versions(facts: dict[str, Any]) -> dict[str, str | None]:
+    stack = facts.get("other_software_stack")
+    versions = {"framework": facts.get("framework"), **(stack if isinstance(stack, dict) else {})}
+    return {str(name): text for name, value in versions.items() if (text := _text(value))}
+
+
+def _set_course(run: ForeignRun, log: ResultLog) -> None:
+    """Set when the run did what."""
+    init, init_stop = log.first("init_start"), log.first("init_stop")
+    start, stop = log.first("run_start"), log.first("run_stop")
+    zero = init or start or (log.events[0] if log.events else None)
+    if zero is None:
+        return
+    run.zero_s = zero.time_ms / 1000
+
+    def seconds(time_ms: float) -> float:
+        return (time_ms - zero.time_ms) / 1000
+
+    if init and init_stop:
+        run.init_s = seconds(init.time_ms), seconds(init_stop.time_ms)
+    if start:
+        run.start_s = seconds(start.time_ms)
+    if stop:
+        run.stop_s = seconds(stop.time_ms)
+        run.status = _text(stop.metadata.get("status"))
+    end_s = run.stop_s if run.stop_s is not None else seconds(log.events[-1].time_ms)
+    run.intervals, missing = intervals_of(log.events, zero.time_ms, end_s)
+    if missing:
+        text = f"{missing} starts or stops of phases have no other end; their times are not exact"
+        run.findings.remark("events missing", text)
+
+
+def _add_meters(run: ForeignRun, files: RunFiles) -> None:
+    """Read the power folder into ``run``, node by node."""
+    findings = run.findings
+    if files.benchmark_has_power and not files.power:
+        findings.remark("no power folder", f"there is none for {files.stem}; its times are used")
+    zero_s = run.zero_s
+    for node, path in files.power.items():
+        try:
+            log = read_power(files.read(path))
+        except JoulecastError as error:
+            findings.pollute("unreadable file", str(error))
+            log = PowerLog(np.empty(0), np.empty(0))
+        name = path.rsplit("/", 1)[1]
+        if log.broken_lines:
+            findings.pollute(
+                "truncated line", f"{name}: line {log.broken_lines[0]} is no complete :::MLLOG line"
+            )
+        if zero_s is None and len(log.time_ms):
+            zero_s = float(log.time_ms[0]) / 1000
+        t_s = (log.time_ms - 1000 * (zero_s or 0.0)) / 1000
+        meter = LoggedMeter(node, None, None, name, t_s, log.watts, supply=_supply(log, run))
+        if log.conversion_eff and 0 < log.conversion_eff <= 1:
+            meter = replace(meter, conversion_eff=log.conversion_eff)
+        if node.startswith("sw_"):
+            _add_switch(run, meter, log, zero_s)
+            continue
+        run.meters.append(meter)
+        if len(t_s) and log.stop_ms is None:
+            findings.remark("missing stop", f"{name} has no power_measurement_stop")
+        elif len(t_s) and (log.stop_ms or 0.0) <= (log.start_ms or -math.inf):
+            findings.remark(
+                "missing stop", f"{name}: power_measurement_stop carries the time of the start"
+            )
+        if log.conversion_eff is not None and log.conversion_eff != 1:
+            findings.remark(
+                "conversion efficiency", f"{name} names {log.conversion_eff:g}; watts are as logged"
+            )
+    if metered := [int(meter.node.split("_")[1]) for meter in run.meters]:
+        _judge_number_of_files(run, metered)
+
+
+def _supply(log: PowerLog, run: ForeignRun) -> Supply | None:
+    """What was metered: as the power file says, else as the names of submitter and system do."""
+    names = re.split(r"[^A-Z]+", f"{run.campaign} {run.system}".upper())
+    kinds: tuple[Supply, ...] = ("AC", "DC")
+    for words in ([(log.measured or "").upper()], names):
+        found = [kind for kind in kinds if kind in words]
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _add_switch(run: ForeignRun, meter: LoggedMeter, log: PowerLog, zero_s: float | None) -> None:
+    """Keep what a switch read, and the constant figure that stands for one."""
+    if len(meter.t_s):
+        run.switches.append(meter)
+    for time_ms, watts in log.estimates[:1]:
+        if not watts >= 0:
+            run.findings.remark("switch estimate", f"{meter.file}: {watts:g} W is none, left out")
+            continue
+        run.add_estimate(meter.node, meter.file, watts)
+        if zero_s is None or run.run_s is None:
+            continue
+        t_s = time_ms / 1000 - zero_s
+        if 0 <= t_s <= run.run_s[1]:
+            run.estimates[-1] = (meter.node, t_s, watts)
+        else:
+            run.findings.remark(
+                "wrong date",
+                f"{meter.file}: {utc(time_ms / 1000)[:10]}, the run was on {utc(zero_s)[:10]}",
+            )
+
+
+def _judge_number_of_files(run: ForeignRun, metered: list[int]) -> None:
+    """Name the nodes without a file. Files are numbered from 0 or from 1."""
+    first = 0 if 0 in metered or (run.nodes and max(metered) < run.nodes) else 1
+    nodes = run.nodes or max(metered) - first + 1
+    missing = [number for number in range(first, first + nodes) if number not in set(metered)]
+    if len(metered) < nodes:
+        run.missing_nodes = [f"node_{number}" for number in missing]
+        run.findings.pollute(
+            "node without readings",
+            f"{len(metered)} power files for {nodes} nodes: "
+            f"{', '.join(f'{name}.txt' for name in run.missing_nodes[:3])} missing",
+        )
+    elif len(metered) > nodes:
+        run.findings.pollute(
+            "more meters than nodes", f"{len(metered)} power files for {nodes} nodes"
+        )

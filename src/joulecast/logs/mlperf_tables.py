@@ -1,0 +1,260 @@
+"""MLPerf runs as flat tables, plain or packed (``.csv.gz``).
+
+Of metered runs ``runs.csv``, ``events.csv`` and ``power.csv`` have a row a run, an event and a reading; times
+are seconds of the run clock already. ``power.csv`` is read once, run by run as its rows come, so that its
+size does not matter.
+
+A table of times has ``runs.csv.gz`` alone. The work of a run stands there in the unit of its log. It becomes
+what :mod:`joulecast.logs.work` makes of the same log: samples, or epochs where a benchmark counts whole
+ones. Runs whose unit stays open are left out, and of runs that are there twice in one round the second.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.foreign import ForeignRun
+from joulecast.logs.log_times import Floats
+from joulecast.logs.logs import LoggedMeter, sanitised
+from joulecast.logs.mllog import LARGEST, number, whole_number
+from joulecast.logs.work import Interval, work_done
+from joulecast.runs.files.columns import Column, as_numbers, checked_table, csv_in_parts
+
+_TEXT, _NUMBER = Column("text", optional=True), Column("number", optional=True)
+# A garbled number is no number, as in a log, and the run says so; without a name there is no run.
+_COLUMNS = {
+    "runs": {
+        "run": Column("text"),
+        **dict.fromkeys(("system", "benchmark", "status"), _TEXT),
+        **dict.fromkeys(("nodes", "run_start_s", "run_stop_s"), _NUMBER),
+    },
+    "events": {
+        **dict.fromkeys(("run", "kind"), _TEXT),
+        **dict.fromkeys(("index", "start_s", "stop_s"), _NUMBER),
+    },
+    "power": {**dict.fromkeys(("run", "meter"), _TEXT), **dict.fromkeys(("t_s", "watts"), _NUMBER)},
+}
+_OF_TIMES = {
+    **dict.fromkeys(("version", "org", "system", "benchmark", "run"), Column("text")),
+    **dict.fromkeys(("status", "work_unit", "accelerator"), _TEXT),
+    **dict.fromkeys(("seconds", "work"), Column("number", least=0)),
+    **dict.fromkeys(
+        ("global_batch", "train_samples", "nodes", "accelerators_per_node"),
+        Column("number", least=0, optional=True),
+    ),
+}
+_TIMES = "runs.csv.gz"
+_PHASES = {"eval": "evaluation", "epoch": "epoch", "block": "block"}
+_ROWS = 200_000
+_SAMPLES, _STEPS = ("samples", "tokens"), ("steps", "iterations")
+
+
+def are_tables(folder: Path) -> bool:
+    """Whether ``folder`` holds the three tables."""
+    return all(_file(folder, name).is_file() for name in _COLUMNS)
+
+
+def is_times_table(folder: Path) -> bool:
+    """Whether ``folder`` holds a table of times, and none of power."""
+    return (folder / _TIMES).is_file() and not any(folder.glob("power.csv*"))
+
+
+def _file(folder: Path, name: str) -> Path:
+    """The file of a table: the plain one, else the packed one."""
+    plain, packed = folder / f"{name}.csv", folder / f"{name}.csv.gz"
+    return packed if packed.is_file() and not plain.is_file() else plain
+
+
+def _parts(folder: Path, name: str, rows: int | None = None) -> Iterator[pd.DataFrame]:
+    return csv_in_parts(_file(folder, name), f"table of {name}", _COLUMNS[name], rows=rows)
+
+
+def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of ``power.csv`` run by run.
+
+    Raises:
+        JoulecastError: the rows of a run do not lie together, or are no table.
+    """
+    seen: set[str] = set()
+    name, waiting = "", pd.DataFrame()
+    for part in _parts(folder, "power", _ROWS):
+        for run, of_run in part.dropna(subset="run").groupby("run", sort=False):
+            if run == name:
+                waiting = pd.concat([waiting, of_run])
+                continue
+            if len(waiting):
+                yield name, waiting
+            if run in seen:
+                path = _file(folder, "power")
+                raise JoulecastError(
+                    f"{path}: the rows of run {run} do not lie together; sort it by run"
+                )
+            seen.add(str(run))
+            name, waiting = str(run), of_run
+    if len(waiting):
+        yield name, waiting
+
+
+def read_tables(folder: Path) -> Iterator[ForeignRun]:
+    """The runs of the tables, those without readings last.
+
+    Raises:
+        JoulecastError: naming the table that is missing columns or cannot be read.
+    """
+    file = _file(folder, "runs")
+    runs = checked_table(next(_parts(folder, "runs")), {"run": Column("text")}, str(file))
+    twice = runs["run"].map(sanitised).duplicated()
+    if twice.any():
+        raise JoulecastError(f"{file}: run {runs['run'][twice].iloc[0]} is there twice")
+    runs["repeat"] = runs.groupby(["system", "benchmark", "nodes"], dropna=False).cumcount() + 1
+    rows = {str(row["run"]): row for row in runs.to_dict("records")}
+    events = {str(run): of_run for run, of_run in next(_parts(folder, "events")).groupby("run")}
+    for name, power in _power_by_run(folder):
+        if name in rows:
+            yield _run(folder, rows.pop(name), events.get(name), power)
+    for name, row in rows.items():
+        yield _run(folder, row, events.get(name), None)
+
+
+def _run(
+    folder: Path, row: dict[str, Any], events: pd.DataFrame | None, power: pd.DataFrame | None
+) -> ForeignRun:
+    system, benchmark = (
+        row[name] if isinstance(row[name], str) else "unknown" for name in ("system", "benchmark")
+    )
+    init_stop_s = number(row.get("init_stop_s"))
+    run = ForeignRun(
+        run=sanitised(row["run"]),
+        campaign="mlperf",
+        system=system,
+        benchmark=benchmark,
+        submission=str(row.get("submission_run", row["run"])),
+        source={"format": "mlperf tables", "path": str(folder.resolve())},
+        repeat=row["repeat"],
+        nodes=whole_number(row["nodes"]),
+        global_batch_size=whole_number(row.get("global_batch_size")),
+        init_s=None if init_stop_s is None else (0.0, init_stop_s),
+        start_s=number(row["run_start_s"]),
+        stop_s=number(row["run_stop_s"]),
+        status=row["status"] if isinstance(row["status"], str) else None,
+    )
+    if events is not None:
+        run.intervals = _intervals(events)
+    for meter, readings in power.groupby("meter", sort=False) if power is not None else ():
+        _add_meter(run, str(meter), _numbers(readings["t_s"]), _numbers(readings["watts"]))
+    nodes = len(run.meters)
+    if not nodes:
+        run.findings.remark("no power", "power.csv has no node's reading of it; its times are used")
+    elif run.nodes and nodes < run.nodes:
+        run.findings.pollute(
+            "node without readings", f"power.csv has {nodes} of its {run.nodes} nodes"
+        )
+    return run
+
+
+def _numbers(values: pd.Series) -> Floats:
+    """Numbers that a log can mean; NaN for all else."""
+    read = as_numbers(values).to_numpy()
+    return np.where(np.abs(read) <= LARGEST, read, np.nan)
+
+
+def _intervals(events: pd.DataFrame) -> list[Interval]:
+    ends = zip(
+        _numbers(events["start_s"]).tolist(), _numbers(events["stop_s"]).tolist(), strict=True
+    )
+    found = [
+        Interval(_PHASES[kind], number(index), *span)
+        for kind, index, span in zip(events["kind"], events["index"], ends, strict=True)
+        if kind in _PHASES and np.isfinite(span).all()
+    ]
+    return sorted(found, key=lambda interval: (interval.start_s, interval.stop_s))
+
+
+def _add_meter(run: ForeignRun, name: str, t_s: Floats, watts: Floats) -> None:
+    known = np.isfinite(t_s)
+    meter = LoggedMeter(name, None, None, f"power.csv, {name}", t_s[known], watts[known])
+    if not name.startswith("sw_"):
+        run.meters.append(meter)
+    elif known.sum() > 1:
+        run.switches.append(meter)
+    elif watts[0] >= 0:
+        run.add_estimate(name, meter.file, float(watts[0]), float(t_s[0]))
+
+
+def times_table(folder: Path) -> pd.DataFrame:
+    """A row a run that reached its target: ``run, submission, submitter, system, network, accelerator, nodes,
+    accelerators_per_node, batch, samples, work_unit, total_s``.
+
+    Raises:
+        JoulecastError: the table cannot be read; names the row.
+    """
+    table = next(csv_in_parts(folder / _TIMES, "table of times", _OF_TIMES))
+    names = ["version", "org", "benchmark", "system", "run"]
+    work, unit = _in_samples(table)
+    rows = pd.DataFrame(
+        {
+            "run": table[names].astype(str).agg("-".join, axis=1),
+            "submission": table["version"].astype(str) + "/" + table["org"].astype(str),
+            "submitter": table["org"],
+            "system": table["system"],
+            "network": table["benchmark"],
+            "accelerator": table["accelerator"],
+            "nodes": table["nodes"],
+            "accelerators_per_node": table["accelerators_per_node"],
+            "batch": table["global_batch"],
+            "samples": work,
+            "work_unit": unit,
+            "total_s": table["seconds"],
+        }
+    )
+    good = (table["status"] == "success") & (table["nodes"] >= 1) & (table["seconds"] > 0)
+    rows, version = rows[good & (work > 0)], table["version"]
+    same = ["version", "network", "total_s", "samples", "batch", "nodes"]
+    twice = rows.assign(version=version).duplicated(same)
+    return rows[~twice].reset_index(drop=True)
+
+
+def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Work and its unit; NaN where the unit is open. A benchmark counts in one way in a round: what one run
+    alone leaves open (1.0 epochs, or a share of the data set?) the others decide."""
+    work, batch, of_log = table["work"], table["global_batch"], table["work_unit"].fillna("epochs")
+    benchmark = [table["version"], table["benchmark"], of_log]
+    whole = (work % 1 == 0).groupby(benchmark).transform("all")
+    # No evaluation comes before the first batch: what is below a batch cannot count samples.
+    larger = (work >= batch).where(batch.notna() & (batch > 1)).astype(float)
+    counts_samples = larger.groupby(benchmark).transform("mean") >= 0.5
+    in_epochs = of_log == "epochs"
+    samples = work.where(of_log.isin(_SAMPLES) | (in_epochs & whole))
+    samples = samples.where(~of_log.isin(_STEPS), work * batch)
+    samples = samples.where(whole | ~in_epochs, (work * table["train_samples"]).round())
+    epochs = in_epochs & whole & ~counts_samples
+    return samples, pd.Series(np.where(epochs, "epochs", "samples"), index=table.index)
+
+
+def read_times(folder: Path) -> Iterator[ForeignRun]:
+    """The runs of the table, one by one.
+
+    Raises:
+        JoulecastError: the table cannot be read; names the row.
+    """
+    for row in times_table(folder).itertuples():
+        yield ForeignRun(
+            run=sanitised(str(row.run)),
+            campaign=str(row.submission),
+            system=str(row.system),
+            benchmark=str(row.network),
+            submission=f"{row.submission}/{row.run}",
+            source={"format": "table of times", "path": str(folder.resolve())},
+            nodes=int(row.nodes),
+            accelerators_per_node=whole_number(row.accelerators_per_node),
+            accelerator=row.accelerator if isinstance(row.accelerator, str) else None,
+            global_batch_size=whole_number(row.batch),
+            start_s=0.0,
+            stop_s=float(row.total_s),
+            status="success",
+            intervals=work_done(str(row.work_unit), float(row.samples), float(row.total_s)),
+        )

@@ -1,0 +1,82 @@
+"""CSV of ``nvidia-smi --query-gpu=... --format=csv``, with any columns in any order.
+
+Its times are of the node's clock and name no zone. With MIG it reads the whole GPU, whichever slice worked.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.log_table import LogTable
+from joulecast.logs.logs import Log, LoggedMeter, LogOptions
+
+_WHAT = "CSV of nvidia-smi"
+_POWER = ("power.draw", "power.draw.instant", "power.draw.average")
+_MODULE = ("module.power.draw.average", "module.power.draw.instant")
+_DEVICE = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
+_MIG = "mig.mode.current"
+_TIME = re.compile(r"\d{4}[/-]\d\d[/-]\d\d[ T]\d\d:\d\d:\d\d")
+_QUERY = "timestamp,index,power.draw"
+_BURST, _MOST_BURSTS = 0.2, 0.3
+
+
+def read(file: Path, options: LogOptions) -> Log:
+    """The power of each GPU of a node.
+
+    Raises:
+        JoulecastError: a column is missing, or a cell is no reading; names line and column.
+    """
+    table = LogTable(file, _WHAT, options, options.columns)
+    if not options.columns and any(_TIME.match(cell) for cell in table.first):
+        raise JoulecastError(
+            f"{file}, line 1: has no header (noheader); give the columns as --columns {_QUERY}, in "
+            "the order of --query-gpu="
+        )
+    # `power.draw` of `power.draw [W]`
+    plain = {column.split("[")[0].strip(): column for column in reversed(table.columns)}
+    power, module, device = (
+        next((plain[name] for name in names if name in plain), None)
+        for names in (_POWER, _MODULE, _DEVICE)
+    )
+    missing = ["timestamp"] * ("timestamp" not in plain) + ["power.draw"] * (power is None)
+    table.require(missing, f"ask nvidia-smi for --query-gpu={_QUERY}")
+    assert power is not None
+    mig = plain.get(_MIG)
+    found = [
+        (column, names, times, watts)
+        for column, names, times, watts in table.series(
+            plain["timestamp"],
+            [power, *([module] if module else [])],
+            [name for name in (device, mig) if name],
+            only=_TIME,
+        )
+        # Only some machines have a figure for the module.
+        if column == power or np.isfinite(watts).any()
+    ]
+    if not found:
+        raise JoulecastError(f"{file}: holds no reading; expected: {_WHAT}")
+    log = Log(form=found[0][2].form)
+    for column, names, times, watts in found:
+        if device is None:
+            steps = np.diff(np.sort(times.t_s))
+            # Readings of several GPUs come in bursts.
+            if len(steps) > 10 and np.mean(steps < _BURST * steps.mean()) > _MOST_BURSTS:
+                raise JoulecastError(
+                    f"{file}: has readings of several GPUs and no column that tells them apart; ask "
+                    f"nvidia-smi for --query-gpu={_QUERY}"
+                )
+        name = names[0] if device else "0"
+        sliced = "MIG is on: it reads the whole GPU, not a slice" if "Enabled" in names else None
+        meter = LoggedMeter(
+            options.node_of(file), name, "gpu", str(file), times.t_s, watts, remark=sliced
+        )
+        if column != power:
+            meter = LoggedMeter(
+                options.node_of(file), f"module {name}", "module", str(file), times.t_s, watts
+            )
+        log.meters.append(meter)
+    if skipped := table.left_out + table.cut_short:
+        log.remarks.append(f"lines without a reading: {skipped} in {file.name}")
+    return log

@@ -1,0 +1,240 @@
+"""Meters of logs added to records of runs that joulecast measured: the record is written anew elsewhere.
+
+Two clocks differ. How far the log's is behind the record's is estimated from the begin and end of the
+training, and reported. A record gets no meter whose clock is so far off that its energy would be another:
+the user then says ``--shift``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.logs.foreign import fact_of, power_frame, require_outside
+from joulecast.logs.from_logs import near, on_clock, read_source
+from joulecast.logs.lags import Course, Lag, lag_of
+from joulecast.logs.log_times import in_words
+from joulecast.logs.logs import Log, LoggedMeter, LogOptions, named, usual_spacing, utc
+from joulecast.logs.meters import CheckedMeter
+from joulecast.runs.files.writing import directory_added_to
+from joulecast.runs.folders import record_folders
+from joulecast.runs.frames import POWER_COLUMNS
+from joulecast.runs.integration import reading_quality
+from joulecast.runs.metering import JOB_ACCOUNT, MeterInfo, host_of
+from joulecast.runs.record import RunRecord, read_record, write_record
+
+_AROUND_S = 90.0
+"""What a meter reads so long before and after a run shows its clock."""
+
+
+@dataclass
+class AddedMeters:
+    """What became of each record: ``facts`` of those that got a meter, ``left`` why the others got none."""
+
+    out: Path
+    facts: list[str] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The outcome as lines for a person."""
+        lines = [f"{len(self.facts)} records with a meter more in {self.out}"]
+        lines += [f"  {fact}" for fact in self.facts]
+        lines += [f"  left out: {run}: {why}" for run, why in self.left.items()]
+        return "\n".join(lines)
+
+
+class _LeftOut(Exception):
+    """A record gets no meter; says why."""
+
+
+def _placed(log: Log, record: RunRecord) -> list[LoggedMeter]:
+    """The meters that overlap a record, on its clock, under the names of its nodes."""
+    try:
+        begun = datetime.fromisoformat(record.info.started_utc)
+    except ValueError:
+        raise _LeftOut("it does not say when it began") from None
+    began_s = (begun if begun.tzinfo else begun.replace(tzinfo=UTC)).timestamp()
+    outcome = record.info.outcome
+    meters = [*log.meters, *(meter for run in log.runs for meter in run.meters)]
+    found = []
+    for meter in meters:
+        own = replace(meter, t_s=meter.t_s - began_s)
+        own = near(own, outcome.start_s - _AROUND_S, outcome.stop_s + _AROUND_S)
+        own = own.only(np.isfinite(own.t_s))
+        if (own.t_s < outcome.stop_s).any() and (own.t_s > outcome.start_s).any():
+            found.append(own)
+    if not found:
+        t_s = np.concatenate([np.empty(0), *(meter.t_s for meter in meters)])
+        t_s = t_s[np.isfinite(t_s)]
+        if not len(t_s):
+            raise _LeftOut("the log has no reading")
+        first, last, began = (
+            utc(s).replace("T", " ") for s in (t_s.min(), t_s.max(), began_s + outcome.start_s)
+        )
+        raise _LeftOut(
+            f"nothing was read while it ran: it began at {began}, the log reaches from {first} to {last}; is "
+            "it another --timezone?"
+        )
+    return _on_nodes(found, record)
+
+
+def _on_nodes(meters: Sequence[LoggedMeter], record: RunRecord) -> list[LoggedMeter]:
+    hosts = list(dict.fromkeys(host_of(node) for node in record.info.nodes))
+    known = {name: name for name in (*hosts, *record.info.nodes)}
+    known = {name.split(".")[0]: name for name in hosts} | known
+    there = list(dict.fromkeys(meter.node for meter in meters))
+    by_name = {name: known.get(name) or known.get(name.split(".")[0]) for name in there}
+    if not any(by_name.values()) and len(there) == len(hosts) == 1:
+        by_name = {there[0]: hosts[0]}
+        guess = f"read on {there[0]}, which is taken to be {hosts[0]}"
+        meters = [replace(m, remark="; ".join(filter(None, (m.remark, guess)))) for m in meters]
+    found = [replace(m, node=node) for m in meters if (node := by_name[m.node]) is not None]
+    if not found:
+        raise _LeftOut(f"its nodes are {named(hosts)}, the log's {named(there)}; say --node")
+    return found
+
+
+def _refuse_twice(meters: Sequence[LoggedMeter], record: RunRecord) -> None:
+    there = {
+        (host_of(m.node), m.covers): m.meter
+        for m in record.info.meters
+        if m.available and m.source not in (None, "estimated", "simulated")
+    }
+    for meter in meters:
+        known = there.get((host_of(meter.node), meter.covers))
+        if known is not None and meter.trace:
+            raise _LeftOut(f"has a meter of {meter.covers} on {meter.node} already ({known})")
+
+
+def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
+    """The meter as the record lists it, judged over the run."""
+    outcome = record.info.outcome
+    meter = meter.only(np.argsort(meter.t_s, kind="stable"))
+    period_s = usual_spacing(meter.t_s) or 0.0
+    good = np.isfinite(meter.power if meter.joules is None else meter.joules)
+    coverage, gap_s = reading_quality(meter.t_s[good], outcome.start_s, outcome.stop_s, period_s)
+    about = f"imported from {meter.file}; clock lag: {lag.text}"
+    info = MeterInfo(
+        node=meter.node,
+        meter=meter.name,
+        available=True,
+        source=meter.source,
+        counter=meter.joules is not None,
+        readings=int(good.sum()),
+        failed_reads=int((~good).sum()),
+        longest_gap_s=gap_s,
+        coverage=coverage,
+        covers=meter.covers,
+        renewed_s=period_s,
+        trace=meter.trace,
+        remark="; ".join(filter(None, (meter.remark, about))),
+    )
+    return CheckedMeter(meter.t_s, meter.power, info, meter.joules)
+
+
+def _account(meters: Sequence[LoggedMeter], record: RunRecord, kind: str) -> LoggedMeter:
+    """SLURM's total of a job as a check of the record's meters; no other total can be added."""
+    if kind != "slurm":
+        raise _LeftOut(
+            f"{kind} has one figure for the whole, of which no step or stage has a part; add a log "
+            "of readings"
+        )
+    total_j = sum(float(m.joules[-1]) for m in meters if m.joules is not None)
+    whole = replace(meters[0], node=record.info.nodes[0], joules=np.array([0.0, total_j]))
+    return replace(on_clock(whole, kind, 0.0), name=JOB_ACCOUNT, covers=None)
+
+
+def with_meters(
+    record: RunRecord, log: Log, kind: str, source: Path, options: LogOptions
+) -> RunRecord:
+    """A record with the meters of a log that overlap it.
+
+    Raises:
+        _LeftOut: none fits; says why.
+    """
+    if record.info.spec.kind == "imported":
+        raise _LeftOut("is imported itself; import the log with --runs instead")
+    meters = _placed(log, record)
+    _refuse_twice(meters, record)
+    if all(not meter.trace for meter in meters):
+        logs, lag = [_account(meters, record, kind)], Lag(None, "not known (a total shows none)")
+    else:
+        logs = [on_clock(meter, kind, 0.0) for meter in meters if meter.trace]
+        lag = lag_of(logs, Course((record.info.outcome.start_s, record.info.outcome.stop_s)))
+        if lag.matters and lag.lag_s is not None:
+            raise _LeftOut(
+                f"the load of the log is {lag.text} behind the training; if that is its clock, say --shift "
+                f"{options.shift_s - lag.lag_s:.1f}"
+            )
+    added = [_added(meter, record, lag) for meter in logs]
+    taken = {(m.node, m.meter) for m in record.info.meters}
+    if twice := [m.info.meter for m in added if (m.info.node, m.info.meter) in taken]:
+        raise _LeftOut(f"has a meter {twice[0]} already")
+    about = {
+        "format": kind,
+        "path": str(source.resolve()),
+        "clock_lag_s": lag.lag_s,
+        "shifted_by_s": options.shift_s,
+    }
+    own = record.info
+    before = own.source.get("imported_meters", [])
+    info = own.model_copy(
+        update={
+            "meters": [*own.meters, *(meter.info for meter in added)],
+            "remarks": [
+                *own.remarks,
+                f"imported meter: {kind}",
+                f"clock lag: {lag.text}; nothing was applied",
+            ],
+            "source": {**own.source, "imported_meters": [*before, about]},
+        }
+    )
+    frames = [f for f in (record.power, power_frame(added)) if len(f)]
+    power = pd.concat(frames, ignore_index=True)[list(POWER_COLUMNS)]
+    return replace(record, info=info, power=power)
+
+
+def add_to_records(
+    kind: str, source: Path, out: Path, records: Path, options: LogOptions
+) -> AddedMeters:
+    """Write each record of a folder that a log overlaps to ``out`` once more, with the log's meters.
+
+    Args:
+        kind: of :data:`~joulecast.logs.log_kinds.KINDS`.
+        source: a file, or a folder of files.
+        out: where the records go; those that are read stay as they are.
+        records: folder of run records.
+        options: how the log is read.
+
+    Raises:
+        JoulecastError: the log cannot be read, or fits no record; with the reason for each.
+    """
+    require_outside(out, records)
+    log = read_source(kind, source, options)
+    if log.form != "placed":
+        raise JoulecastError(
+            f"{source}: its times are {in_words(log.form)}; give --timezone to lay them on records"
+        )
+    added = AddedMeters(out)
+    with directory_added_to(out) as partial:
+        for folder in record_folders(records):
+            record = read_record(folder)
+            try:
+                new = with_meters(record, log, kind, source, options)
+            except _LeftOut as why:
+                added.left[folder.name] = str(why)
+                continue
+            if (partial / folder.name).exists():
+                raise JoulecastError(
+                    f"{records}: has two records {folder.name}; import to one folder each"
+                )
+            write_record(partial / folder.name, new)
+            added.facts.append(fact_of(new))
+        if not added.facts:
+            reasons = "".join(f"\n  {run}: {why}" for run, why in added.left.items())
+            raise JoulecastError(f"{source}: no record in {records} got a meter:{reasons}")
+    return added

@@ -1,0 +1,351 @@
+"""What a run did when, and how much of it: phases and the work in each.
+
+MLPerf logs say when epochs, blocks and evaluations begin and end, each with an index. What the index
+counts depends on the benchmark: epochs (ResNet, SSD, Mask R-CNN, RNN-T), samples so far under the name of
+samples (LLMs, Stable Diffusion) or of epochs (BERT, U-Net, GPT-3), steps so far (the first Stable Diffusion),
+or epochs with their fractions (DLRM, GNN). Work is counted in whole epochs where a log counts nothing finer,
+in samples elsewhere.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import median
+from typing import Literal
+
+import pandas as pd
+
+from joulecast.logs.mllog import LARGEST, Event, number
+from joulecast.runs.frames import PHASE_COLUMNS
+
+WorkUnit = Literal["samples", "epochs"]
+
+_STARTS = {"epoch_start": "epoch", "block_start": "block", "eval_start": "evaluation"}
+_STOPS = {"epoch_stop": "epoch", "block_stop": "block", "eval_stop": "evaluation"}
+_STEPS = ("step", "step_num")
+_INDICES = ("samples_count", "epoch_num", "first_epoch_num", *_STEPS)
+
+_CUT_SHORT = 0.5
+"""A last epoch shorter than this share of the median epoch was not finished."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One epoch, block or evaluation, in seconds of the run clock.
+
+    ``index`` is what the log counts it with, ``counts_samples`` and ``counts_steps`` whether it says that
+    this is a count of samples or of steps; ``closed`` is false for one whose end the log does not show.
+    ``reached`` is the count that its stop states, ``lasts`` how much of the index it says that it will last.
+    """
+
+    phase: str
+    index: float | None
+    start_s: float
+    stop_s: float
+    counts_samples: bool = False
+    closed: bool = True
+    counts_steps: bool = False
+    reached: float | None = None
+    lasts: float | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """The phases of a run (columns of ``phases.parquet``) and its work: unit and total (0 if the log
+    does not tell)."""
+
+    phases: pd.DataFrame
+    unit: WorkUnit
+    total: int
+
+
+def _index(event: Event) -> tuple[float | None, str]:
+    """What an event is counted with, and under which name."""
+    for name in _INDICES:
+        value = number(event.metadata.get(name))
+        if value is not None and value >= 0:
+            return value, name
+    return None, ""
+
+
+class _Pairs:
+    """The starts and stops of one phase, paired as they come in the order of time."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.running: list[Interval] = []
+        self.done: list[Interval] = []
+        self.starts: Counter[float | None] = Counter()
+        self.stops: Counter[float | None] = Counter()
+        self.missing = 0
+
+    def start(self, event: Event, at_s: float) -> None:
+        """Open an interval, unless another rank did."""
+        index, name = _index(event)
+        if any(other.index == index for other in self.running):
+            return
+        self.starts[index] += 1
+        interval = Interval(
+            self.phase, index, at_s, math.nan, name == "samples_count", closed=False
+        )
+        lasts = number(event.metadata.get("epoch_count"))
+        self.running.append(replace(interval, counts_steps=name in _STEPS, lasts=lasts))
+
+    def stop(self, event: Event, at_s: float) -> None:
+        """Close the open interval of the same index, else the last one opened: BERT's only epoch starts as
+        number 0 and stops as number 2.5 million."""
+        index, _ = _index(event)
+        if index is not None and self.stops[index] >= max(1, self.starts[index]):
+            return  # another rank did
+        self.stops[index] += 1
+        if self.running:
+            same = [i for i, other in enumerate(self.running) if other.index == index]
+            begun = self.running.pop(same[0] if same else -1)
+            self.done.append(replace(begun, stop_s=at_s, closed=True, reached=index))
+        elif index is not None:
+            self.missing += 1
+
+    def ended(self, run_stop_s: float) -> list[Interval]:
+        """All intervals; one that lacks its stop lasts to the next start of its phase, else to the end of the
+        run."""
+        self.missing += len(self.running)
+        starts = sorted(i.start_s for i in (*self.running, *self.done))
+        for begun in self.running:
+            after = bisect_right(starts, begun.start_s)
+            closed = after < len(starts)
+            stop_s = starts[after] if closed else max(run_stop_s, begun.start_s)
+            self.done.append(replace(begun, stop_s=stop_s, closed=closed))
+        return self.done
+
+
+def intervals_of(
+    events: Iterable[Event], zero_ms: float, run_stop_s: float
+) -> tuple[list[Interval], int]:
+    """Pair the starts and stops of a log, whose lines may be out of order and written by several ranks.
+
+    Returns:
+        The intervals, of which those that are open at the end stop with the run; and how many events there
+        are without the other end.
+    """
+    pairs = {phase: _Pairs(phase) for phase in _STARTS.values()}
+    for event in sorted(events, key=lambda event: event.time_ms):
+        at_s = (event.time_ms - zero_ms) / 1000
+        if phase := _STARTS.get(event.key):
+            pairs[phase].start(event, at_s)
+        elif phase := _STOPS.get(event.key):
+            pairs[phase].stop(event, at_s)
+    found = [interval for pair in pairs.values() for interval in pair.ended(run_stop_s)]
+    found.sort(key=lambda interval: (interval.start_s, interval.stop_s))
+    return found, sum(pair.missing for pair in pairs.values())
+
+
+def _samples_so_far(
+    evaluations: list[Interval], batch_size: int | None, train_samples: int | None
+) -> list[float | None] | None:
+    """Samples trained at each evaluation; ``None`` if the evaluations count epochs."""
+    known = [e.index for e in evaluations if e.index is not None]
+    if not known:
+        return [None] * len(evaluations)
+    if any(e.counts_samples for e in evaluations):
+        return [e.index if e.counts_samples else None for e in evaluations]
+    if batch_size and any(e.counts_steps for e in evaluations):
+        return [_samples_of_steps(e, batch_size) for e in evaluations]
+    # Shares of the data set: DLRM and GNN evaluate every twentieth of an epoch.
+    if train_samples and _fractions(known):
+        return [_times(e.index, train_samples) for e in evaluations]
+    # No evaluation comes before the first batch, so what is below a batch cannot count samples.
+    if max(known) >= (batch_size or 1):
+        return [e.index for e in evaluations]
+    return None
+
+
+def _fractions(counts: list[float]) -> bool:
+    return any(count != int(count) for count in counts)
+
+
+def _samples_of_steps(interval: Interval, batch_size: int | None) -> float | None:
+    return _times(interval.index if interval.counts_steps else None, batch_size)
+
+
+def _times(count: float | None, each: int | None) -> float | None:
+    """Samples in so many steps or data sets; ``None`` for more than any training has."""
+    samples = None if count is None or not each else round(count * each)
+    return None if samples is None or samples > LARGEST else float(samples)
+
+
+def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) -> list[float | None]:
+    """Samples trained when each block began, ``None`` where that is not known.
+
+    What an index counts need not be stated (the tables never do); one that evaluations share counts what
+    they do.
+    """
+    shared = any(block.index in known for block in blocks)
+    begun: list[float | None] = []
+    for block in blocks:
+        if block.counts_steps:
+            begun.append(_samples_of_steps(block, batch_size))
+        else:
+            counts = block.counts_samples or shared or block.index == 0
+            begun.append(block.index if counts else None)
+    return begun
+
+
+def _block_work(
+    blocks: list[Interval], evaluated: list[tuple[float, float]], batch_size: int | None
+) -> list[float]:
+    """Samples trained in each block, NaN where that is not known.
+
+    Args:
+        blocks: sorted by start.
+        evaluated: start (s) and samples trained of the evaluations, sorted.
+        batch_size: the global batch size, if known.
+    """
+    begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
+    # U-Net and GPT-3 say how many samples a block will last, others how many epochs, or what is no length.
+    lasting = {block.lasts for block in blocks}
+    says = len(lasting) == 1 and (max(lasting, key=bool) or 0) >= (batch_size or math.inf)
+    says = says and any(begun)
+    work = []
+    for place, (block, count) in enumerate(zip(blocks, begun, strict=True)):
+        if count is None or not block.closed:
+            work.append(math.nan)
+        elif says and block.lasts is not None:
+            work.append(block.lasts)
+        else:
+            work.append(_worked(place, blocks, begun, evaluated, batch_size))
+    return work
+
+
+def _worked(
+    place: int,
+    blocks: list[Interval],
+    begun: list[float | None],
+    evaluated: list[tuple[float, float]],
+    batch_size: int | None,
+) -> float:
+    """Samples from the beginning of a block to what its stop states, else to the next block or the evaluation
+    in front of that, whichever has fewer."""
+    block, count = blocks[place], begun[place]
+    assert count is not None
+    each = batch_size or 0 if block.counts_steps else 1
+    if block.reached is not None and block.reached * each > count:
+        return block.reached * each - count
+    next_s = blocks[place + 1].start_s if place + 1 < len(blocks) else math.inf
+    since, stopped, until = (
+        bisect_left(evaluated, at_s, key=lambda evaluation: evaluation[0])
+        for at_s in (block.start_s, block.stop_s, next_s)
+    )
+    inside = [c for _, c in evaluated[since:stopped] if c > count]
+    after = [c for _, c in evaluated[stopped:until] if c > count]
+    after += list(islice((b for b in islice(begun, place + 1, None) if b and b > count), 1))
+    if not after and not inside:
+        return math.nan
+    return (min(after) if after else max(inside)) - count
+
+
+def _epoch_work(
+    epochs: list[Interval], total: float, shares: bool, train_samples: int | None
+) -> list[float]:
+    """Samples trained in each epoch, NaN where that is not known."""
+    if len(epochs) == 1:
+        return [total or math.nan]
+    if epochs and shares and train_samples:
+        last = total - train_samples * (len(epochs) - 1)
+        return [*([float(train_samples)] * (len(epochs) - 1)), last if last > 0 else math.nan]
+    return [
+        e.reached - e.index
+        if e.counts_samples
+        and e.index is not None
+        and e.reached is not None
+        and e.reached > e.index
+        else math.nan
+        for e in epochs
+    ]
+
+
+def work_of(
+    intervals: list[Interval],
+    init_s: tuple[float, float] | None,
+    run_s: tuple[float, float] | None,
+    batch_size: int | None,
+    train_samples: int | None,
+) -> Work:
+    """Phases and work of one run.
+
+    Args:
+        intervals: sorted by start.
+        init_s: start and stop of the initialisation, where the log has both.
+        run_s: start and stop of the run, where the log has both.
+        batch_size: the global batch size, if known.
+        train_samples: samples of the data set, if known; used only with evaluations that count its
+            shares (for SSD this field holds steps).
+    """
+    # Jobs run on after the target is reached, and Stable Diffusion evaluates only then.
+    inside = [i for i in intervals if run_s is None or i.start_s < run_s[1]]
+    epochs = [i for i in inside if i.phase == "epoch"]
+    blocks = [i for i in inside if i.phase == "block"]
+    evaluations = [i for i in inside if i.phase == "evaluation"]
+    all_evaluations = [i for i in intervals if i.phase == "evaluation"]
+    counts = _samples_so_far(all_evaluations, batch_size, train_samples)
+    counts_samples = any(
+        i.counts_samples or (i.counts_steps and batch_size) for i in all_evaluations + blocks
+    )
+    shares = bool(train_samples) and _fractions([e.index or 0.0 for e in all_evaluations])
+    unit: WorkUnit = "samples"
+    if counts is None or (len(epochs) > 1 and not counts_samples and not shares):
+        unit = "epochs"
+        total, rows = _in_epochs(epochs, all_evaluations)
+        rows += [_row(b) for b in blocks] + [_row(e) for e in evaluations]
+    else:
+        so_far = dict(zip(map(id, all_evaluations), counts, strict=True))
+        evaluated = [(e.start_s, c) for e in all_evaluations if (c := so_far[id(e)]) is not None]
+        of_blocks = _block_work(blocks, evaluated, batch_size)
+        begun = _begun(blocks, {count for _, count in evaluated}, batch_size)
+        reached = [
+            b + (0.0 if math.isnan(w) else w)
+            for b, w in zip(begun, of_blocks, strict=True)
+            if b is not None
+        ]
+        known = [c for e in evaluations if (c := so_far[id(e)]) is not None]
+        known = known or [c for _, c in evaluated if c <= max(reached, default=math.inf)]
+        total = max(known or reached, default=0.0)
+        of_epochs = _epoch_work(epochs, total, shares and not counts_samples, train_samples)
+        rows = [_row(e, w) for e, w in zip(epochs, of_epochs, strict=True)]
+        rows += [_row(b, w) for b, w in zip(blocks, of_blocks, strict=True)]
+        rows += [_row(replace(e, index=so_far[id(e)])) for e in evaluations]
+    if run_s is not None:
+        rows.insert(0, ("run", 0.0, *run_s, float(total) if total else math.nan))
+    if init_s is not None:
+        rows.insert(0, ("init", 0.0, *init_s, math.nan))
+    phases = pd.DataFrame(rows, columns=list(PHASE_COLUMNS)).astype(
+        {"phase": "object", **dict.fromkeys(PHASE_COLUMNS[1:], "float64")}
+    )
+    return Work(phases, unit, int(total))
+
+
+_Row = tuple[str, float, float, float, float]
+
+
+def _in_epochs(epochs: list[Interval], evaluations: list[Interval]) -> tuple[float, list[_Row]]:
+    """Finished epochs, and the rows of all."""
+    usual_s = median(e.stop_s - e.start_s for e in epochs) if epochs else 0.0
+    finished = [e for e in epochs if e.closed]
+    if finished and finished[-1] is epochs[-1]:
+        last_s = finished[-1].stop_s - finished[-1].start_s
+        finished = finished[: -1 if last_s < _CUT_SHORT * usual_s else None]
+    total = len(finished) if epochs else max((e.index or 0 for e in evaluations), default=0)
+    return float(total), [_row(e, float(e in finished)) for e in epochs]
+
+
+def _row(interval: Interval, samples: float = math.nan) -> _Row:
+    index = math.nan if interval.index is None else float(interval.index)
+    return (interval.phase, index, interval.start_s, interval.stop_s, samples)
+
+
+def work_done(unit: str, work: float, lasts_s: float) -> list[Interval]:
+    """What a run of ``lasts_s`` did, where no log says when: an evaluation right before its end counts it."""
+    at_s = lasts_s * (1 - 1e-9)
+    return [Interval("evaluation", work, at_s, at_s, counts_samples=unit == "samples")]

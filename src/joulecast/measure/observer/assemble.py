@@ -1,0 +1,364 @@
+"""The run record of an observed training, from what its hosts and processes left behind."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.observer.asked import Asked
+from joulecast.measure.observer.marks_file import Process
+from joulecast.measure.observer.steps import Steps
+from joulecast.measure.power.foreign_load import Load, disturbances
+from joulecast.measure.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
+from joulecast.quantities import counted
+from joulecast.runs import provenance
+from joulecast.runs.frames import PHASE_COLUMNS, STAGE_COLUMNS, STAGES
+from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord
+from joulecast.runs.spec import Observed, RunSpec
+
+_PART_ROWS = 200_000
+_NO_STAGES = pd.DataFrame(columns=list(STAGE_COLUMNS)).astype({"rank": int, "step": int})
+
+_FEWEST_STEPS = 3
+"""Steps that a process must make before its first one is left out as a warm-up."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of the run; its clock gives the run's time."""
+
+    sampled: SampledHost
+    fingerprint: Mapping[str, Any]
+    load_before: Load | None
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process that trained, the host that it ran on, and its steps."""
+
+    process: Process
+    host: Host
+    steps: Steps
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What it noted of itself."""
+        return self.process.facts
+
+
+def _ranks(processes: Sequence[tuple[Process, Host]], remarks: list[str]) -> list[Rank]:
+    """The processes that trained, one for each rank: of several the one with the most updates."""
+    chosen: dict[int, tuple[Process, Host]] = {}
+    for process, host in processes:
+        if process.updates == 0:
+            continue
+        known = chosen.get(process.rank)
+        if known is None or process.updates > known[0].updates:
+            chosen[process.rank] = (process, host)
+    others = sum(process.updates > 0 for process, _ in processes) - len(chosen)
+    if others > 0:
+        remarks.append(
+            f"{counted(others, 'other process', 'other processes')} of the command trained too, with no more "
+            "updates; their steps are not counted"
+        )
+    several = len(chosen) > 1
+    return [
+        Rank(process, host, Steps.of(process.marks, several and _exchanges_by_mpi(process)))
+        for _, (process, host) in sorted(chosen.items())
+    ]
+
+
+def _exchanges_by_mpi(process: Process) -> bool:
+    """Whether a rank seems to exchange gradients between backward pass and update, unseen by torch."""
+    return int(process.facts.get("mpi_ranks", 1)) > 1 and not process.facts.get("wrapper")
+
+
+def _made(ranks: Sequence[Rank], until_s: float) -> int:
+    """Steps that all ranks have ended by a moment on the run's clock; all steps if none of them is."""
+    by_then = [rank.host.sampled.clock(rank.steps.ends) <= until_s for rank in ranks]
+    return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
+
+
+def _window(
+    ranks: Sequence[Rank], asked: Asked, until_s: float, polluted: list[str]
+) -> tuple[int, int]:
+    """First and last step that count; a run without the steps that were asked for is polluted."""
+    made = _made(ranks, until_s)
+    usual = (1 if made >= _FEWEST_STEPS else 0), made - 1
+    if asked.steps is None or asked.steps[1] < made:
+        return asked.steps or usual
+    polluted.append(
+        f"other steps: {asked.steps[0]} to {asked.steps[1]} were asked for, the training made {made}, "
+        "numbered from 0"
+    )
+    return usual
+
+
+def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
+    """Stages on the run's clock, with the exchange split into waiting for others and the exchange itself."""
+    names = list(STAGES)
+    tables = []
+    for number, rank in enumerate(ranks):
+        at, seen = rank.host.sampled.clock, rank.steps.of_window(first, last)
+        while rows := list(islice(seen, _PART_ROWS)):
+            steps, stages, starts, stops = zip(*rows, strict=True)
+            codes = [names.index(stage) for stage in stages]
+            values = (
+                np.full(len(rows), number),
+                np.array(steps),
+                pd.Categorical.from_codes(codes, names),
+                at(np.array(starts)),
+                at(np.array(stops)),
+            )
+            tables.append(pd.DataFrame(dict(zip(STAGE_COLUMNS, values, strict=True))))
+    stages = pd.concat(tables, ignore_index=True) if tables else _NO_STAGES
+    return _with_wait(stages.astype({"stage": str}))
+
+
+def _since(start_s: float, stages: pd.DataFrame) -> pd.DataFrame:
+    """Stages from a moment on."""
+    stages = stages[stages["stop_s"] > start_s]
+    return stages.assign(start_s=stages["start_s"].clip(lower=start_s)).reset_index(drop=True)
+
+
+def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
+    """Cut from each exchange the time before the last rank of the step has begun its own."""
+    copies = stages["stage"] == "communicating_copy"
+    if not copies.any():
+        return stages
+    exchange = stages[copies]
+    # Ranks exchange in the same order: the first of one belongs to the first of another.
+    turn = exchange.groupby(["rank", "step"]).cumcount()
+    together = exchange.groupby([exchange["step"], turn])["start_s"].transform("max")
+    begins = np.clip(together, exchange["start_s"], exchange["stop_s"])
+    wait = exchange.assign(stage="communicating_wait", stop_s=begins)
+    copy = exchange.assign(start_s=begins)
+    parts = [stages[~copies], wait[wait["stop_s"] > wait["start_s"]], copy]
+    return pd.concat(parts).sort_values(["rank", "step", "start_s"], ignore_index=True)
+
+
+def _unseen(ranks: Sequence[Rank]) -> dict[str, str]:
+    """Stages that the marks do not show, with the reason."""
+    reasons = {}
+    if not any(rank.steps.fetches for rank in ranks):
+        reasons["materials"] = (
+            "no torch DataLoader was iterated in the thread that trains; waiting for data is part of "
+            "computing"
+        )
+    exchanged = any(rank.steps.shows_exchange for rank in ranks)
+    if len(ranks) > 1 and not exchanged:
+        reasons["communicating_copy"] = _why_no_exchange(ranks)
+    return reasons
+
+
+def _why_no_steps(asked: Asked) -> str:
+    if asked.attached is not None:
+        return (
+            f"process {asked.attached} ran before it was measured, so that its updates are not seen; "
+            "start it by `joulecast measure -- COMMAND` for these"
+        )
+    return (
+        "no optimizer of torch made an update where the observer was let in (a PYTHONPATH set anew, "
+        "`python -I` and `python -E` keep it out)"
+    )
+
+
+def _why_no_exchange(ranks: Sequence[Rank]) -> str:
+    why = [str(rank.facts["not_profiled"]) for rank in ranks if "not_profiled" in rank.facts]
+    hooks = "the ranks exchange gradients neither by DistributedDataParallel nor by synchronous collectives"
+    profiler = why[0] if why else "no step that torch's profiler recorded has a collective in it"
+    return f"{hooks}, and {profiler}; the exchange is part of computing"
+
+
+def _batch(ranks: Sequence[Rank], asked: Asked) -> tuple[int, Literal["samples", "steps"]]:
+    """What a step of all ranks trains on, and the unit."""
+    if asked.samples_per_step is not None:
+        return asked.samples_per_step, "samples"
+    sizes = [rank.steps.samples for rank in ranks]
+    known = [size for size in sizes if size is not None]
+    if not ranks or len(known) < len(sizes):
+        return 1, "steps"
+    return max(1, round(sum(known))), "samples"
+
+
+def _spec(
+    asked: Asked, run: str, repeat: int, hosts: Sequence[Host], ranks: Sequence[Rank]
+) -> RunSpec:
+    if asked.spec is not None:
+        if ranks and len(ranks) != asked.spec.ranks:
+            raise JoulecastError(
+                f"the command trained with {counted(len(ranks), 'rank')}, {asked.spec.ranks} were asked for; "
+                "put {gpus} and {nodes} where its launcher counts"
+            )
+        return asked.spec
+    each = Counter(rank.host.sampled.host for rank in ranks)
+    per_host = max(each.values(), default=1)
+    if ranks and len(set(each.values())) > 1:
+        listed = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
+        raise JoulecastError(
+            f"{asked.name}: its hosts ran different numbers of ranks ({listed}), which no record describes"
+        )
+    return RunSpec(
+        run=run,
+        campaign=asked.name,
+        platform=asked.platform.model_copy(update={"hosts": None}),
+        nodes=max(1, len(each) or len(hosts)),
+        ranks_per_node=per_host,
+        repeat=repeat,
+        observed=Observed(
+            name=asked.name,
+            command=asked.command,
+            samples_per_step=asked.samples_per_step,
+            steps=asked.steps,
+        ),
+        meters=asked.meters,
+        sample_period_s=asked.period_s,
+        metering=asked.metering,
+    )
+
+
+def _parameters(ranks: Sequence[Rank]) -> int | None:
+    """Parameters that rank 0 trains, of all of its optimizers."""
+    known = [value for name, value in ranks[0].facts.items() if name.startswith("parameters_")]
+    return sum(known) if known else None
+
+
+def _loss(ranks: Sequence[Rank]) -> float | None:
+    """Last loss that rank 0 logged; ``None`` if it logged none, or if it is no number any more."""
+    loss = ranks[0].facts.get("loss") if ranks else None
+    return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+
+
+def _remarks(ranks: Sequence[Rank]) -> list[str]:
+    facts, steps = ranks[0].facts, ranks[0].steps
+    precision = facts.get("autocast") or facts.get("precision") or "unknown"
+    said = [f"observed: {facts.get('optimizer', 'an optimizer')}, {precision}"]
+    if steps.micro_batches > 1:
+        said.append(f"{steps.micro_batches} backward passes a step")
+    if wrapper := facts.get("wrapper"):
+        said.append(str(wrapper))
+    if facts.get("exchange_by"):
+        said.append("exchange as in the steps that torch's profiler recorded")
+    return [", ".join(said)]
+
+
+def observed_record(
+    asked: Asked,
+    run: str,
+    repeat: int,
+    hosts: Sequence[Host],
+    processes: Sequence[tuple[Process, Host]],
+    span: tuple[float, float],
+    began: datetime,
+    faults: Sequence[str] = (),
+    until_s: float = math.inf,
+) -> RunRecord:
+    """The record of an observed run.
+
+    Args:
+        asked: what the user said of it.
+        run, repeat: its name, and its number among the runs of one name and node count.
+        hosts: the first one's clock is the run's.
+        processes: those that left marks, with the hosts that they ran on.
+        span: begin and end of the observation on the run's clock, in s.
+        began: zero of the run's clock.
+        faults: reasons why the run counts as failed.
+        until_s: on the run's clock, after which no step counts.
+
+    Raises:
+        JoulecastError: no record can describe it; says why.
+    """
+    remarks: list[str] = []
+    ranks = _ranks(processes, remarks)
+    spec = _spec(asked, run, repeat, hosts, ranks)
+    stages = _NO_STAGES
+    steps, start_s, stop_s = 0, *span
+    polluted = list(faults)
+    if ranks:
+        first, last = _window(ranks, asked, until_s, polluted)
+        start_s, stop_s = _edges(ranks, first, last)
+        stages = _since(start_s, _stages(ranks, first, last))
+        steps = last - first + 1
+        remarks += _remarks(ranks)
+    else:
+        polluted.append(f"no steps: {_why_no_steps(asked)}")
+    batch, unit = _batch(ranks, asked)
+    outcome = Outcome(
+        start_s=start_s,
+        stop_s=stop_s,
+        steps=steps,
+        samples=steps * batch,
+        work_unit=unit,
+        device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
+        final_loss=_loss(ranks),
+    )
+    sampled = [host.sampled for host in hosts]
+    power, activity = frames(sampled)
+    during = load_during(sampled, outcome)
+    info = RunInfo(
+        spec=spec,
+        spec_sha256=spec.digest(),
+        started_utc=began.isoformat(timespec="seconds"),
+        nodes=[host.sampled.node for host in hosts],
+        node_of_rank=[rank.host.sampled.node for rank in ranks]
+        or [hosts[0].sampled.node] * spec.ranks,
+        scheduler_job=None,
+        nodes_are=spec.nodes_are,
+        parameters=_parameters(ranks) if ranks else None,
+        outcome=outcome,
+        # A command that failed before its first step is no proof against what was asked.
+        checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
+        meters=meter_infos(sampled, power, outcome, asked.period_s),
+        clock={host.host: host.clock.facts() for host in sampled},
+        hosts=[dict(host.fingerprint) for host in hosts],
+        versions=provenance.versions(),
+        source=provenance.source_state(),
+        oversubscribed=_shares_cores(ranks),
+        load_during={} if during is None else {"busy_cores": during.busy_cores},
+        disturbed=disturbances(_busiest([host.load_before for host in hosts]), during),
+        polluted=polluted,
+        remarks=remarks,
+        unseen=_unseen(ranks) if ranks else {},
+    )
+    return RunRecord(info, stages, power, activity, _phases(span, outcome))
+
+
+def _shares_cores(ranks: Sequence[Rank]) -> bool:
+    """Whether a host has fewer cores than ranks that train on its CPU."""
+    each = Counter(rank.host.sampled.host for rank in ranks if rank.facts.get("device") == "cpu")
+    cores = {rank.host.sampled.host: int(rank.host.fingerprint["cores"]) for rank in ranks}
+    return any(count > cores[host] for host, count in each.items())
+
+
+def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
+    """Begin of step ``first`` and end of step ``last`` on the run's clock.
+
+    A step ends when the last rank has ended it: a warm-up that lasts longer on one rank does not count.
+    """
+    begins, ends = [], []
+    for rank in ranks:
+        at, own = rank.host.sampled.clock, rank.steps
+        begin = own.ends[first - 1] if first else own.begin
+        begins.append(at(float(begin)))
+        ends.append(at(float(own.ends[last])))
+    # Ranks that train without each other have no step in common.
+    together = first > 0 and max(begins) < min(ends)
+    return (max(begins) if together else min(begins)), max(ends)
+
+
+def _phases(span: tuple[float, float], outcome: Outcome) -> pd.DataFrame:
+    rows = [("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))]
+    if outcome.steps and outcome.start_s > span[0]:
+        rows.insert(0, ("init", 0.0, span[0], outcome.start_s, float("nan")))
+    return pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
+
+
+def _busiest(loads: Sequence[Load | None]) -> Load | None:
+    return max((load for load in loads if load), key=lambda load: load.busy_cores, default=None)

@@ -1,0 +1,180 @@
+"""The folder in which the processes of one launch meet, as `srun -N2 joulecast measure` starts one a host.
+
+Each process writes what it has into files of its own, whole or not at all. The first process of a host
+samples the host's meters, and the first of all makes the record when the others have ended.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.observer.launch_place import Place
+from joulecast.measure.observer.marks_file import Process, read_processes
+from joulecast.measure.power.samples import SAMPLES
+from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.files.writing import written_aside
+from joulecast.runs.provenance import physical_host
+
+_LOOK_S = 0.1
+_SILENT_S = 120.0
+"""A sampler writes every few seconds."""
+_LOCK = "lock"
+PREFIX = ".job-"
+"""Begin of the names of the folders of launches."""
+
+
+class JobFiles:
+    """The files of one launch, also after its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def is_held(self) -> bool:
+        """Whether a process of the launch still measures: each holds a shared lock on one file."""
+        try:
+            lock = os.open(self.path / _LOCK, os.O_RDONLY)
+        except OSError:
+            return True  # it has just begun, or just ended
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def was_killed(self, host: str) -> bool:
+        """Whether its processes were killed.
+
+        Of those on other hosts it is known after two minutes of silence: some file systems lock on one host
+        only.
+        """
+        if self.is_held():
+            return False
+        first = self.read("process-0")
+        if first is not None and first["host"] == host:
+            return True
+        signs = [path.stat().st_mtime for path in self.path.rglob("*")]
+        return time.time() - max(signs, default=0.0) > _SILENT_S
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Write a file of plain data."""
+        with written_aside(self.path / f"{name}.json") as partial:
+            partial.write_text(json.dumps(content))
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Read a file of plain data; ``None`` if it is not there yet."""
+        path = self.path / f"{name}.json"
+        if not path.is_file():
+            return None
+        content: dict[str, Any] = read_json_object(path, "part of a measurement")
+        return content
+
+    def ranks(self) -> list[int]:
+        """The processes that have come."""
+        return sorted(
+            int(path.stem.rpartition("-")[2]) for path in self.path.glob("process-*.json")
+        )
+
+    def samples_of(self, rank: int) -> Path:
+        """File of the sampler that a process starts."""
+        return self.path / f"host-{rank}{SAMPLES}"
+
+    def ended(self, rank: int) -> bool:
+        """Whether a process's command has ended."""
+        return (self.path / f"ended-{rank}.json").is_file()
+
+    def marks_of(self, rank: int) -> list[Process]:
+        """The processes that one process's command started and that trained."""
+        return read_processes(self.path / f"marks-{rank}")
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        with suppress(OSError):
+            shutil.rmtree(self.path)
+
+
+class JobFolder(JobFiles):
+    """The folder of one launch, seen from one of its processes."""
+
+    def __init__(self, out: Path, place: Place, pid: int | None = None) -> None:
+        """Make it.
+
+        Args:
+            out: folder of the records.
+            place: of this process.
+            pid: process that trains, with its descendants; this one's by default.
+
+        Raises:
+            JoulecastError: nothing can be written there.
+        """
+        # The command may change its folder, and its processes write here.
+        super().__init__(out.absolute() / f"{PREFIX}{place.job}")
+        self.place = place
+        self.host = physical_host()
+        self._pid = pid or os.getpid()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._arrive()
+        except OSError as error:
+            raise JoulecastError(
+                f"{out}: no record can be written there ({error.strerror}); give another folder by --out"
+            ) from None
+
+    def _arrive(self) -> None:
+        """Leave word of this process: its lock, its host and its number."""
+        self._lock = os.open(self.path / _LOCK, os.O_RDONLY | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self.write(f"process-{self.place.rank}", {"host": self.host, "pid": self._pid})
+        self.marks.mkdir(exist_ok=True)
+
+    @property
+    def marks(self) -> Path:
+        """Folder for the marks of what this process starts."""
+        return self.path / f"marks-{self.place.rank}"
+
+    def is_first_of_host(self) -> bool:
+        """Whether this process is the first of its host to ask."""
+        name = self.host.replace("/", "_")
+        try:
+            (self.path / f"sampler-{name}.lock").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def wait(self, ready: Callable[[], bool], patience_s: float) -> bool:
+        """Wait until something is there; says whether it came in time."""
+        until_s = time.monotonic() + patience_s
+        while not ready():
+            if time.monotonic() > until_s:
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+    def ranks_of_host(self) -> list[int]:
+        """The processes of this host, as far as they have come."""
+        known = {rank: self.read(f"process-{rank}") for rank in range(self.place.size)}
+        return [rank for rank, part in known.items() if part and part["host"] == self.host]
+
+    def pids_of_host(self, patience_s: float) -> tuple[int, ...]:
+        """The processes of this host, once all of the launch have come, or after some time."""
+        everywhere = range(self.place.size)
+        self.wait(lambda: all(self.read(f"process-{rank}") for rank in everywhere), patience_s)
+        parts = (self.read(f"process-{rank}") for rank in self.ranks_of_host())
+        return tuple(int(part["pid"]) for part in parts if part)
+
+    def leave_end(self, code: int | None) -> None:
+        """Leave word that the command of this process has ended, or is not measured any longer."""
+        self.write(f"ended-{self.place.rank}", {"host": self.host, "code": code})
+
+    def hosts_that_ended(self) -> set[str]:
+        """The hosts whose samplers have ended."""
+        paths = self.path.glob("host-*.json")
+        return {str(read_json_object(path, "part of a measurement")["host"]) for path in paths}

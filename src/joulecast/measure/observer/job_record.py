@@ -1,0 +1,157 @@
+"""The record of a launch, from the files in its folder: after its end, or after it was killed."""
+
+import math
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.observer.asked import Asked
+from joulecast.measure.observer.assemble import Host, observed_record
+from joulecast.measure.observer.job_folder import PREFIX, JobFiles
+from joulecast.measure.observer.marks_file import Process
+from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.run_clock import ClockOffset, RunClock
+from joulecast.measure.power.sampled_hosts import SampledHost
+from joulecast.measure.power.samples import Left
+from joulecast.runs.files.reading import validated
+from joulecast.runs.provenance import physical_host
+from joulecast.runs.record import RunRecord, write_record
+
+_ASKED = TypeAdapter(Asked)
+_LOST_S = 5.0
+"""What a killed sampler may have kept to itself."""
+INCOMPLETE = "incomplete: the measurement was killed; made of what its processes had written"
+
+
+def begin(job: JobFiles, asked: Asked) -> None:
+    """Keep what is asked for, and when the run's clock begins: now."""
+    job.write("asked", _ASKED.dump_python(asked, mode="json"))
+    job.write("began", {"utc": datetime.now(UTC).isoformat(), "clock_s": time.monotonic()})
+
+
+def _part(job: JobFiles, name: str) -> dict[str, Any]:
+    part = job.read(name)
+    if part is None:
+        raise JoulecastError(f"{job.path / name}.json: is missing")
+    return part
+
+
+def _host(job: JobFiles, rank: int, origin_s: float) -> Host:
+    begun, end = _part(job, f"begun-{rank}"), job.read(f"host-{rank}")
+    clocks = [begun["clock"], None if end is None else end["clock"]]
+    offsets = [ClockOffset(*at) for at in clocks if at is not None]
+    if not offsets:
+        raise JoulecastError(
+            f"{begun['label']}: its clock could not be related to that of the first host"
+        )
+    clock = RunClock(origin_s, offsets[0], offsets[-1])
+    died = None if end is None else end["died"]
+    left = Left(job.samples_of(rank), tuple(begun["meters"]), died, is_whole=end is not None)
+    load = begun["load_before"]
+    return Host(
+        SampledHost(begun["host"], begun["label"], clock, left.samples()),
+        begun["fingerprint"],
+        load and Load(load[0], tuple(load[1])),
+    )
+
+
+def write_job(
+    job: JobFiles, asked: Asked, out: Path, ended_s: float | None, faults: Sequence[str] = ()
+) -> tuple[Path, RunRecord]:
+    """Write the record of a launch; returns its folder and the record.
+
+    Args:
+        job: its files.
+        asked: what was measured.
+        out: folder of the records; of a run of a campaign the record's own.
+        ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
+        faults: reasons why the run counts as failed.
+
+    Raises:
+        JoulecastError: no record can describe it; says why.
+    """
+    began = _part(job, "began")
+    origin_s, began_utc = float(began["clock_s"]), datetime.fromisoformat(began["utc"])
+    ranks = [rank for rank in job.ranks() if job.read(f"begun-{rank}") is not None]
+    hosts = {host.sampled.host: host for host in (_host(job, r, origin_s) for r in ranks)}
+    processes: list[tuple[Process, Host]] = []
+    faults = list(faults)
+    for rank in job.ranks():
+        host = hosts.get(_part(job, f"process-{rank}")["host"])
+        end = job.read(f"ended-{rank}")
+        if host is not None:
+            processes += [(process, host) for process in job.marks_of(rank)]
+        if end is not None and end["code"] and rank:
+            faults.append(f"failed: process {rank} of the launch ended with code {end['code']}")
+    # The first process is on the host whose clock is the run's.
+    first = _part(job, "process-0")["host"]
+    every = sorted(hosts.values(), key=lambda host: host.sampled.host != first)
+    until_s = math.inf
+    if ended_s is None:
+        spans = [host.sampled.samples.span_s for host in every[:1]]
+        if not spans or spans[0] is None:
+            raise JoulecastError(f"{job.path}: its sampler left nothing")
+        ended_s = spans[0][1]
+        # A training that outlives its measurement runs on, and nothing knows what it draws.
+        until_s = ended_s - origin_s + _LOST_S
+    whole = (0.0, ended_s - origin_s)
+
+    def written(folder: Path, repeat: int) -> tuple[Path, RunRecord]:
+        record = observed_record(
+            asked, folder.name, repeat, every, processes, whole, began_utc, faults, until_s
+        )
+        write_record(folder, record)
+        return folder, record
+
+    if asked.spec:
+        return written(out, 1)
+    with _next_folder(out, asked.name, len(hosts)) as (folder, repeat):
+        return written(folder, repeat)
+
+
+@contextmanager
+def _next_folder(out: Path, name: str, hosts: int) -> Iterator[tuple[Path, int]]:
+    """Folder of the next record of a training on some hosts, and its number, which no other process takes."""
+    for number in count(1):
+        folder = out / f"{name}-n{hosts}-r{number}"
+        if folder.exists():
+            continue
+        taken = out / f".taken-{folder.name}"
+        try:
+            taken.mkdir()
+        except FileExistsError:
+            continue
+        try:
+            if not folder.exists():
+                yield folder, number
+                return
+        finally:
+            taken.rmdir()
+
+
+def assemble_killed(out: Path) -> list[str]:
+    """Make records of the measurements in a folder that were killed, of what they had written; a line each.
+
+    Such a record is marked as incomplete, and no model is fitted to it.
+    """
+    lines = []
+    for folder in sorted(out.glob(f"{PREFIX}*")):
+        job = JobFiles(folder)
+        try:
+            if not job.was_killed(physical_host()):
+                continue
+            asked = validated(_ASKED, _part(job, "asked"), str(folder / "asked.json"))
+            record, _ = write_job(job, asked, out, None, [INCOMPLETE])
+            lines.append(f"{record}: made of what a killed measurement had written; incomplete")
+        except (JoulecastError, OSError) as error:
+            lines.append(f"no record of a killed measurement: {error}")
+        shutil.rmtree(folder, ignore_errors=True)
+    return lines

@@ -1,0 +1,119 @@
+"""What a running `joulecast measure` has drawn so far, from the files that it appends to."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from joulecast.measure.observer.job_folder import PREFIX, JobFiles
+from joulecast.measure.observer.steps import Steps
+from joulecast.measure.power.meters import READING
+from joulecast.measure.power.sampled_hosts import meter_info
+from joulecast.measure.power.samples import SAMPLES, Samples, read_samples
+from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.metering import EnergySource, metered
+
+_NOW_S = 10.0
+"""Watts "now" are the mean over the last seconds."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """One measurement that runs.
+
+    Attributes:
+        name: of the training.
+        hosts: number of hosts with a sampler.
+        watts: of all hosts now; ``None`` if it is not known.
+        joules: of all hosts so far; ``None`` if it is not known, for the reason ``why_no_energy``.
+        source: of both, as of a record.
+        lasted_s: time since its first sample.
+        steps: made so far; ``None`` if none is seen.
+        left_s, whole_j: time to its end, and joules of the whole training, if the rest is like what was and
+            draws what it draws now; ``None`` if that is not known.
+    """
+
+    name: str
+    hosts: int
+    watts: float | None
+    joules: float | None
+    source: EnergySource | None
+    why_no_energy: str | None
+    lasted_s: float
+    steps: int | None
+    left_s: float | None
+    whole_j: float | None
+
+
+def _drawn(samples: Samples) -> tuple[float | None, float | None, EnergySource | None, str | None]:
+    """Watts now and joules so far of one host, their source, and why there are none."""
+    infos = [meter_info(meter) for meter in samples.meters]
+    choice = metered(samples.facts["nodes"], infos)
+    if choice.source is None:
+        return None, None, None, choice.why_not
+    chosen = {(meter.node, meter.meter) for meter in choice.meters}
+    watts = joules = 0.0
+    for info, readings in zip(infos, samples.readings, strict=True):
+        if (info.node, info.meter) not in chosen:
+            continue
+        try:
+            curve = EnergyCurve.of(pd.DataFrame(dict(zip(READING, readings, strict=True))))
+        except ValueError:
+            return None, None, None, "it has just begun"
+        end_s = curve.t_s[-1]
+        begin_s = max(curve.t_s[0], end_s - _NOW_S)
+        joules += float(curve.between(curve.t_s[0], end_s))
+        watts += float(curve.between(np.array(begin_s), end_s) / (end_s - begin_s))
+    return watts, joules, choice.source, None
+
+
+def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Running]:
+    """The measurements of `joulecast measure` that run now.
+
+    Args:
+        out: folder of the records, as of `joulecast measure --out`.
+        steps_in_all: steps of the whole training.
+
+    Raises:
+        JoulecastError: a file holds something else.
+    """
+    found = []
+    for folder in sorted(out.glob(f"{PREFIX}*")):
+        job = JobFiles(folder)
+        asked = job.read("asked")
+        hosts = [read_samples(file) for file in sorted(folder.glob(f"*{SAMPLES}"))]
+        hosts = [host for host in hosts if host.span_s is not None]
+        if asked is None or not hosts or not job.is_held():
+            continue
+        drawn = [_drawn(host) for host in hosts]
+        missing = next((row[3] for row in drawn if row[3]), None)
+        watts = None if missing else sum(row[0] or 0.0 for row in drawn)
+        joules = None if missing else sum(row[1] or 0.0 for row in drawn)
+        lasted_s = max(float(np.ptp(host.work[0])) for host in hosts)
+        processes = job.marks_of(0)
+        ends = Steps.of(processes[0].marks).ends.tolist() if processes else []
+        done = len(ends)
+        left_s = whole_j = None
+        if steps_in_all is not None and done > 1:
+            half = done // 2
+            step_s = (ends[-1] - ends[half - 1]) / (done - half)
+            left_s = max(0.0, step_s * (steps_in_all - done) - (time.monotonic() - ends[-1]))
+            if watts is not None and joules is not None:
+                whole_j = joules + watts * left_s
+        found.append(
+            Running(
+                str(asked["name"]),
+                len(hosts),
+                watts,
+                joules,
+                drawn[0][2],
+                missing,
+                lasted_s,
+                done or None,
+                left_s,
+                whole_j,
+            )
+        )
+    return found

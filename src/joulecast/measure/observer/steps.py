@@ -1,0 +1,171 @@
+"""Stages of steps, from the marks of a process.
+
+A step lasts from the end of one update of the main optimizer to the end of the next::
+
+    | other | materials | computing ... backward | exchange | update |
+            ^ fetch     ^ batch is there          ^ nothing hides it
+
+Materials is waiting for batches. Computing reaches from the batch to the update, without waiting and without
+exchange that nothing hides; it holds forward pass, loss and backward pass of all micro-batches. Other is what
+lies between an update and the next batch: logging, checkpoints, evaluation.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.measure.observer.inside import marks
+from joulecast.measure.observer.marks_file import Marked, main_optimizer
+from joulecast.runs.spans import Span, subtract
+
+_PART_STEPS = 10_000
+
+Stage = tuple[int, str, float, float]
+"""Step, stage, start and stop."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one process, whose marks are in the order of their starts."""
+
+    marks: Marked
+    ends: Floats
+    """End of each update of the main optimizer (steps,), in s of the host's clock."""
+    between_is_exchange: bool = False
+    """Whether the time between the last backward pass and the update counts as exchange: of ranks that
+    exchange their gradients by other means than torch's."""
+
+    @classmethod
+    def of(cls, marked: Marked, between_is_exchange: bool = False) -> "Steps":
+        """The steps that some marks show."""
+        ordered = marked[np.argsort(marked["start"], kind="stable")]
+        updates = ordered[ordered["kind"] == marks.UPDATE]
+        main = updates[updates["amount"] == main_optimizer(ordered)]
+        return cls(ordered, main["start"] + main["length"], between_is_exchange)
+
+    def _kind(self, kind: int) -> Marked:
+        chosen: Marked = self.marks[self.marks["kind"] == kind]
+        return chosen
+
+    def _per_step(self, kind: int) -> float:
+        """Median count of a kind of mark between two updates."""
+        if len(self.ends) < 2:
+            return float(len(self._kind(kind)))
+        counts, _ = np.histogram(self._kind(kind)["start"], bins=self.ends)
+        return float(np.median(counts))
+
+    @property
+    def begin(self) -> float:
+        """Start of the first thing that was done for a step, in s of the host's clock."""
+        # DDP's statistics of a GPU have lengths alone.
+        timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
+        return float(timed[0]) if len(timed) else 0.0
+
+    @cached_property
+    def fetches(self) -> int:
+        """Batches that a step waits for: above 1 if gradients add up; 0 where none was seen.
+
+        The median, as steps with an evaluation fetch the batches of that too.
+        """
+        return round(self._per_step(marks.FETCH))
+
+    @property
+    def micro_batches(self) -> int:
+        """Backward passes of a step."""
+        return round(self._per_step(marks.BACKWARD))
+
+    @property
+    def shows_exchange(self) -> bool:
+        """Whether the marks separate any exchange of gradients from computing."""
+        # Models are set up by collectives too, before the first update.
+        after = self.ends[0] if len(self.ends) > 1 else -np.inf
+        hooked = self._kind(marks.EXCHANGE)["start"] > after
+        return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
+
+    @property
+    def samples(self) -> float | None:
+        """Samples that a step of this process trains on; ``None`` where no batch with tensors was seen."""
+        for kind in (marks.FETCH, marks.PREFETCH):
+            sizes = self._kind(kind)["amount"]
+            sizes = sizes[sizes > 0]
+            each = round(self._per_step(kind))
+            if len(sizes) and each:
+                values, counts = np.unique(sizes, return_counts=True)
+                return float(values[np.argmax(counts)]) * each
+        return None
+
+    def of_window(self, first: int, last: int) -> Iterator[Stage]:
+        """Stages of the steps ``first`` to ``last`` (with both), numbered from 0; step 0 begins with the
+        process's first mark."""
+        edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
+        places = np.searchsorted(self.marks["start"], edges, side="left")
+        mean_exposed = self._mean_exposed()
+        # Plain numbers, of some thousand steps at a time: there may be a million steps.
+        for begin in range(0, len(edges) - 1, _PART_STEPS):
+            own = edges[begin : begin + _PART_STEPS + 1]
+            within = places[begin : begin + _PART_STEPS + 1]
+            of_part = self.marks[within[0] : within[-1]]
+            rows = list(
+                zip(
+                    of_part["kind"].tolist(),
+                    of_part["start"].tolist(),
+                    (of_part["start"] + of_part["length"]).tolist(),
+                    strict=True,
+                )
+            )
+            cuts = (within - within[0]).tolist()
+            for number, ((start, stop), (low, high)) in enumerate(
+                zip(pairwise(own.tolist()), pairwise(cuts), strict=True), begin
+            ):
+                by_kind: dict[int, list[Span]] = {kind: [] for kind in range(marks.PREFETCH + 1)}
+                for kind, mark_start, mark_stop in rows[low:high]:
+                    by_kind[kind].append((mark_start, mark_stop))
+                for stage, spans in self._stages(by_kind, start, stop, mean_exposed).items():
+                    for a, b in spans:
+                        yield number, stage, a, b
+
+    def _mean_exposed(self) -> float | None:
+        """Mean exchange that nothing hid, in s, if DDP measured it in some of the steps only."""
+        measured = self._kind(marks.HIDDEN)["amount"]
+        return float(measured.mean()) if len(measured) else None
+
+    def _stages(
+        self,
+        by_kind: dict[int, list[Span]],
+        start: float,
+        stop: float,
+        mean_exposed: float | None,
+    ) -> dict[str, list[Span]]:
+        backward = by_kind[marks.BACKWARD]
+        last_backward = max((end for _, end in backward), default=start)
+        # A closure runs forward and backward inside the optimizer's step.
+        updates = [
+            (max((b for _, b in backward if begin < b < end), default=begin), end)
+            for begin, end in by_kind[marks.UPDATE]
+        ]
+        fetches = by_kind[marks.FETCH]
+        trained_on = fetches[-self.fetches :] if self.fetches else []
+        begins = trained_on[0][0] if trained_on else start
+        # Of several optimizers each may have a backward pass of its own, also before the next batch.
+        ends = updates[-1][0] if updates else stop
+        early = [a for a, _ in updates if a < begins and any(start <= b < a for b, _ in backward)]
+        exposed = by_kind[marks.EXCHANGE]
+        if self.between_is_exchange and start < last_backward < ends:
+            exposed = [(last_backward, ends)]
+        elif mean_exposed is not None and backward and not by_kind[marks.HIDDEN]:
+            exposed.append((max(backward[-1][0], last_backward - mean_exposed), last_backward))
+        computing = subtract(
+            [*((start, a) for a in early[-1:]), (begins, ends)], [*trained_on, *exposed, *updates]
+        )
+        return {
+            "materials": trained_on,
+            "computing": computing,
+            "communicating_copy": subtract(exposed, [*trained_on, *updates]),
+            "update": [(max(a, start), min(b, stop)) for a, b in updates],
+        }

@@ -1,0 +1,139 @@
+"""The energy counter of what a process computes on, for those who want joules between two moments.
+
+A sampler (:mod:`joulecast.measure.power.sampler`) watches a whole run; a counter is read when it begins and
+when it ends. NVML renews its counter about every 0.1 s and RAPL every millisecond, so what is much shorter
+than that cannot be measured.
+"""
+
+import os
+from math import inf
+from typing import Literal
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.power.meter_registry import METERS
+from joulecast.measure.power.meters import (
+    Meter,
+    MeteredNodes,
+    MeterFailed,
+    MeterUnavailable,
+    ReadFailed,
+)
+from joulecast.measure.power.zeus_devices import CPU_RENEWED_S, GPU_RENEWED_S
+
+# Both ends of a run may miss as much as lies between two renewals of the counter. A run has to last as long
+# as keeps that within some percent: 20 times for NVML's. RAPL's is read from a file,
+# which takes its time too.
+RENEWED_EVERY_S = {"cuda": GPU_RENEWED_S, "cpu": CPU_RENEWED_S}
+_METER = {"cuda": "gpu", "cpu": "cpu"}
+LEAST_S = {"cuda": 20 * GPU_RENEWED_S, "cpu": 100 * CPU_RENEWED_S}
+
+
+class EnergyCounter:
+    """The energy counters of what is trained on, added up.
+
+    Args:
+        least_s: a shorter run has no figure; 0: all have one.
+        renewed_s: how often the counters are renewed, for the reason.
+
+    Attributes:
+        why_not: why there is none; ``None``: there is one.
+    """
+
+    def __init__(
+        self,
+        meters: list[Meter],
+        why_not: str | None,
+        *,
+        least_s: float = 0.0,
+        renewed_s: float = 0.0,
+    ) -> None:
+        self._meters, self.why_not = meters, why_not
+        self._least_s, self._renewed_s = least_s, renewed_s
+        self._last_failure = ""
+        self._has_failed = False
+
+    def begin(self) -> float | None:
+        """The first of the readings that belong together: a fault of a counter before it is forgotten."""
+        for _ in range(2):
+            # A fault since the last reading shows in the first of two.
+            self._has_failed = False
+            joules = self.read()
+            if joules is not None:
+                return joules
+        return None
+
+    def read(self) -> float | None:
+        """Joules since it was opened; ``None`` if a counter cannot be read or failed since :meth:`begin`."""
+        if self.why_not is not None or self._has_failed:
+            return None
+        total = 0.0
+        for meter in self._meters:
+            try:
+                joules = meter.read().joules
+            except MeterFailed as error:
+                self._last_failure = f"{meter.name} failed: {error}"
+                self._has_failed = True
+                return None
+            except ReadFailed as error:
+                self._last_failure = f"{meter.name} could not be read ({error})"
+                return None
+            if joules is None:
+                self._last_failure = f"{meter.name} gave no joules"
+                return None
+            total += joules
+        return total
+
+    def between(
+        self, first: float | None, last: float | None, *, over_s: float = inf
+    ) -> tuple[float | None, str | None]:
+        """Joules from one reading to another, or ``None`` and why they are not known.
+
+        Args:
+            over_s: how long that was; left out, it was long enough.
+        """
+        if self.why_not is not None:
+            return None, self.why_not
+        if first is None or last is None:
+            return None, self._last_failure
+        if over_s < self._least_s:
+            return None, (
+                f"too short to be measured by a counter that is renewed every {self._renewed_s:g} s "
+                f"(shorter than {self._least_s:g} s)"
+            )
+        if last <= first:
+            return None, "the energy counter did not advance: too short a run, or it was reset"
+        return last - first, None
+
+
+def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyCounter:
+    """The counter of what is trained on: RAPL for a CPU, NVML's for a GPU."""
+    try:
+        meters = METERS[_METER[device]](MeteredNodes("here"))
+    except MeterUnavailable as error:
+        return EnergyCounter([], str(error))
+    if device == "cuda":
+        there = ", ".join(meter.name for meter in meters)
+        meters = [meter for meter in meters if meter.name.split(":")[1] == str(gpu)]
+        if not meters:
+            return EnergyCounter([], f"there is no GPU {gpu} on this host; it has {there}")
+    if not all(meter.counter for meter in meters):
+        return EnergyCounter([], f"GPU {gpu} has no energy counter (NVML, Volta and later)")
+    return EnergyCounter(meters, None, least_s=LEAST_S[device], renewed_s=RENEWED_EVERY_S[device])
+
+
+def first_visible_gpu() -> int:
+    """The first GPU that CUDA shows, as nvidia-smi numbers it.
+
+    Raises:
+        JoulecastError: CUDA_VISIBLE_DEVICES names a part of a GPU, or one by its UUID.
+    """
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    if not first:
+        return 0
+    if not first.isdigit():
+        raise JoulecastError(
+            f"CUDA_VISIBLE_DEVICES is {first}: say its number in nvidia-smi (`gpu` of the job; in the "
+            "configuration `tuning.live.gpu`), or put the number there; the energy and the power limit of a "
+            "MIG slice cannot be separated from those of its GPU"
+        )
+    return int(first)

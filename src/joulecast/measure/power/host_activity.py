@@ -1,0 +1,120 @@
+"""What a host does while its meters are read: work of its processes, utilisation, memory and traffic."""
+
+import os
+import time
+
+import psutil
+
+from joulecast.measure.power.estimated import HostWork, ProcessWork
+from joulecast.measure.power.foreign_load import Programs, machine_work_s, work_of
+from joulecast.measure.power.meters import MeteredNodes, ReadFailed
+from joulecast.measure.power.zeus_devices import gpu_utilisation
+
+_WORK_PERIOD_S = 0.5
+_EARLY_S = 60.0
+_LATER_PERIOD_S = 2.0
+"""In a run of days, more looks at the kernel's counters would cost more than they show."""
+
+ACTIVITY = ("t_s", "cpu_utilisation", "gpu_utilisation", "memory_bytes", "network_bytes_per_s")
+"""Columns of a node's activity."""
+WORK = ("t_s", "machine_s", "own_s")
+"""Columns of the work: CPU seconds of the machine and of the run's own processes since some moment."""
+
+Columns = dict[str, list[float | int | None]]
+
+
+class _Pace:
+    """Says when the next look is due: rarely, after the first minute."""
+
+    def __init__(self, early_s: float) -> None:
+        self._early_s = early_s
+        self._first_s = time.monotonic()
+        self._looked_s = -_LATER_PERIOD_S
+
+    def is_due(self) -> bool:
+        """Whether a look is due now; if so, it counts as made."""
+        now_s = time.monotonic()
+        period_s = self._early_s if now_s - self._first_s < _EARLY_S else _LATER_PERIOD_S
+        if now_s - self._looked_s < period_s:
+            return False
+        self._looked_s = now_s
+        return True
+
+
+class Work:
+    """CPU seconds of the machine and of the run's own processes, every so often."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        self._ours = (*ranks, os.getpid())
+        self._programs = Programs()
+        self._pace = _Pace(_WORK_PERIOD_S)
+        self._worked_s = 0.0
+        self.columns: Columns = {name: [] for name in WORK}
+        self.look()
+
+    def look(self, *, at_once: bool = True) -> None:
+        """Add a row to ``columns``, if one is due or ``at_once``."""
+        if not self._pace.is_due() and not at_once:
+            return
+        # A process that has ended leaves nothing to read, unless its parent is ours too.
+        self._worked_s = max(self._worked_s, work_of(self._ours))
+        row = (time.monotonic(), machine_work_s(), self._worked_s)
+        for column, value in zip(self.columns.values(), row, strict=True):
+            column.append(value)
+
+    def busiest(self) -> tuple[str, ...]:
+        """Names of the busiest other programs."""
+        return self._programs.busiest(self._ours)
+
+
+class Activity:
+    """Utilisation, memory and network traffic of every node of this host."""
+
+    def __init__(self, nodes: MeteredNodes, has_gpu: bool) -> None:
+        self._nodes, self._has_gpu = nodes, has_gpu
+        self._processes = {n: [psutil.Process(p) for p in pids] for n, pids in nodes.pids.items()}
+        self._worked: dict[str, HostWork | ProcessWork] = {
+            node: ProcessWork(pids) for node, pids in nodes.pids.items()
+        } or {nodes.host_node: HostWork()}
+        self._pace = _Pace(0.0)
+        self._last_s = time.monotonic()
+        self._last_work = self._work()
+        self._last_network = self._network_bytes()
+        self.names = list(self._worked)
+        self.columns: list[Columns] = [{name: [] for name in ACTIVITY} for _ in self.names]
+        """Of each node, in the order of ``names``. Utilisations are shares of 1; ``None`` for the GPU where
+        there is none."""
+
+    def _work(self) -> dict[str, float]:
+        return {node: worked() for node, worked in self._worked.items()}
+
+    def _memory(self) -> dict[str, int]:
+        if not self._processes:
+            return {self._nodes.host_node: psutil.virtual_memory().used}
+        return {n: sum(p.memory_info().rss for p in ps) for n, ps in self._processes.items()}
+
+    @staticmethod
+    def _network_bytes() -> int:
+        counters = psutil.net_io_counters()
+        return 0 if counters is None else counters.bytes_sent + counters.bytes_recv
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Add a row to the columns of each node, if one is due or ``at_once``: what it did since the last."""
+        if not self._pace.is_due() and not at_once:
+            return
+        try:
+            now_s, work, memory = time.monotonic(), self._work(), self._memory()
+        except (psutil.Error, ReadFailed, OSError):
+            return
+        elapsed = max(now_s - self._last_s, 1e-9)
+        network = self._network_bytes()
+        # Counters of an interface that went away go with it.
+        rate = round(max(0.0, (network - self._last_network) / elapsed))
+        capacity = self._nodes.core_seconds_per_s
+        gpu = gpu_utilisation() if self._has_gpu else None
+        for node, columns in zip(self.names, self.columns, strict=True):
+            busy = max(0.0, work[node] - self._last_work[node]) / elapsed / capacity
+            row = (now_s, busy, gpu, memory[node], rate)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+        self._last_s, self._last_work, self._last_network = now_s, work, network

@@ -1,0 +1,137 @@
+"""Power sensors that the kernel shows in ``/sys/class/hwmon``, by drivers that are known to be meters.
+
+A sensor of an unknown driver is left alone: most of them are regulators inside of what another one counts.
+Known are the board's ACPI power meter (whose label says what it covers on Grace and Grace-Hopper), AMD's
+processors, Intel's GPUs, and servers' power supplies on PMBus. GPUs of NVIDIA and AMD are read by Zeus.
+"""
+
+import re
+from pathlib import Path
+
+from joulecast.measure.power.kernel_files import MOST_NODE_W, FileMeter, text_in
+from joulecast.measure.power.meters import Meter, MeteredNodes, MeterUnavailable, ReadFailed
+from joulecast.measure.power.register import Limits
+from joulecast.runs.covers import Covers
+
+FOLDER = Path("class/hwmon")
+
+_NODE = Limits(least_w=1.0, most_w=MOST_NODE_W, renewed_s=1.0, moves_within_s=10.0)
+_DEVICE = Limits(least_w=0.1, most_w=4000.0, renewed_s=0.2, moves_within_s=10.0)
+
+_LABELLED: tuple[tuple[str, Covers], ...] = (
+    (r"module power socket (\d+)", "module"),
+    (r"grace power socket (\d+)", "socket"),
+    (r"cpu power socket (\d+)", "cpu"),
+)
+_INSIDE = r"sysio power|soc power"
+"""Labels of rails that lie in a socket and are no part of their own."""
+_SUPPLIES = re.compile(
+    r"dps\d+\w*|cffps\d?|ipsps\d?|pfe\d+|fsp\w+|crps\w*|acbel\w*|fsg\d+|bpa[-_]?rs600|corsairpsu|bel\w*"
+)
+
+
+def _watts(folder: Path, name: str, node: str, covers: Covers, file: Path) -> FileMeter:
+    interval_ms = text_in(folder / "power1_average_interval") or ""
+    return FileMeter(
+        f"hwmon:{name}",
+        node,
+        file,
+        counter=False,
+        unit=1e-6,
+        covers=covers,
+        limits=_DEVICE if covers == "cpu" else _NODE,
+        renewed_s=int(interval_ms) / 1e3 if interval_ms.isdigit() and int(interval_ms) else None,
+    )
+
+
+def _joules(name: str, node: str, covers: Covers, file: Path) -> FileMeter:
+    return FileMeter(
+        f"hwmon:{name}", node, file, counter=True, unit=1e-6, covers=covers, limits=_DEVICE
+    )
+
+
+def _of_board(folders: list[Path], node: str) -> list[FileMeter]:
+    """Meters of ACPI: by their label, and one that has none is the board's."""
+    found, of_board = [], []
+    for folder in folders:
+        names = ("power1_average", "power1_input")
+        file = next((folder / name for name in names if (folder / name).is_file()), None)
+        if file is None or text_in(folder / "power1_is_battery") == "1":
+            continue
+        label = (
+            text_in(folder / "power1_oem_info") or text_in(folder / "power1_label") or ""
+        ).lower()
+        for pattern, covers in _LABELLED:
+            if match := re.fullmatch(pattern, label):
+                found.append(_watts(folder, f"{covers}-{match[1]}", node, covers, file))
+                break
+        else:
+            if not re.match(_INSIDE, label):
+                of_board.append((folder, file))
+    if len(of_board) == 1:
+        # Of several without a known label it is not known what they cover.
+        found.append(_watts(of_board[0][0], "board", node, "node", of_board[0][1]))
+    return found
+
+
+def _of_supplies(folders: list[Path], node: str) -> list[FileMeter]:
+    """What power supplies take from the wall: together the node."""
+    found = []
+    for number, folder in enumerate(folders):
+        for file in sorted(folder.glob("power[1-4]_input")):
+            label = text_in(file.with_name(file.name.replace("input", "label"))) or ""
+            if label.lower() in ("pin", "power total"):
+                found.append(_watts(folder, f"supply-{number}", node, "node", file))
+                break
+    return found
+
+
+def _of_processors(folders: list[Path], node: str) -> list[FileMeter]:
+    """Sockets by AMD's driver amd_energy; its single cores lie inside."""
+    found = []
+    for folder in folders:
+        for label in sorted(folder.glob("energy*_label")):
+            if match := re.fullmatch(r"esocket(\d+)", (text_in(label) or "").lower()):
+                energy = label.with_name(label.name.replace("_label", "_input"))
+                found.append(_joules(f"cpu-{match[1]}", node, "cpu", energy))
+    return found
+
+
+def _of_intel_gpus(folders: list[Path], node: str) -> list[FileMeter]:
+    files = [folder / "energy1_input" for folder in folders]
+    return [
+        _joules(f"gpu-{number}", node, "gpu", file)
+        for number, file in enumerate(files)
+        if file.is_file()
+    ]
+
+
+def open_meters(nodes: MeteredNodes) -> list[Meter]:
+    """The power sensors of this host that are known to be meters.
+
+    Raises:
+        MeterUnavailable: it has none, or they may not be read.
+    """
+    root, node = Path(nodes.sysfs_root) / FOLDER, nodes.host_node
+    of_driver: dict[str, list[Path]] = {}
+    for folder in sorted(root.glob("hwmon*"), key=lambda f: (len(f.name), f.name)):
+        driver = text_in(folder / "name") or ""
+        kind = "supply" if _SUPPLIES.fullmatch(driver) else driver
+        of_driver.setdefault(kind, []).append(folder)
+    try:
+        found = _of_board(of_driver.get("power_meter", []), node)
+        has_node = any(meter.covers == "node" for meter in found)
+        found += _of_processors(of_driver.get("amd_energy", []), node)
+        found += _of_intel_gpus([*of_driver.get("xe", []), *of_driver.get("i915", [])], node)
+        found += [] if has_node else _of_supplies(of_driver.get("supply", []), node)
+    except ReadFailed as error:
+        raise MeterUnavailable(
+            f"hwmon: {error}", "let one group read it (docs/how-to/meters.md)"
+        ) from None
+    if not found:
+        raise MeterUnavailable(
+            "hwmon: no driver of the kernel shows a power meter that is known",
+            "a board with an ACPI meter needs `modprobe acpi_power_meter`",
+            elsewhere=True,
+        )
+    return [*found]

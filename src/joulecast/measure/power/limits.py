@@ -1,0 +1,183 @@
+"""The power limit of a GPU, set through Zeus so that it is put back.
+
+    found = preflight(0)
+    if found.why_not is None:
+        with PowerLimit(0) as limit:
+            limit.set(200)
+
+The GPU gets back the limit that it was found with (not its highest), on leaving the block and when the
+process is asked to end. A process that is killed outright (SIGKILL) leaves its limit behind:
+``nvidia-smi -pl`` puts it back. GPUs are numbered as nvidia-smi numbers them.
+"""
+
+import signal
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.power import zeus_devices
+
+_STEP_W = 25
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_MISSING_RIGHT = (
+    "only root or a process with CAP_SYS_ADMIN may set it: run as root (in a container: with --cap-add "
+    "SYS_ADMIN), have an administrator run zeusd and set ZEUSD_SOCK_PATH, or on a SLURM cluster ask for what "
+    "the site offers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What is known of a GPU's power limit.
+
+    Attributes:
+        name: of the GPU; ``None`` if there is none.
+        found_w: in force now.
+        lowest_w, highest_w: what can be set; ``None`` where the driver does not say.
+        why_not: why it may not be set, and how that is usually had; ``None``: it may.
+    """
+
+    name: str | None = None
+    found_w: float | None = None
+    lowest_w: float | None = None
+    highest_w: float | None = None
+    why_not: str | None = None
+
+    def watts(self, step_w: int = _STEP_W) -> tuple[int, ...]:
+        """Limits that can be set, from the highest down in steps; the lowest is always among them.
+
+        None is above the limit that was found in force: an administrator may have capped it there. Empty
+        where none can be set.
+        """
+        if self.why_not is not None or self.highest_w is None:
+            return ()
+        first = int(min(self.highest_w, self.found_w or self.highest_w))
+        last = -int(-(self.lowest_w or 0.0) // 1)
+        if last > first:
+            return ()
+        return tuple(dict.fromkeys([*range(first, last - 1, -step_w), last]))
+
+
+def _gpu(index: int) -> Any:
+    """Zeus' object for one GPU.
+
+    Raises:
+        JoulecastError: there is none, or its driver refuses.
+    """
+    from zeus.exception import ZeusBaseError
+
+    try:
+        gpus = zeus_devices.all_gpus().gpus
+    except ZeusBaseError as error:
+        raise JoulecastError(f"power limits need a GPU and its driver ({error})") from None
+    if not 0 <= index < len(gpus):
+        raise JoulecastError(f"there is no GPU {index} among the {len(gpus)} of this host")
+    return gpus[index]
+
+
+def _may_set(gpu: Any) -> bool:
+    from zeus.device.common import has_sys_admin
+
+    # Through its daemon, Zeus sets limits without blocking, and needs no right of ours.
+    return bool(gpu.supports_nonblocking_setters) or has_sys_admin()
+
+
+def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
+    """Find out what can be done about the power limit of a GPU; changes nothing.
+
+    Args:
+        index: of the GPU, as nvidia-smi numbers it.
+        may_set: whether the user allows it.
+    """
+    from zeus.exception import ZeusBaseError
+
+    why_not = None if may_set else "setting it was not allowed: `allow_power_limit` is false"
+    try:
+        gpu = _gpu(index)
+        name = str(gpu.get_name())
+        lowest, highest = gpu.get_power_management_limit_constraints()
+        found = gpu.get_power_management_limit()
+    except JoulecastError as error:
+        return Preflight(why_not=str(error))
+    except ZeusBaseError as error:
+        return Preflight(name, why_not=f"GPU {index} ({name}): {error}")
+    if may_set and not _may_set(gpu):
+        why_not = f"GPU {index} ({name}): {_MISSING_RIGHT}"
+    return Preflight(name, found / 1e3, lowest / 1e3, highest / 1e3, why_not)
+
+
+class PowerLimit:
+    """The power limit of a GPU for as long as a ``with`` block lasts, which runs in the main thread.
+
+    SIGTERM and SIGHUP end the block as Ctrl-C does, so that the limit is put back.
+
+    Args:
+        index: of the GPU, as nvidia-smi numbers it.
+
+    Raises:
+        JoulecastError: on entering, the GPU is not there or does not say its limit; on leaving, the limit
+            could not be put back (with the command that does it by hand).
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+        self._gpu: Any = None
+        self._found_mw: int | None = None
+        self._is_changed = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "PowerLimit":
+        from zeus.exception import ZeusBaseError
+
+        self._gpu = _gpu(self._index)
+        try:
+            self._found_mw = int(self._gpu.get_power_management_limit())
+        except ZeusBaseError as error:
+            raise JoulecastError(
+                f"GPU {self._index}: its power limit cannot be read ({error})"
+            ) from None
+        self._before = {number: signal.signal(number, _interrupt) for number in _ENDING}
+        return self
+
+    def set(self, watts: int) -> None:
+        """Set the limit.
+
+        Raises:
+            JoulecastError: refused.
+        """
+        from zeus.exception import ZeusBaseError
+
+        # Noted first: a signal may come between the two.
+        self._is_changed = True
+        try:
+            self._gpu.set_power_management_limit(watts * 1000)
+        except ZeusBaseError as error:
+            raise JoulecastError(
+                f"GPU {self._index}: a power limit of {watts} W is refused ({error}); {_MISSING_RIGHT}"
+            ) from None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        from zeus.exception import ZeusBaseError
+
+        try:
+            if self._is_changed:
+                self._gpu.set_power_management_limit(self._found_mw)
+        except ZeusBaseError as refused:
+            watts = f"{(self._found_mw or 0) / 1e3:g}"
+            raise JoulecastError(
+                f"GPU {self._index}: its power limit could not be put back to {watts} W ({refused}); do it "
+                f"by hand: nvidia-smi -i {self._index} -pl {watts}"
+            ) from None
+        finally:
+            for number, before in self._before.items():
+                signal.signal(number, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

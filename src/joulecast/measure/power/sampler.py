@@ -1,0 +1,344 @@
+"""The sampler: one process per host that reads its meters at absolute deadlines.
+
+Rank 0 of a host starts it as ``python -m joulecast.measure.power.sampler FILE``, hands it its order as one
+JSON line, and ends it by closing its standard input, so that it also ends when the rank dies. It says a line
+after its first readings. Every few seconds it appends what it has read to its file, which
+:mod:`joulecast.measure.power.samples` reads, so that nothing but these seconds is lost if the machine fails.
+Times are those of the host's monotonic clock.
+"""
+
+import copy
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.power.background import finish_all
+from joulecast.measure.power.host_activity import Activity, Columns, Work
+from joulecast.measure.power.meter_registry import METERS
+from joulecast.measure.power.meters import (
+    READING,
+    About,
+    Meter,
+    MeteredNodes,
+    MeterFailed,
+    MeterUnavailable,
+    NothingNew,
+    ReadFailed,
+)
+from joulecast.measure.power.samples import Left, SampleWriter
+
+_KEPT_EVERY_S = 4.0
+"""With the time that writing takes, at most five seconds are lost."""
+_END_S = 30.0
+"""Seconds that a sampler may take to end: a meter may hang."""
+
+Keep = Callable[[dict[str, Any], Mapping[str, Columns]], None]
+
+
+@dataclass(frozen=True)
+class SamplerOrder:
+    """What to sample: meter kinds by name, the period, and the nodes of this host."""
+
+    meters: tuple[str, ...]
+    period_s: float
+    nodes: MeteredNodes
+    ranks: tuple[int, ...] = ()
+    """Processes of the run on this host: the work of all others is foreign load."""
+
+
+def open_all(order: SamplerOrder) -> tuple[list[Meter], list[dict[str, str]]]:
+    """Open the meters of an order; those that are not there come back with reason and remedy.
+
+    A kind that this machine is not made for is passed over where another one has something to say.
+    """
+    opened: list[Meter] = []
+    absent: list[dict[str, str]] = []
+    elsewhere: list[dict[str, str]] = []
+    for name in order.meters:
+        try:
+            opened += METERS[name](order.nodes)
+        except MeterUnavailable as missing:
+            row = {"meter": name, "reason": missing.reason, "remedy": missing.remedy}
+            (elsewhere if missing.elsewhere else absent).append(row)
+        except Exception as error:
+            reason = f"{name}: cannot be opened ({_said(error)})"
+            absent.append({"meter": name, "reason": reason, "remedy": "leave it out of `meters`"})
+    return opened, absent if opened or absent else elsewhere
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class _Readings:
+    """What the meters gave, and how each of them fared."""
+
+    def __init__(self, meters: list[Meter]) -> None:
+        self._meters = meters
+        self.failed = [0] * len(meters)
+        self.faults: list[str | None] = [None] * len(meters)
+        self.columns: list[Columns] = [{name: [] for name in READING} for _ in meters]
+
+    def read(self) -> None:
+        """Read all meters that have not failed. A meter's fault is its own: the others are read on."""
+        for index, meter in enumerate(self._meters):
+            while self.faults[index] is None and self._read_one(index, meter):
+                pass
+
+    def _read_one(self, index: int, meter: Meter) -> bool:
+        """Read a meter; return whether it may have kept more."""
+        before = time.monotonic()
+        try:
+            reading = meter.read()
+        except NothingNew:
+            return False
+        except MeterFailed as fault:
+            self.faults[index] = str(fault)
+        except ReadFailed:
+            self.failed[index] += 1
+        except Exception as error:
+            self.faults[index] = f"its reading failed ({_said(error)})"
+        else:
+            read_s = reading.at_s or (before + time.monotonic()) / 2
+            row = (read_s, reading.watts, reading.joules)
+            for column, value in zip(self.columns[index].values(), row, strict=True):
+                column.append(value)
+            return reading.at_s is not None
+        return False
+
+    def about(self) -> list[dict[str, Any]]:
+        """A row a meter: what it is."""
+        return [
+            {
+                "node": m.node,
+                "meter": m.name,
+                "source": m.source,
+                "counter": m.counter,
+                "identity": m.identity,
+                "about": asdict(About.of(m)),
+            }
+            for m in self._meters
+        ]
+
+
+def _taken(tables: Mapping[str, Columns]) -> dict[str, Columns]:
+    """What the tables hold, which are empty afterwards."""
+    taken: dict[str, Columns] = {}
+    for name, table in tables.items():
+        taken[name] = {column: list(values) for column, values in table.items()}
+        for values in table.values():
+            values.clear()
+    return taken
+
+
+def sample(
+    order: SamplerOrder,
+    stop: threading.Event,
+    keep: Keep,
+    begun: Callable[[], None] = lambda: None,
+) -> None:
+    """Read all meters at ``t0 + k period`` until ``stop`` is set, and once more after it.
+
+    A deadline that was missed is counted and skipped, never made up for by a pair of reads.
+
+    Args:
+        order: what to sample.
+        stop: ends it.
+        keep: gets the facts, and the columns of the last few seconds by series.
+        begun: is called when the meters have been read for the first time.
+    """
+    meters, absent = open_all(order)
+    activity = Activity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
+    readings, work = _Readings(meters), Work(order.ranks)
+    tables = {f"power.{index}": columns for index, columns in enumerate(readings.columns)}
+    tables |= {f"activity.{index}": columns for index, columns in enumerate(activity.columns)}
+    tables["work"] = work.columns
+    missed, has_begun, kept_s = 0, False, -_KEPT_EVERY_S
+    fixed = {
+        "meters": readings.about(),
+        "absent": absent,
+        "nodes": activity.names,
+        "series": list(tables),
+    }
+
+    def hand_over(**last: Any) -> None:
+        seen = {"failed": readings.failed, "faults": readings.faults, "missed_deadlines": missed}
+        keep({**copy.deepcopy({**fixed, **seen}), **last}, _taken(tables))
+
+    def read_everything(*, at_once: bool = False) -> None:
+        readings.read()
+        activity.look(at_once=at_once)
+        work.look(at_once=at_once)
+
+    first = time.monotonic()
+    k = 0
+    while True:
+        k += 1
+        behind = int((time.monotonic() - first) / order.period_s)
+        if behind >= k:
+            missed += behind - k + 1
+            k = behind + 1
+        if stop.wait(max(0.0, first + k * order.period_s - time.monotonic())):
+            break
+        read_everything()
+        if not has_begun:
+            has_begun = True
+            begun()
+        if time.monotonic() - kept_s >= _KEPT_EVERY_S:
+            kept_s = time.monotonic()
+            hand_over()
+    read_everything(at_once=True)
+    # The fast ones are read by then, so that none of them waits for a controller that takes its time.
+    if finish_all(meters):
+        readings.read()
+    hand_over(programs=work.busiest(), ended=True)
+
+
+class Sampler:
+    """Handle on the sampler process of this host, which writes what it reads to a file.
+
+    Raises:
+        JoulecastError: the file cannot be written.
+    """
+
+    def __init__(self, order: SamplerOrder, file: Path) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "HYDI"))}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        except OSError as error:
+            raise JoulecastError(
+                f"{file}: samples cannot be written there ({error.strerror})"
+            ) from None
+        self._order, self._file = order, file
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "joulecast.measure.power.sampler", str(file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            # Zeus has helpers of its own for RAPL and Jetson: the group ends them with the sampler.
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(asdict(order)) + "\n")
+            self._process.stdin.flush()
+
+    def wait_until_begun(self) -> None:
+        """Wait for the first readings: what is done before them is not known to any meter."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def stop(self) -> "Left":
+        """End the sampler and return what it left.
+
+        A sampler that was killed, or does not end, has ``died``: the reason. What it wrote before is kept.
+        """
+        died = None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            died = f"did not end within {_END_S:g} s"
+        self._end_group()
+        self._process.wait()
+        self._process.stdout.close()
+        if died is None and self._process.returncode < 0:
+            died = f"was ended by {signal.Signals(-self._process.returncode).name}"
+        elif died is None and self._process.returncode != 0:
+            died = f"ended with code {self._process.returncode}"
+        whole = None if died is None else f"the power sampler {died}"
+        return Left(self._file, self._order.meters, whole)
+
+    def _end_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class _Writer:
+    """Writes blocks in a thread of its own: a file system that stands still must not delay a reading."""
+
+    def __init__(self, file: Path) -> None:
+        self._blocks: queue.SimpleQueue[tuple[dict[str, Any], Mapping[str, Columns]] | None]
+        self._blocks = queue.SimpleQueue()
+        self._file = SampleWriter(file)
+        self._fault: OSError | None = None
+        self._thread = threading.Thread(target=self._write_all, daemon=True)
+        self._thread.start()
+
+    def keep(self, facts: dict[str, Any], tables: Mapping[str, Columns]) -> None:
+        """Hand a block over."""
+        self._blocks.put((facts, tables))
+
+    def _write_all(self) -> None:
+        while (block := self._blocks.get()) is not None:
+            try:
+                self._file.append(*block)
+            except OSError as error:
+                self._fault = error
+
+    def close(self) -> None:
+        """Write the rest.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        self._blocks.put(None)
+        self._thread.join()
+        if self._fault is not None:
+            raise self._fault
+        self._file.close()
+
+
+def main() -> None:
+    """Sample as ordered on standard input until it closes; the argument is the file to write."""
+    # A terminal sends these to all that run in it; who started the sampler needs it to the end, and closes
+    # its standard input, also by ending.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    order = json.loads(sys.stdin.readline())
+    stop = threading.Event()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    def say_begun() -> None:
+        # The rank may have ended, and gives the reason itself.
+        with suppress(BrokenPipeError):
+            print("begun", flush=True)
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    nodes = MeteredNodes(**order["nodes"])
+    sampled = SamplerOrder(
+        tuple(order["meters"]),
+        order["period_s"],
+        nodes,
+        tuple(order.get("ranks", ())),
+    )
+    writer = _Writer(Path(sys.argv[1]))
+    sample(sampled, stop, writer.keep, say_begun)
+    try:
+        writer.close()
+    except OSError as error:
+        raise SystemExit(
+            f"{sys.argv[1]}: the last samples could not be written ({error})"
+        ) from None
+
+
+if __name__ == "__main__":
+    main()

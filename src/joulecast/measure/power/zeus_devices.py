@@ -1,0 +1,334 @@
+"""GPUs, CPUs and systems on a chip, read by Zeus (https://ml.energy/zeus).
+
+Zeus knows NVIDIA and AMD GPUs, RAPL (also without root, through its daemon ``zeusd``), Jetson and Apple
+silicon. Each of its devices becomes a meter: of joules where the device counts them, of watts otherwise.
+A counter is believed only while the power between two readings is possible for the device
+(:mod:`joulecast.measure.power.register`).
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from joulecast.measure.power.kernel_files import identity_of
+from joulecast.measure.power.meters import (
+    Meter,
+    MeteredNodes,
+    MeterUnavailable,
+    ReadFailed,
+    Reading,
+)
+from joulecast.measure.power.register import Limits, Register
+from joulecast.runs.covers import Covers
+
+GPU_RENEWED_S, CPU_RENEWED_S = 0.1, 0.001
+"""How often the drivers renew a GPU's counter (NVML), and RAPL's."""
+MOST_GPU_W = 4000.0
+"""Watts that no GPU exceeds, whatever is put on one board."""
+_GPU = Limits(least_w=0.1, most_w=MOST_GPU_W, renewed_s=GPU_RENEWED_S, moves_within_s=10.0)
+_CPU = Limits(least_w=1e-3, most_w=1500.0, renewed_s=CPU_RENEWED_S, moves_within_s=2.0)
+_SOC = Limits(least_w=1e-3, most_w=1500.0, renewed_s=0.5, moves_within_s=10.0)
+_PEAK = 3.0
+"""Transients of milliseconds reach twice the power limit that a board allows."""
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+Count = Callable[[], float]
+"""Asks a device for its count of millijoules."""
+
+
+@contextmanager
+def _all_devices() -> Iterator[None]:
+    """Let Zeus see all GPUs of the host: a node's energy is that of all of them."""
+    hidden = {name: os.environ.pop(name) for name in _VISIBLE if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def all_gpus() -> Any:
+    """Zeus' object for all GPUs of this host, in the order of the driver (nvidia-smi, amd-smi).
+
+    Raises:
+        ZeusBaseGPUError: there is none, or its driver refuses.
+    """
+    from zeus.device import get_gpus
+
+    with _all_devices():
+        return get_gpus()
+
+
+class ZeusMeter:
+    """One device that counts joules.
+
+    Args:
+        count: asks for its millijoules.
+        limits: what power is possible for it.
+
+    Raises:
+        ReadFailed: it does not answer.
+    """
+
+    source = "measured"
+    counter = True
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        covers: Covers,
+        count: Count,
+        limits: Limits,
+        *,
+        identity: str | None,
+        remark: str | None = None,
+    ) -> None:
+        self.name, self.node, self.covers = name, node, covers
+        self.identity, self.remark = identity, remark
+        self._count = count
+        self._register = Register(self._asked(), time.monotonic(), unit_j=1e-3, limits=limits)
+
+    def _asked(self) -> int:
+        from zeus.exception import ZeusBaseError
+
+        try:
+            return int(self._count())
+        except (ZeusBaseError, OSError, ValueError) as error:
+            raise ReadFailed(f"{self.name}: {error}") from error
+
+    def read(self) -> Reading:
+        """Joules since it was opened."""
+        before_s = time.monotonic()
+        counted = self._asked()
+        return Reading(None, self._register.joules(counted, before_s, time.monotonic()))
+
+
+class ZeusWatts:
+    """One GPU that counts no joules."""
+
+    source = "measured"
+    counter = False
+    covers: Covers = "gpu"
+
+    def __init__(self, gpu: Any, index: int, node: str, *, remark: str | None) -> None:
+        from zeus.exception import ZeusBaseError
+
+        self.node, self.remark, self.identity = node, remark, _gpu_identity(gpu, index)
+        try:
+            gpu.get_instant_power_usage()
+            self._milliwatts, self.name = gpu.get_instant_power_usage, f"gpu:{index}"
+        except ZeusBaseError:
+            # A mean over the last second on most GPUs, so that the name says it.
+            self._milliwatts, self.name = gpu.get_average_power_usage, f"gpu:{index}:average"
+        self.read()
+
+    def read(self) -> Reading:
+        """Watts now."""
+        from zeus.exception import ZeusBaseError
+
+        try:
+            watts = float(self._milliwatts()) / 1e3
+        except (ZeusBaseError, OSError) as error:
+            raise ReadFailed(f"{self.name}: {error}") from error
+        if not 0 <= watts <= MOST_GPU_W:
+            raise ReadFailed(f"{watts:g} W, which no GPU draws")
+        return Reading(watts, None)
+
+
+def _gpu_identity(gpu: Any, index: int) -> str | None:
+    """The GPU's own name, the same in all containers of a machine."""
+    from zeus.device.gpu.nvidia import NVIDIAGPU
+
+    if not isinstance(gpu, NVIDIAGPU):
+        return identity_of(f"gpu:{index}")
+    import pynvml
+
+    with suppress(pynvml.NVMLError):
+        return str(pynvml.nvmlDeviceGetUUID(gpu.handle))
+    return None
+
+
+def gpu_identity(index: int) -> str | None:
+    """The own name of a GPU by its number in nvidia-smi; ``None`` if its driver gives none."""
+    from zeus.exception import ZeusBaseError
+
+    try:
+        return _gpu_identity(all_gpus().gpus[index], index)
+    except (ZeusBaseError, IndexError):
+        return None
+
+
+def _gpu_limits(gpu: Any) -> Limits:
+    from zeus.exception import ZeusBaseError
+
+    try:
+        highest_w = gpu.get_power_management_limit_constraints()[1] / 1e3
+    except ZeusBaseError:
+        return _GPU
+    return replace(_GPU, most_w=min(MOST_GPU_W, _PEAK * highest_w)) if highest_w > 0 else _GPU
+
+
+def _gpu_meter(gpu: Any, index: int, node: str) -> Meter:
+    name = str(gpu.get_name())
+    is_superchip = "GH200" in name or "GB200" in name or "GB300" in name
+    remark = (
+        f"{name}: its driver may count the whole module, of CPU, memory and GPU"
+        if is_superchip
+        else None
+    )
+    if not gpu.supports_get_total_energy_consumption():
+        return ZeusWatts(gpu, index, node, remark=remark)
+    return ZeusMeter(
+        f"gpu:{index}",
+        node,
+        "gpu",
+        gpu.get_total_energy_consumption,
+        _gpu_limits(gpu),
+        identity=_gpu_identity(gpu, index),
+        remark=remark,
+    )
+
+
+def open_gpus(nodes: MeteredNodes) -> list[Meter]:
+    """One meter for each GPU of this host.
+
+    Raises:
+        MeterUnavailable: there is none, or none can be read.
+    """
+    from zeus.device.gpu import ZeusGPUNotSupportedError
+    from zeus.exception import ZeusBaseError
+
+    meters: list[Meter] = []
+    try:
+        for index, gpu in enumerate(all_gpus().gpus):
+            # The second die of an MI250 is counted with the first, and Zeus says so of it.
+            with suppress(ZeusGPUNotSupportedError):
+                meters.append(_gpu_meter(gpu, index, nodes.host_node))
+    except (ZeusBaseError, ReadFailed) as error:
+        raise MeterUnavailable(
+            f"gpu: {_line(error)}",
+            "needs a GPU of NVIDIA or AMD and its driver (in a container: run it with the GPU passed in)",
+        ) from None
+    if not meters:
+        raise MeterUnavailable("gpu: no GPU can be read", "look at nvidia-smi or amd-smi")
+    return meters
+
+
+def open_cpus(nodes: MeteredNodes) -> list[Meter]:
+    """Two meters for each processor of this host: the package, and its memory where RAPL has it.
+
+    Raises:
+        MeterUnavailable: no RAPL (a virtual machine, another CPU), or it may not be read.
+    """
+    from zeus.device import get_cpus
+    from zeus.device.cpu.common import ZeusCPUInitError, ZeusCPUNoPermissionError
+    from zeus.exception import ZeusBaseError
+
+    meters: list[Meter] = []
+    try:
+        # Zeus also lists the domain of the whole platform, which holds the packages.
+        cpus = [cpu for cpu in get_cpus().cpus if not _is_platform(cpu)]
+        for cpu in cpus:
+            index = cpu.cpu_index
+            parts: list[tuple[str, Covers]] = [("package", "cpu")]
+            if cpu.supports_get_dram_energy_consumption():
+                parts.append(("dram", "memory"))
+            for part, covers in parts:
+                name = f"cpu:{part}-{index}"
+                count = _cpu_count(cpu, "cpu_mj" if part == "package" else "dram_mj")
+                meters.append(
+                    ZeusMeter(
+                        name, nodes.host_node, covers, count, _CPU, identity=identity_of(name)
+                    )
+                )
+    except ZeusCPUNoPermissionError:
+        raise MeterUnavailable(
+            "cpu: energy_uj may be read by root only (Linux 5.10 and later)",
+            "have an administrator run zeusd and set ZEUSD_SOCK_PATH, or let one group read it: "
+            "`chgrp power /sys/class/powercap/*/energy_uj && chmod g+r /sys/class/powercap/*/energy_uj`",
+        ) from None
+    except ZeusCPUInitError:
+        raise MeterUnavailable(
+            "cpu: the kernel offers no RAPL",
+            "needs bare metal with an Intel or AMD CPU and the module intel_rapl_msr",
+        ) from None
+    except (ZeusBaseError, ReadFailed, OSError) as error:
+        raise MeterUnavailable(f"cpu: {_line(error)}", "check /sys/class/powercap") from None
+    if not meters:
+        raise MeterUnavailable("cpu: RAPL has no package", "check /sys/class/powercap")
+    return meters
+
+
+def _is_platform(cpu: Any) -> bool:
+    file = getattr(cpu, "rapl_file", None)
+    return file is not None and file.name.startswith("psys")
+
+
+def _cpu_count(cpu: Any, part: str) -> Count:
+    return lambda: float(getattr(cpu.get_total_energy_consumption(), part))
+
+
+_SOC_PARTS: tuple[tuple[str, str, Covers], ...] = (
+    ("total_energy_mj", "total", "module"),
+    ("cpu_total_mj", "cpu", "cpu"),
+    ("cpu_energy_mj", "cpu", "cpu"),
+    ("dram_mj", "dram", "memory"),
+    ("gpu_mj", "gpu", "gpu"),
+    ("gpu_energy_mj", "gpu", "gpu"),
+)
+"""Figures of Zeus' measurements, Jetson's and Apple's, that are a part of their own."""
+
+
+def open_soc(nodes: MeteredNodes) -> list[Meter]:
+    """The parts of a system on a chip: Jetson, Apple silicon.
+
+    Raises:
+        MeterUnavailable: this is none.
+    """
+    from zeus.device import get_soc
+    from zeus.exception import ZeusBaseError
+
+    try:
+        soc = get_soc()
+        known = soc.get_available_metrics()
+        return [
+            ZeusMeter(
+                f"soc:{part}",
+                nodes.host_node,
+                covers,
+                _soc_count(soc, metric),
+                _SOC,
+                identity=identity_of(f"soc:{part}"),
+            )
+            for metric, part, covers in _SOC_PARTS
+            if metric in known
+        ]
+    except (ZeusBaseError, ReadFailed, OSError) as error:
+        raise MeterUnavailable(
+            f"soc: {_line(error)}", "only Jetson and Apple silicon have it", elsewhere=True
+        ) from None
+
+
+def _soc_count(soc: Any, metric: str) -> Count:
+    return lambda: float(getattr(soc.get_total_energy_consumption(), metric))
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def gpu_utilisation() -> float | None:
+    """Mean share of the time in which the GPUs of this host worked; ``None`` where no driver says it."""
+    import pynvml
+
+    try:
+        shares = [
+            pynvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu / 100 for gpu in all_gpus().gpus
+        ]
+    except (pynvml.NVMLError, AttributeError):
+        return None
+    return sum(shares) / len(shares) if shares else None

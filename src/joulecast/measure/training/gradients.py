@@ -1,0 +1,188 @@
+"""Gradients in flat buckets that are summed over the ranks, during the backward pass or after it.
+
+Each gradient from autograd is copied once, into the flat buffer of the reducer, and freed. Buckets are
+contiguous parts of that buffer in the order in which backward fills them, and all ranks reduce them in that
+order. This is for CPUs; on GPUs it is :mod:`joulecast.measure.training.gpu_gradients`.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from joulecast.measure.training.allreduce import AllReduce, open_allreduce
+from joulecast.measure.training.hosts import Hosts
+from joulecast.measure.training.stage_clock import StageClock
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class _Bucket:
+    def __init__(self, start: int, stop: int, missing: set[int]) -> None:
+        self.start, self.stop, self.members = start, stop, frozenset(missing)
+        self.missing = set(missing)
+
+
+class GradientBuckets:
+    """The gradients of some parameters in a flat buffer shared with a reducer.
+
+    Args:
+        parameters: all of one floating dtype; those without ``requires_grad`` are ignored.
+        bucket_bytes: smallest size of a bucket (the last may be smaller).
+        overlap: reduce each bucket in a separate thread as soon as it is full.
+        yields: release the core while waiting.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        hosts: Hosts,
+        clock: StageClock,
+        *,
+        algorithm: str = "two_level",
+        bucket_bytes: float = 64e6,
+        overlap: bool = False,
+        yields: bool = False,
+    ) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self._clock = clock
+        dtype = self.parameters[0].dtype
+        elements = sum(p.numel() for p in self.parameters)
+        self._comm = hosts.comm
+        self.reducer: AllReduce = open_allreduce(algorithm, hosts, elements, _NUMPY[dtype], yields)
+        self._flat = torch.from_numpy(self.reducer.buffer)
+        self._lay_out(bucket_bytes)
+        self._next = 0
+        self._launched: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
+        self._done = threading.Semaphore(0)
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._receiver(index))
+            for index, parameter in enumerate(self.parameters)
+        ]
+        self.overlap = overlap
+        if overlap:
+            self._thread = threading.Thread(target=self._reduce_as_they_come, daemon=True)
+            self._thread.start()
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the reducer in use."""
+        return self.reducer.name
+
+    def _lay_out(self, bucket_bytes: float) -> None:
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: list[_Bucket | None] = [None] * len(self.parameters)
+        self._views: list[Tensor] = [torch.empty(0)] * len(self.parameters)
+        start = stop = 0
+        members: set[int] = set()
+        # Backward finishes the last layers first.
+        for index in reversed(range(len(self.parameters))):
+            parameter = self.parameters[index]
+            self._views[index] = self._flat[stop : stop + parameter.numel()].view_as(parameter)
+            stop += parameter.numel()
+            members.add(index)
+            if (stop - start) * parameter.element_size() >= bucket_bytes or index == 0:
+                bucket = _Bucket(start, stop, members)
+                self._buckets.append(bucket)
+                for member in members:
+                    self._bucket_of[member] = bucket
+                start, members = stop, set()
+
+    @torch.no_grad()
+    def broadcast_parameters(self) -> None:
+        """Copy the parameters of rank 0 to all ranks, through the buffer."""
+        root = self._comm.rank == 0
+        if root:
+            for parameter, view in zip(self.parameters, self._views, strict=True):
+                view.copy_(parameter)
+        self.reducer.broadcast()
+        if not root:
+            for parameter, view in zip(self.parameters, self._views, strict=True):
+                parameter.copy_(view)
+
+    def _receiver(self, index: int) -> Any:
+        def receive(parameter: Tensor) -> None:
+            bucket = self._bucket_of[index]
+            assert bucket is not None and parameter.grad is not None
+            self._views[index].copy_(parameter.grad)
+            parameter.grad = None
+            bucket.missing.discard(index)
+            if self.overlap:
+                self._launch_full_buckets()
+
+        return receive
+
+    def _launch_full_buckets(self) -> None:
+        while self._next < len(self._buckets) and not self._buckets[self._next].missing:
+            self._launched.put(self._buckets[self._next])
+            self._next += 1
+
+    def _reduce_as_they_come(self) -> None:
+        while (bucket := self._launched.get()) is not None:
+            try:
+                if self._failure is None:
+                    self._reduce(bucket)
+            except BaseException as error:
+                self._failure = error
+            self._done.release()
+
+    def _reduce(self, bucket: _Bucket) -> None:
+        begin = time.monotonic()
+        self.reducer.arrive()
+        together = time.monotonic()
+        self.reducer.sum(bucket.start, bucket.stop)
+        self._clock.record("communicating_wait", begin, together)
+        self._clock.record("communicating_copy", together, time.monotonic())
+
+    def computed(self) -> float:
+        """Time at which the gradients of this rank are there, after a backward pass."""
+        return time.monotonic()
+
+    def finish(self) -> list[Tensor]:
+        """The summed gradients after backward, once the remaining buckets are reduced.
+
+        There is one view into the flat buffer for each of :attr:`parameters`, valid until the next backward.
+        A parameter that backward did not reach counts as zero on this rank.
+        """
+        for bucket in self._buckets:
+            for index in bucket.missing:
+                self._views[index].zero_()
+            bucket.missing = set()
+        if self._thread is None:
+            for bucket in self._buckets:
+                self._reduce(bucket)
+        else:
+            self._launch_full_buckets()
+            for _ in self._buckets:
+                self._done.acquire()
+            if self._failure is not None:
+                raise self._failure
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.members)
+        self._next = 0
+        return self._views
+
+    def discard(self) -> list[Tensor]:
+        """Zeros in place of the gradients of a backward pass that ran with :attr:`overlap` off."""
+        self._flat.zero_()
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.members)
+        self._next = 0
+        return self._views
+
+    def close(self) -> None:
+        """Stop the thread, remove the hooks and free the buffer (collective)."""
+        if self._thread is not None:
+            self._launched.put(None)
+            self._thread.join()
+        for hook in self._hooks:
+            hook.remove()
+        self._views, self._flat = [], torch.empty(0)
+        self.reducer.close()

@@ -1,0 +1,376 @@
+"""Synchronous SGD with momentum over replicas: the training loop of one rank."""
+
+import ctypes
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.training.emulation import NodeSpeed
+from joulecast.measure.training.gpu_gradients import GpuGradients
+from joulecast.measure.training.gradients import GradientBuckets
+from joulecast.measure.training.hosts import Hosts, arrive, arrive_slowly
+from joulecast.measure.training.loader import Batch, Loader, batch_indices, rank_share
+from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.stage_clock import StageClock
+from joulecast.measure.workloads.datasets import Images, open_dataset
+from joulecast.measure.workloads.networks import build_network
+from joulecast.runs.spec import RunSpec, Workload
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_REFERENCE_STEPS = 3
+_INCEPTION_AUXILIARY_WEIGHT = 0.4  # Szegedy et al. 2016, section 4
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that torch frees, instead of returning it to the kernel.
+
+    Each backward pass frees and allocates its gradients again. If the kernel has to map them each time, VGG16
+    spends a fifth of its step on page faults. Peak memory stays the same.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)
+    except (OSError, AttributeError):
+        pass  # another C library: only slower
+
+
+def loss_sum(outputs: Any, labels: Tensor) -> Tensor:
+    """Cross entropy summed over the batch, including Inception's auxiliary classifier."""
+    if isinstance(outputs, Tensor):
+        return nn.functional.cross_entropy(outputs, labels, reduction="sum")
+    main = nn.functional.cross_entropy(outputs.logits, labels, reduction="sum")
+    extra = nn.functional.cross_entropy(outputs.aux_logits, labels, reduction="sum")
+    return main + _INCEPTION_AUXILIARY_WEIGHT * extra
+
+
+def broadcast_replica(network: nn.Module, buckets: GradientBuckets, comm: MPI.Intracomm) -> None:
+    """Copy the parameters and buffers of rank 0 to all ranks."""
+    buckets.broadcast_parameters()
+    for buffer in network.buffers():
+        on_host = buffer.detach().cpu().contiguous()
+        comm.Bcast(on_host.view(-1).numpy())
+        buffer.copy_(on_host)
+
+
+@torch.no_grad()
+def momentum_step(
+    parameters: Sequence[Tensor],
+    gradients: list[Tensor],
+    momenta: list[Tensor | None],
+    learning_rate: float,
+    momentum: float,
+) -> None:
+    """Do one fused step of SGD with momentum; updates ``momenta`` and the parameters."""
+    sgd(
+        list(parameters),
+        gradients,
+        momenta,
+        fused=True,
+        foreach=False,
+        has_sparse_grad=False,
+        weight_decay=0.0,
+        momentum=momentum,
+        lr=learning_rate,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+    )
+
+
+def weights_sha256(network: nn.Module) -> str:
+    """Hash of all parameters, without buffers (batch statistics), which differ between ranks."""
+    digest = hashlib.sha256()
+    for parameter in network.parameters():
+        digest.update(parameter.detach().cpu().contiguous().view(-1).numpy().data)
+    return digest.hexdigest()
+
+
+def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
+    """The device of this rank; the GPUs of a host are assigned to its ranks in turn.
+
+    Raises:
+        JoulecastError: the specification asks for a GPU and there is none.
+    """
+    assert spec.training is not None
+    if spec.training.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise JoulecastError(
+            f"run {spec.run}: training.device is cuda, but torch sees no GPU on {hosts.own}"
+        )
+    device = torch.device("cuda", hosts.local.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+@dataclass
+class Trained:
+    """Result of the loop; its times are on this host's monotonic clock."""
+
+    start: float
+    stop: float
+    steps: int
+    samples: int
+    loss: float
+    accuracy: float | None
+    reached_target: bool | None
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Both splits of an open data set, for repeated trainings."""
+
+    train: Images
+    test: Images
+
+    @classmethod
+    def of(cls, workload: Workload) -> "Splits":
+        """Both splits of a workload's data set, opened."""
+        w = workload
+        train, test = (
+            open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=train)
+            for train in (True, False)
+        )
+        return cls(train, test)
+
+
+class Trainer:
+    """One rank's replica, optimiser state, loader and gradient buckets.
+
+    Args:
+        splits: the workload's data set; opened here if ``None``.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        hosts: Hosts,
+        clock: StageClock,
+        yields: bool,
+        splits: Splits | None = None,
+    ) -> None:
+        assert spec.training is not None and spec.workload is not None
+        self.spec, self.training, self.workload = spec, spec.training, spec.workload
+        self.hosts, self.clock, self.yields = hosts, clock, yields
+        comm = hosts.comm
+        torch.set_num_threads(spec.threads_per_rank)
+        keep_freed_memory()
+        self.device = device_of(spec, hosts)
+        w = self.workload
+        if splits is None:
+            images = open_dataset(w.dataset, w.data_root, w.image_size, w.classes)
+        else:
+            images = splits.train
+        self._test = None if splits is None else splits.test
+        torch.manual_seed(spec.seed)
+        self.network = self._build().to(self.device)
+        torch.manual_seed(spec.seed * 100_003 + comm.rank)  # dropout differs between ranks
+        self.network.train()
+        self._share_gradients(comm)
+        self._momenta: list[Tensor | None] = [torch.zeros_like(p) for p in self.parameters]
+        self.speed = NodeSpeed(spec.emulation.nodes_per_core if spec.emulation else 1)
+        first, last = rank_share(self.training.global_batch_size, comm.size, comm.rank)
+        self.batch_size = last - first
+        self.loader = Loader(
+            images,
+            batch_indices(
+                len(images), self.training.global_batch_size, comm.size, comm.rank, spec.seed
+            ),
+            workers=self.training.loader_workers,
+            prefetch=self.training.prefetch_batches,
+            slow_down=float(self.speed.nodes_per_core),
+        )
+
+    def _share_gradients(self, comm: MPI.Intracomm) -> None:
+        training, network = self.training, self.network
+        self.buckets: GradientBuckets | GpuGradients
+        self.replica: nn.Module = network
+        arrive_slowly(comm)
+        if self.device.type == "cuda":
+            self.buckets = GpuGradients(
+                network, comm, self.clock, training.bucket_mb, training.overlap
+            )
+            self.replica = self.buckets.replica
+        else:
+            self.buckets = GradientBuckets(
+                network.parameters(),
+                self.hosts,
+                self.clock,
+                algorithm=training.algorithm,
+                bucket_bytes=training.bucket_mb * 1e6,
+                overlap=training.overlap,
+                yields=self.yields,
+            )
+            broadcast_replica(network, self.buckets, comm)
+        self.parameters = self.buckets.parameters
+
+    def _build(self) -> nn.Module:
+        w = self.workload
+        if self.hosts.comm.rank == 0:
+            network = build_network(w.network, w.image_size, w.patch_size, w.classes)
+        else:
+            # Not drawn, which takes seconds: the weights of rank 0 will replace them.
+            with _NoInitialisation():
+                network = build_network(w.network, w.image_size, w.patch_size, w.classes)
+        return network.double() if self.training.precision == "fp64" else network
+
+    def forward_backward(self, batch: Batch) -> float:
+        """This rank's loss sum; leaves the gradients of its part of the batch's mean loss."""
+        images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+        if self.training.precision == "fp64":
+            images = images.double()
+        autocast = (
+            torch.autocast(self.device.type, dtype=torch.bfloat16)
+            if self.training.precision == "bf16"
+            else nullcontext()
+        )
+        with autocast:
+            loss = loss_sum(self.replica(images), labels)
+        # Divided by the global batch size, so that the sum over ranks is the gradient of the global mean.
+        (loss / self.training.global_batch_size).backward()
+        return float(loss.detach())
+
+    def update(self, gradients: list[Tensor]) -> None:
+        """Do one fused step of SGD with momentum."""
+        training = self.training
+        momentum_step(
+            self.parameters, gradients, self._momenta, training.learning_rate, training.momentum
+        )
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def measure_reference(self) -> None:
+        """Time compute and update on one rank of the host while the others are idle, for emulation."""
+        if self.speed.nodes_per_core == 1:
+            return
+        times: dict[str, float] | None = None
+        if self.hosts.is_leader:
+            times = self._time_alone()
+        arrive_slowly(self.hosts.local)
+        self.speed.reference_s = self.hosts.local.bcast(times)
+
+    def _time_alone(self) -> dict[str, float]:
+        assert isinstance(self.buckets, GradientBuckets)
+        buffers = [(b, b.detach().clone()) for b in self.network.buffers()]
+        batch = next(self.loader)
+        overlap, self.buckets.overlap = self.buckets.overlap, False
+        best = {"computing": math.inf, "update": math.inf}
+        for step in range(1 + _REFERENCE_STEPS):
+            begin = time.monotonic()
+            self.forward_backward(batch)
+            computed = time.monotonic()
+            # With zero gradients and momenta the update changes nothing, and takes as long as any.
+            zeros = self.buckets.discard()
+            discarded = time.monotonic()
+            self.update(zeros)
+            updated = time.monotonic()
+            if step:
+                best["computing"] = min(best["computing"], computed - begin)
+                best["update"] = min(best["update"], updated - discarded)
+        self.buckets.overlap = overlap
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return best
+
+    def step(self) -> float:
+        """This rank's loss sum of one training step, whose stages are recorded."""
+        clock = self.clock
+        with clock.stage("materials"):
+            batch = next(self.loader)
+        begin = time.monotonic()
+        loss = self.forward_backward(batch)
+        self.speed.pad("computing", begin)
+        clock.record("computing", begin, self.buckets.computed())
+        gradients = self.buckets.finish()
+        begin = time.monotonic()
+        self.update(gradients)
+        self.speed.pad("update", begin)
+        clock.record("update", begin, time.monotonic())
+        return loss
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        """Share of the test split that is classified correctly; each rank takes a part of it."""
+        w, comm = self.workload, self.hosts.comm
+        if self._test is None:
+            self._test = open_dataset(w.dataset, w.data_root, w.image_size, w.classes, train=False)
+        images = self._test
+        self.network.eval()
+        right = np.zeros(1)
+        mine = range(comm.rank, len(images), comm.size)
+        for begin in range(0, len(mine), 64):
+            pictures, labels = images.batch(mine[begin : begin + 64])
+            scores = self.network(pictures.to(self.device, self.parameters[0].dtype))
+            right += float((scores.argmax(1).cpu() == labels).sum())
+        self.network.train()
+        comm.Allreduce(MPI.IN_PLACE, right)
+        return float(right[0]) / len(images)
+
+    def train(
+        self,
+        progress: Callable[[int, float], None],
+        go_on: Callable[[int, float], bool] | None = None,
+    ) -> Trained:
+        """Warm up, then train for the given steps or to the target accuracy.
+
+        Args:
+            progress: called after every step with the steps done and this rank's mean loss.
+            go_on: called after every evaluation that missed the target, with the steps done and the
+                accuracy; says whether to continue, and the same on all ranks.
+        """
+        training, comm, clock = self.training, self.hosts.comm, self.clock
+        self.measure_reference()
+        for step in range(training.warmup_steps):
+            clock.step = step - training.warmup_steps
+            self.step()
+        self.speed.restart_count()
+        arrive(comm, self.yields)
+        start = time.monotonic()
+        accuracy: float | None = None
+        reached: bool | None = None if training.target_accuracy is None else False
+        loss, done = math.nan, 0
+        for step in range(training.steps):
+            clock.step = step
+            loss = self.step()
+            done = step + 1
+            progress(done, loss / max(self.batch_size, 1))
+            last = done == training.steps
+            if training.target_accuracy and (last or done % training.evaluate_every == 0):
+                with clock.stage("other"):
+                    accuracy = self.accuracy()
+                if accuracy >= training.target_accuracy:
+                    reached = True
+                    break
+                if go_on is not None and not last and not go_on(done, accuracy):
+                    break
+        arrive(comm, self.yields)
+        stop = time.monotonic()
+        total = comm.allreduce(loss) / training.global_batch_size
+        samples = done * training.global_batch_size
+        return Trained(start, stop, done, samples, total, accuracy, reached)
+
+    def close(self) -> None:
+        """Stop threads and free shared memory (collective)."""
+        self.loader.close()
+        self.buckets.close()
+
+
+class _NoInitialisation(torch.overrides.TorchFunctionMode):
+    """Mode in which the functions of ``torch.nn.init`` do not change their tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)

@@ -1,0 +1,113 @@
+"""The machine of a measurement: held by one measurement at a time, and quiet when it begins.
+
+A measurement holds the machine by ``flock`` on one file of the machine. Its processes inherit the lock, so
+that the machine is held until the last of them is gone, even if their starter was killed.
+"""
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.power.foreign_load import Load, wait_for_quiet
+
+LOCK_FILE = Path("/tmp/joulecast.lock")
+"""One file of the machine, for all users and checkouts."""
+LONGEST_WAIT_S = 2 * 3600.0
+"""Longest wait for the end of another measurement, unless a run may itself take longer."""
+_LOOK_S = 0.2
+
+
+def _opened_lock() -> int:
+    """Descriptor of the lock's file, which any user may lock and none needs to write."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        try:
+            return os.open(LOCK_FILE, flags)
+        except FileNotFoundError:
+            return os.open(LOCK_FILE, flags | os.O_CREAT, 0o444)
+    except OSError as error:
+        raise JoulecastError(
+            f"{LOCK_FILE}: this machine cannot be held for a measurement ({error.strerror}); have its owner "
+            "remove that file"
+        ) from None
+
+
+@contextmanager
+def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int]:
+    """Hold this host for one measurement; yields the lock's descriptor, for children to inherit.
+
+    Raises:
+        JoulecastError: another measurement has held it for ``longest_s``.
+    """
+    lock = _opened_lock()
+    try:
+        until = time.monotonic() + longest_s
+        is_noted = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pass
+            if time.monotonic() > until:
+                raise JoulecastError(
+                    f"another measurement has held this machine for {longest_s / 3600:.3g} h (`fuser "
+                    f"{LOCK_FILE}` names it); wait for its end, or end it"
+                )
+            if not is_noted:
+                _printer(log)("another measurement holds this machine; waiting for its end")
+                is_noted = True
+            time.sleep(_LOOK_S)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _printer(log: TextIO) -> Callable[[str], None]:
+    """A function that prints a line to the log and to standard error."""
+
+    def print_line(line: str) -> None:
+        print(line, file=log, flush=True)
+        if log is not sys.stderr:
+            print(line, file=sys.stderr, flush=True)
+
+    return print_line
+
+
+@dataclass(frozen=True)
+class Machine:
+    """This machine, held for a measurement; children inherit ``lock``, the lock's descriptor."""
+
+    lock: int
+    _wait_s: float
+    _print: Callable[[str], None]
+
+    def wait_for_quiet(self) -> Load:
+        """The load of the machine, after other programs have ended or the longest wait is over."""
+        load, waited_s = wait_for_quiet(self._wait_s, self._print)
+        if not load.is_quiet:
+            waited = f" after a wait of {waited_s:.0f} s" if self._wait_s else ""
+            self._print(f"{load.text()}{waited}; what is measured now is marked as disturbed")
+        return load
+
+
+@contextmanager
+def held_machine(
+    log: TextIO, wait_s: float, longest_s: float = LONGEST_WAIT_S
+) -> Iterator[Machine]:
+    """Hold this machine for a measurement.
+
+    Args:
+        log: gets the messages about waits, as does standard error.
+        wait_s: longest wait for other programs to end.
+        longest_s: longest wait for the end of another measurement.
+    """
+    with machine_lock(log, longest_s) as lock:
+        yield Machine(lock, wait_s, _printer(log))

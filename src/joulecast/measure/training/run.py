@@ -1,0 +1,177 @@
+"""A rank's part of a run: set up, train or calibrate while power is sampled, and hand over what was measured.
+
+Ranks load neither pandas nor, for a calibration, torch, which would take every rank of every run seconds.
+Rank 0 writes the record at the end (:mod:`joulecast.measure.training.assemble`).
+"""
+
+import os
+import resource
+import time
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.power.foreign_load import Load, load_before, load_now
+from joulecast.measure.power.meters import MeteredNodes
+from joulecast.measure.power.run_clock import RunClock
+from joulecast.measure.power.sampler import Sampler, SamplerOrder
+from joulecast.measure.power.samples import SAMPLES
+from joulecast.measure.training import calibration_runs
+from joulecast.measure.training.hosts import Hosts, arrive_slowly, clock_offsets
+from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.progress_bar import shown_progress
+from joulecast.measure.training.rank_result import FromRank, Measured
+from joulecast.measure.training.stage_clock import StageClock
+from joulecast.runs import provenance
+from joulecast.runs.spec import RunSpec, check_cores
+
+
+def _node_name(spec: RunSpec, hosts: Hosts) -> str:
+    if spec.nodes_are == "hosts":
+        return hosts.label
+    return f"{hosts.label}/{hosts.comm.rank // spec.ranks_per_node}"
+
+
+def _sampler_order(spec: RunSpec, hosts: Hosts, node: str) -> SamplerOrder:
+    """The meters and processes that this host's sampler reads; all ranks of the host call it."""
+    processes = hosts.local.allgather((node, os.getpid()))
+    pids: dict[str, list[int]] = {}
+    slow_down = spec.emulation.nodes_per_core if spec.emulation else 1
+    if spec.nodes_are != "hosts":
+        for name, pid in processes:
+            pids.setdefault(name, []).append(pid)
+        capacity = spec.threads_per_rank * spec.ranks_per_node / slow_down
+    else:
+        capacity = float(os.cpu_count() or 1)
+    idle_w = full_w = None
+    if "estimated" in spec.meters:
+        idle_w, full_w = spec.platform.require_watts()
+    where = spec.metering
+    metered = MeteredNodes(
+        hosts.label, pids, capacity, idle_w, full_w, where.sysfs_root, where.command
+    )
+    pids_here = tuple(pid for _, pid in processes)
+    return SamplerOrder(spec.meters, spec.sample_period_s, metered, pids_here)
+
+
+def _verify_ranks(spec: RunSpec, hosts: Hosts) -> None:
+    size = hosts.comm.size
+    if size != spec.ranks:
+        raise JoulecastError(
+            f"run {spec.run}: the MPI job has {size} ranks, the specification {spec.ranks}; start "
+            f"it with -n {spec.ranks}, and check that launcher and mpi4py use the same MPI library"
+        )
+    if hosts.count != spec.hosts:
+        raise JoulecastError(
+            f"run {spec.run}: the ranks are on {hosts.count} hosts, {spec.hosts} were asked for "
+            f"({', '.join(n.split(':')[0] for n in hosts.names)}); check the launcher and the key "
+            "`hosts` of the platform file"
+        )
+
+
+def measure_this_run(
+    spec: RunSpec, out: Path, comm: MPI.Intracomm, load: Load | None = None
+) -> None:
+    """Do this rank's part of a run; rank 0 writes the record to ``out``.
+
+    Args:
+        load: load by other programs before the run; rank 0 measures it if ``None``.
+
+    Raises:
+        JoulecastError: the MPI job does not fit the specification, or cannot be measured on this machine.
+    """
+    # A slow arrival leaves the cores to ranks that are still setting up. The second one leaves them free
+    # while rank 0 measures the foreign load.
+    arrive_slowly(comm)
+    if load is None and comm.rank == 0:
+        load = load_now(named=True)
+    arrive_slowly(comm)
+    hosts = Hosts.of(comm)
+    _verify_ranks(spec, hosts)
+    cores = hosts.usable_cores()
+    yields = check_cores(spec, hosts.local.size, cores)
+    started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    origin: float = comm.bcast(time.monotonic())
+    before = clock_offsets(hosts)
+    node = _node_name(spec, hosts)
+    order = _sampler_order(spec, hosts, node)
+    samples = out.with_name(f"{out.name}-rank{comm.rank}{SAMPLES}")
+    sampler = Sampler(order, samples) if hosts.is_leader else None
+    clock = StageClock()
+    if spec.kind == "training":
+        measured = _train(spec, hosts, clock, yields)
+    else:
+        # Training first sets up for seconds, but a calibration may be over before the sampler reads.
+        if sampler is not None:
+            sampler.wait_until_begun()
+        arrive_slowly(comm)
+        start, stop, step_bytes, used = calibration_runs.run(spec, hosts, clock, yields)
+        info = {"step_bytes": step_bytes, "algorithm_used": used}
+        measured = Measured(start, stop, {}, {}, info)
+    time.sleep(2 * spec.sample_period_s)
+    sampled = sampler.stop() if sampler is not None else None
+    arrive_slowly(comm)
+    run_clock = RunClock(origin, before[hosts.own], clock_offsets(hosts)[hosts.own])
+    mine = FromRank(
+        node=node,
+        host=hosts.own,
+        host_node=hosts.label,
+        clock=run_clock,
+        start_s=run_clock(measured.start),
+        stop_s=run_clock(measured.stop),
+        intervals=clock.intervals(),
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        oversubscribed=hosts.local.size * spec.threads_per_rank > cores,
+        sampled=sampled,
+        fingerprint=provenance.host_fingerprint(),
+        scheduler_node=os.environ.get("SLURMD_NODENAME"),
+    )
+    ranks = comm.gather(mine)
+    if ranks is None:
+        return
+    from joulecast.measure.training.assemble import assemble
+    from joulecast.runs.record import write_record
+
+    library = MPI.Get_library_version().splitlines()[0].strip("\x00 ")
+    measured.info |= {
+        "started_utc": started_utc,
+        "load_before": load_before(load),
+        "mpi_library": library,
+    }
+    write_record(out, assemble(spec, measured, ranks, load))
+
+
+def _train(spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool) -> Measured:
+    from joulecast.measure.training.loop import Trainer, weights_sha256
+
+    assert spec.training is not None
+    comm = hosts.comm
+    trainer = Trainer(spec, hosts, clock, yields)
+    with shown_progress(spec.run, spec.training.steps, comm.rank == 0) as progress:
+        trained = trainer.train(progress)
+    if comm.rank == 0:
+        # The modules that write the record take a second to load: done while the weights are hashed.
+        Thread(target=import_module, args=("joulecast.measure.training.assemble",)).start()
+    hashes = comm.allgather(weights_sha256(trainer.network))
+    overruns = [o for o in comm.allgather(trainer.speed.overrun_fraction) if o is not None]
+    checks = {
+        "weights_sha256": hashes[0],
+        "replicas_equal": len(set(hashes)) == 1,
+        "overrun_fraction": sum(overruns) / len(overruns) if overruns else None,
+    }
+    info = {
+        "algorithm_used": trainer.buckets.algorithm,
+        "parameters": sum(p.numel() for p in trainer.parameters),
+        "reference_step_s": trainer.speed.reference_s or None,
+    }
+    trainer.close()
+    outcome = {
+        "steps": trained.steps,
+        "samples": trained.samples,
+        "final_loss": trained.loss,
+        "accuracy": trained.accuracy,
+        "reached_target": trained.reached_target,
+    }
+    return Measured(trained.start, trained.stop, outcome, checks, info)

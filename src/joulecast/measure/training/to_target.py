@@ -1,0 +1,265 @@
+"""Repeated training to a target accuracy in this process, for tuning.
+
+    training = TrainingToTarget(Workload(network="lenet5", image_size=8), target_accuracy=0.9)
+    trained = training.train(batch_size=64, seed=3)
+
+The loop is that of the campaign (:class:`~joulecast.measure.training.loop.Trainer`) on a single rank,
+evaluated on the test split after each epoch. The data set is opened once; each seed draws new weights.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.training.hosts import Hosts
+from joulecast.measure.training.loop import Splits, Trained, Trainer
+from joulecast.measure.training.mpi import MPI
+from joulecast.measure.training.stage_clock import StageClock
+from joulecast.runs.platforms import Platform
+from joulecast.runs.spec import RunSpec, Training, Workload
+
+GoOn = Callable[[int, float], bool]
+_WARM_UP_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedToTarget:
+    """Result of one training.
+
+    Attributes:
+        reached: whether the accuracy met the target.
+        stopped: whether ``go_on`` ended it, and not the target or the last epoch.
+        epochs: number of whole epochs, at least 1 unless it failed.
+        time_s: seconds of training and evaluations, without setting up.
+        accuracy: result of the last evaluation, 0 to 1; ``None`` if there was none.
+        failed: why it failed (out of memory); ``epochs`` may be 0 then, and ``time_s`` includes setting up
+            if it failed there.
+    """
+
+    reached: bool
+    stopped: bool
+    epochs: int
+    time_s: float
+    accuracy: float | None
+    failed: str | None = None
+
+
+class _Unbooked(StageClock):
+    """A stage clock that records nothing, as the stages of a tuned training (often millions) are not used."""
+
+    def record(self, stage: str, start: float, stop: float) -> None:
+        pass
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        yield
+
+
+class TrainingToTarget:
+    """One network and data set, to be trained with different batch sizes and seeds.
+
+    Args:
+        target_accuracy: accuracy on the test split, above 0 to 1.
+        max_epochs: a training that has not reached the target by then has failed.
+        default_batch_size: batch size with ``learning_rate``. At other sizes the learning rate is
+            proportional to the size (linear scaling for SGD: Goyal et al. 2017, section 2.1); scaling by
+            the square root is for adaptive optimisers, which the loop does not have.
+        max_learning_rate: limit of the scaled learning rate; no limit if ``None``.
+        threads: number of torch's threads.
+        prefetch_batches: batches prepared ahead in a thread; 0 is faster if preparing them takes hardly
+            any time.
+
+    Raises:
+        JoulecastError: this is a job of several MPI ranks; the data set cannot be opened.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        target_accuracy: float,
+        max_epochs: int,
+        default_batch_size: int = 256,
+        learning_rate: float = 0.05,
+        momentum: float = 0.9,
+        max_learning_rate: float | None = None,
+        device: Literal["cpu", "cuda"] = "cpu",
+        threads: int = 1,
+        prefetch_batches: int = 0,
+    ) -> None:
+        if MPI.COMM_WORLD.size > 1:
+            raise JoulecastError(
+                f"tuning trains in one process, and this is one of {MPI.COMM_WORLD.size} MPI ranks; start it "
+                "without a launcher"
+            )
+        self._workload, self._target, self._max_epochs = workload, target_accuracy, max_epochs
+        self._default_batch_size, self._learning_rate = default_batch_size, learning_rate
+        self._max_learning_rate, self._momentum = max_learning_rate, momentum
+        self._device, self._threads, self._prefetch = device, threads, prefetch_batches
+        self._hosts = Hosts.of(MPI.COMM_WORLD)
+        self._splits = Splits.of(workload)
+        self._warm = set[int]()
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Number of images divided by the batch size, rounded, at least 1.
+
+        A batch may span two epochs, so that rounding loses no image.
+        """
+        return max(1, round(len(self._splits.train) / batch_size))
+
+    def learning_rate(self, batch_size: int) -> float:
+        """The learning rate, proportional to the batch size up to its limit."""
+        scaled = self._learning_rate * batch_size / self._default_batch_size
+        return scaled if self._max_learning_rate is None else min(scaled, self._max_learning_rate)
+
+    def device_uuid(self) -> str | None:
+        """UUID, as in NVML, of the GPU that is used; ``None`` on a CPU."""
+        if self._device == "cpu" or not torch.cuda.is_available():
+            return None
+        uuid = str(torch.cuda.get_device_properties(0).uuid)
+        return uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+
+    def train(
+        self,
+        batch_size: int,
+        seed: int,
+        *,
+        begun: Callable[[], None] | None = None,
+        stepped: Callable[[int], None] | None = None,
+        ended: Callable[[], None] | None = None,
+        go_on: GoOn | None = None,
+    ) -> TrainedToTarget:
+        """The result of one training.
+
+        Args:
+            seed: seed of the weights, the order of images, and dropout.
+            begun: called when all is set up.
+            stepped: called after each step with the steps done.
+            ended: called after the last evaluation, before memory is freed.
+            go_on: called after an epoch that missed the target, with the steps done and the accuracy; says
+                whether to continue.
+
+        Raises:
+            JoulecastError: a GPU is configured and there is none; the network does not fit the images.
+        """
+        steps = self.steps_per_epoch(batch_size)
+        done, stopped = 0, False
+        accuracy: float | None = None
+        first_s = time.monotonic()
+
+        def asked(steps_done: int, reached: float) -> bool:
+            nonlocal stopped, accuracy
+            accuracy = reached
+            stopped = go_on is not None and not go_on(steps_done, reached)
+            return not stopped
+
+        def progress(steps_done: int, loss: float) -> None:
+            nonlocal done
+            done = steps_done
+            if stepped is not None:
+                stepped(steps_done)
+
+        def all_set_up() -> None:
+            nonlocal first_s
+            first_s = time.monotonic()
+            if begun is not None:
+                begun()
+
+        try:
+            self._warm_up(batch_size, seed)
+            trained = self._train(
+                batch_size, seed, steps, all_set_up, progress, ended or (lambda: None), asked
+            )
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            broke_s = time.monotonic()
+            failed = f"out of memory ({str(error).splitlines()[0] if str(error) else type(error)})"
+        else:
+            assert trained.accuracy is not None
+            return TrainedToTarget(
+                bool(trained.reached_target),
+                stopped,
+                trained.steps // steps,
+                trained.stop - trained.start,
+                trained.accuracy,
+            )
+        if self._device == "cuda":
+            # Else the memory of the failed replica would not be free for the next one.
+            torch.cuda.empty_cache()
+        return TrainedToTarget(False, False, done // steps, broke_s - first_s, accuracy, failed)
+
+    def _train(
+        self,
+        batch_size: int,
+        seed: int,
+        steps: int,
+        begun: Callable[[], None],
+        progress: Callable[[int, float], None],
+        ended: Callable[[], None],
+        go_on: GoOn,
+    ) -> Trained:
+        trainer = self._trainer(batch_size, seed, steps * self._max_epochs, steps, self._target)
+        try:
+            begun()
+            trained = trainer.train(progress, go_on)
+            ended()
+        finally:
+            trainer.close()
+        return trained
+
+    def _trainer(
+        self, batch_size: int, seed: int, steps: int, evaluate_every: int, target: float | None
+    ) -> Trainer:
+        training = Training(
+            global_batch_size=batch_size,
+            steps=steps,
+            warmup_steps=0,
+            target_accuracy=target,
+            evaluate_every=evaluate_every,
+            learning_rate=self.learning_rate(batch_size),
+            momentum=self._momentum,
+            device=self._device,
+            algorithm="mpi",
+            prefetch_batches=self._prefetch,
+        )
+        spec = RunSpec(
+            run=f"{self._workload.network}-{batch_size}",
+            campaign="tuning",
+            platform=Platform(name="this machine", hosts=1),
+            nodes=1,
+            threads_per_rank=self._threads,
+            seed=seed,
+            workload=self._workload,
+            training=training,
+        )
+        return Trainer(spec, self._hosts, _Unbooked(), yields=False, splits=self._splits)
+
+    def _warm_up(self, batch_size: int, seed: int) -> None:
+        """Train a replica that is discarded, so that torch's set-up, once for each shape of batch, is not
+        part of a measured training."""
+        if batch_size in self._warm:
+            return
+        trainer = self._trainer(batch_size, seed, _WARM_UP_STEPS, _WARM_UP_STEPS, None)
+        try:
+            trainer.train(lambda done, loss: None)
+            if not self._warm:
+                trainer.accuracy()
+        finally:
+            trainer.close()
+        self._warm.add(batch_size)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # On a CPU, and in libraries of the GPU, torch raises no specific type.
+    said = str(error)
+    return any(
+        part in said for part in ("can't allocate memory", "STATUS_ALLOC_FAILED", "out of memory")
+    )

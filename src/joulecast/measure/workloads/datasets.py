@@ -1,0 +1,186 @@
+"""Data sets by name: real images where a root is configured, digits where nothing is.
+
+``digits`` ships with scikit-learn (1,797 real 8 x 8 images) and is enlarged to the image size, which is
+this data set's preprocessing. CIFAR and ImageNet folders are read by torchvision from a root that
+the user filled; nothing is downloaded. ``synthetic`` is seeded noise, for speed measurements.
+"""
+
+import gzip
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.workloads.roots import ROOT_LAYOUT
+from joulecast.runs.files.reading import opened
+
+_MAX_IMAGE_BYTES = 200_000_000
+DATASETS = ("digits", "cifar10", "cifar100", "imagenet", "synthetic")
+
+
+class Images(Protocol):
+    """Images by index: the part of a data set that a loader needs."""
+
+    classes: int
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Preprocess the images of ``indices``: (n, 3, size, size) float32 and (n,) int64."""
+        ...
+
+
+def _digits_table() -> NDArray[np.float64]:
+    """(1797, 65): 64 pixels and the label. Read from scikit-learn's own file, because importing the
+    package takes every rank two seconds; by its loader where the file has moved."""
+    package = find_spec("sklearn")
+    if package is not None and package.origin is not None:
+        file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            text = gzip.decompress(file.read_bytes()).decode().replace("\n", ",")
+            return np.fromstring(text, sep=",").reshape(-1, 65)
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.column_stack([bunch.data, bunch.target])
+
+
+class Digits:
+    """scikit-learn's digits, enlarged bilinearly; the last fifth is the test split."""
+
+    classes = 10
+
+    def __init__(self, image_size: int, train: bool) -> None:
+        table = _digits_table()
+        split = len(table) * 4 // 5
+        part = table[:split] if train else table[split:]
+        pixels = part[:, :-1].reshape(-1, 8, 8) / 16 - 0.5
+        self._images = torch.from_numpy(pixels.astype(np.float32))
+        self._labels = torch.from_numpy(part[:, -1].astype(np.int64))
+        self._size = image_size
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        chosen = torch.as_tensor(indices)
+        small = self._images[chosen].unsqueeze(1)
+        large = torch.nn.functional.interpolate(
+            small, size=(self._size, self._size), mode="bilinear", align_corners=False
+        )
+        return large.expand(-1, 3, -1, -1).contiguous(), self._labels[chosen]
+
+
+class Synthetic:
+    """Noise that depends on the index alone."""
+
+    def __init__(self, image_size: int, classes: int, length: int) -> None:
+        self.classes, self._size, self._length = classes, image_size, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        shape = (3, self._size, self._size)
+        images = [
+            torch.randn(shape, generator=torch.Generator().manual_seed(int(i))) for i in indices
+        ]
+        labels = torch.as_tensor([int(i) % self.classes for i in indices])
+        return torch.stack(images), labels
+
+
+class FromTorchvision:
+    """A torchvision data set whose images go through decode, resize, crop and normalisation."""
+
+    def __init__(self, dataset: Any, classes: int) -> None:
+        self._dataset, self.classes = dataset, classes
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        samples = [self._dataset[int(i)] for i in indices]
+        return torch.stack([s[0] for s in samples]), torch.as_tensor([s[1] for s in samples])
+
+
+def _transform(image_size: int) -> Any:
+    from torchvision import transforms
+
+    return transforms.Compose(
+        [
+            transforms.Resize(image_size),
+            transforms.CenterCrop(image_size),
+            transforms.ToTensor(),
+            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+
+
+def _image(path: str) -> Any:
+    """The image of a file; what is none, or a pipe, is an error that names it."""
+    from PIL import Image
+
+    with opened(Path(path), "image", _MAX_IMAGE_BYTES) as file:
+        try:
+            return Image.open(file).convert("RGB")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise JoulecastError(f"{path}: is no image: {error}") from None
+
+
+def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Images:
+    if root is None:
+        raise JoulecastError(
+            f"data set {name}: no root; set the configuration key `workload.data_root` to a folder "
+            f"that holds {ROOT_LAYOUT[name]}"
+        )
+    from torchvision import datasets
+
+    where = Path(root)
+    try:
+        if name == "cifar10":
+            found: Any = datasets.CIFAR10(where, train=train, transform=_transform(image_size))
+            classes = 10
+        elif name == "cifar100":
+            found = datasets.CIFAR100(where, train=train, transform=_transform(image_size))
+            classes = 100
+        else:
+            folder = where / ("train" if train else "val")
+            found = datasets.ImageFolder(folder, _transform(image_size), loader=_image)
+            classes = len(found.classes)
+    except (OSError, RuntimeError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise JoulecastError(
+            f"data set {name}: {root} holds no images of it ({first_line}); it needs {ROOT_LAYOUT[name]}"
+        ) from None
+    return FromTorchvision(found, classes)
+
+
+def open_dataset(
+    name: str, root: str | None, image_size: int, classes: int, train: bool = True
+) -> Images:
+    """Open the train or test split of a data set.
+
+    Raises:
+        JoulecastError: unknown name; a missing root, or one without images (says what to put
+            where); more classes in the data than the network has.
+    """
+    if name == "digits":
+        images: Images = Digits(image_size, train)
+    elif name == "synthetic":
+        images = Synthetic(image_size, classes, 50_000 if train else 1_000)
+    elif name in ROOT_LAYOUT:
+        images = _from_root(name, root, image_size, train)
+    else:
+        raise JoulecastError(f"unknown data set `{name}` (known: {', '.join(DATASETS)})")
+    if images.classes > classes:
+        raise JoulecastError(
+            f"data set {name}: has {images.classes} classes, the network {classes}; set the "
+            f"configuration key `workload.classes` to {images.classes}"
+        )
+    return images

@@ -1,0 +1,158 @@
+"""A setting that could be run, with what it is expected to take and what that expectation rests on."""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from joulecast.energy.prices import Prices, costs
+from joulecast.quantities import steady
+from joulecast.runs.scale import scale_in_words
+
+RestsOn = Literal["measured", "fitted", "simulated"]
+Ends = tuple[float | None, float | None, float | None]
+"""What is expected, and the lower and the upper end of its 90 % interval."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting of a training; times in s, energies in J, both for the whole of the work.
+
+    Attributes:
+        nodes: what ``nodes_are``: of an observed training its GPUs or ranks.
+        hosts, gpus: in use, where they are known.
+        energy_kwh, cost, co2_kg: with their intervals, by the prices that are given;
+            ``cost_rests_on`` and ``co2_rests_on`` are the source of the joules in them.
+        batch_size: samples of a step of all nodes; ``None`` where a log does not tell it.
+        time_low_s, time_high_s, energy_low_j, energy_high_j: 90 % interval of one run; ``None`` with
+            ``why_no_interval``.
+        energy_source: measured, estimated, recorded, imported, or what a simulation was priced with.
+        runs: recorded runs of exactly this setting.
+        extrapolation: in what the setting lies outside of what was measured.
+    """
+
+    nodes: int
+    batch_size: int | None
+    batch_per_rank: float | None
+    strategy: str
+    rests_on: RestsOn
+    time_s: float
+    time_low_s: float | None = None
+    time_high_s: float | None = None
+    energy_j: float | None = None
+    energy_low_j: float | None = None
+    energy_high_j: float | None = None
+    energy_source: str | None = None
+    why_no_energy: str | None = None
+    why_no_interval: str | None = None
+    runs: int = 0
+    extrapolation: tuple[str, ...] = ()
+    power_limit_w: int | None = None
+    why_no_power_limit: str | None = None
+    nodes_are: str = "hosts"
+    hosts: float | None = None
+    gpus: float | None = None
+    energy_kwh: float | None = None
+    energy_low_kwh: float | None = None
+    energy_high_kwh: float | None = None
+    cost: float | None = None
+    cost_low: float | None = None
+    cost_high: float | None = None
+    co2_kg: float | None = None
+    co2_low_kg: float | None = None
+    co2_high_kg: float | None = None
+    cost_rests_on: str | None = None
+    co2_rests_on: str | None = None
+    why_no_cost: str | None = None
+
+    def ends(self, quantity: str) -> Ends:
+        """The ``time`` (s), ``energy`` (J), ``cost``, ``co2`` (kg), or ``edp`` (J s) with its interval."""
+        if quantity == "edp":
+            pairs = zip(self.ends("energy"), self.ends("time"), strict=True)
+            value, low, high = (None if e is None or t is None else e * t for e, t in pairs)
+            return value, low, high
+        unit = {"time": "_s", "energy": "_j", "cost": "", "co2": "_kg"}[quantity]
+        value, low, high = (
+            getattr(self, f"{quantity}{end}{unit}") for end in ("", "_low", "_high")
+        )
+        return value, low, high
+
+    def bound(self, quantity: str) -> float | None:
+        """What a budget is held against: the interval's upper end, where there is an interval."""
+        value, _, high = self.ends(quantity)
+        return value if high is None else high
+
+    def source_of(self, quantity: str) -> str | None:
+        """What the joules in a quantity are; ``None`` where there are none in it."""
+        return {
+            "time": None,
+            "cost": self.cost_rests_on,
+            "co2": self.co2_rests_on,
+        }.get(quantity, self.energy_source)
+
+    def priced(self, prices: Prices) -> "Candidate":
+        """The candidate with its kWh, money and CO2."""
+        paid = costs(
+            prices,
+            self.ends("time"),
+            self.ends("energy"),
+            self.hosts,
+            self.gpus,
+            self.energy_source,
+        )
+        return replace(self, **paid)
+
+    @property
+    def setting(self) -> str:
+        """The setting in words."""
+        nodes = scale_in_words(self.nodes, self.nodes_are)
+        batch = "" if self.batch_size is None else f", batch {self.batch_size:,}"
+        # "one node" and "8 nodes" say nothing next to the node count; nor does data parallelism over all of
+        # them where nothing else was run. Simulations weigh it against other strategies.
+        plain = self.rests_on != "simulated" and self.strategy == f"dp={self.nodes}"
+        alone = plain or any(unit in self.strategy for unit in ("node", "GPU", "rank"))
+        strategy = "" if alone else f", {self.strategy}"
+        return f"{nodes}{batch}{strategy}"
+
+    @property
+    def simplicity(self) -> tuple[int, int, str]:
+        """What settles a tie: fewer nodes, then the smaller batch, then the strategy's name."""
+        return self.nodes, self.batch_size or 0, self.strategy
+
+    @property
+    def cost_order(self) -> tuple[float, float, int, int, str]:
+        """The order of cost: the least energy (an unknown one last), then the least time, then simplicity."""
+        joules = math.inf if self.energy_j is None else self.energy_j
+        return steady(joules), steady(self.time_s), *self.simplicity
+
+    def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
+        """The order of a quantity: the least first (an unknown one last), then that of cost."""
+        value = self.ends(quantity)[0]
+        return (math.inf if value is None else steady(value)), *self.cost_order
+
+    def part(self, share: float) -> "Candidate":
+        """The candidate for a share of the work."""
+
+        def of(amount: float | None) -> float | None:
+            return None if amount is None else amount * share
+
+        return replace(
+            self,
+            time_s=self.time_s * share,
+            time_low_s=of(self.time_low_s),
+            time_high_s=of(self.time_high_s),
+            energy_j=of(self.energy_j),
+            energy_low_j=of(self.energy_low_j),
+            energy_high_j=of(self.energy_high_j),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return asdict(self) | {"extrapolation": list(self.extrapolation), "setting": self.setting}
+
+
+def dominates(one: Candidate, other: Candidate) -> bool:
+    """Whether ``one`` is expected to take no more time and no more energy, and less of either."""
+    if one.energy_j is None or other.energy_j is None:
+        return False
+    ours, theirs = one.cost_order[:2], other.cost_order[:2]
+    return ours != theirs and all(a <= b for a, b in zip(ours, theirs, strict=True))

@@ -1,0 +1,307 @@
+"""What a training may take, and the candidate that meets it best.
+
+A limit is held against the upper end of a candidate's 90 % interval: a deadline that the expected time
+just meets is missed every other time. A candidate without an interval is judged by what is expected of it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from joulecast.energy.prices import Prices, estimated
+from joulecast.errors import JoulecastError
+from joulecast.quantities import consumptions, digits, listed, masses, money, steady, times
+from joulecast.report.advice.candidate import Candidate
+from joulecast.report.advice.objective import OBJECTIVES, Objective, check_priced
+
+_OPTIONS = {
+    "time": "--deadline",
+    "energy": "--energy-budget",
+    "cost": "--cost-budget",
+    "co2": "--co2-budget",
+}
+_NAMES = {
+    "time": "deadline",
+    "energy": "energy budget",
+    "cost": "cost budget",
+    "co2": "CO2 budget",
+}
+IN_WORDS = {
+    "time": "time",
+    "energy": "energy",
+    "cost": "cost",
+    "co2": "CO2e",
+    "edp": "product of energy and time",
+}
+"""What is weighed, in words."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a training may take, each or none, and what is least within that: an objective, or energy and
+    time weighed against each other.
+
+    Attributes:
+        energy_weight: of energy against time, 0 to 1, in place of an objective.
+        cost_budget: in the currency of the prices.
+        objective: by default energy, or time where there are budgets and no deadline.
+
+    Raises:
+        JoulecastError: one cannot be met by anything, or two contradict each other.
+    """
+
+    deadline_s: float | None = None
+    energy_budget_j: float | None = None
+    energy_weight: float | None = None
+    cost_budget: float | None = None
+    co2_budget_kg: float | None = None
+    objective: Objective | None = None
+
+    def __post_init__(self) -> None:
+        weight = {} if self.energy_weight is None else {"--energy-weight": self.energy_weight}
+        given = {_OPTIONS[quantity]: amount for quantity, amount in self.budgets.items()}
+        for name, value in (given | weight).items():
+            if not math.isfinite(value):
+                raise JoulecastError(f"{name} {value}: give a number")
+            if name in given and value <= 0:
+                raise JoulecastError(f"{name} {value:g}: give a number above 0")
+            if name not in given and not 0 <= value <= 1:
+                raise JoulecastError(
+                    f"{name} {value:g}: give 0 (only time counts) to 1 (only energy)"
+                )
+        if self.objective is not None and self.objective not in OBJECTIVES:
+            raise JoulecastError(
+                f"objective {self.objective!r}: give one of {', '.join(OBJECTIVES)}"
+            )
+        if weight and self.objective is not None:
+            raise JoulecastError("--objective and --energy-weight contradict each other; give one")
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """What is given of each quantity: time in s, energy in J, money, CO2 in kg."""
+        given = {
+            "time": self.deadline_s,
+            "energy": self.energy_budget_j,
+            "cost": self.cost_budget,
+            "co2": self.co2_budget_kg,
+        }
+        return {quantity: amount for quantity, amount in given.items() if amount is not None}
+
+    @property
+    def least(self) -> str:
+        """What is least within the budgets: an objective, or ``weight``."""
+        if self.energy_weight is not None:
+            return "weight"
+        has_budget_alone = self.budgets and self.deadline_s is None
+        return self.objective or ("time" if has_budget_alone else "energy")
+
+    @property
+    def kind(self) -> str:
+        """``deadline``, ``energy budget``, ``cost budget``, ``CO2 budget``, ``weight``, several of them, or
+        ``none``."""
+        names = [_NAMES[quantity] for quantity in self.budgets]
+        if self.energy_weight is not None:
+            names.append("weight")
+        return " and ".join(names) or "none"
+
+    def check(self, prices: Prices) -> None:
+        """Raise a :class:`JoulecastError` where a price is missing that the limit needs."""
+        asked = {_OPTIONS[quantity]: quantity for quantity in self.budgets}
+        if self.objective is not None:
+            asked[f"--objective {self.objective}"] = self.objective
+        check_priced(asked, prices)
+
+    def in_words(self, currency: str) -> str:
+        """The budgets, as ``within 1 h and EUR 20``; empty without any."""
+        amounts = [
+            amounts_of(quantity, currency)(amount)[0] for quantity, amount in self.budgets.items()
+        ]
+        return f"within {listed(amounts)}" if amounts else ""
+
+
+def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
+    """The function that gives amounts of a quantity in words."""
+    known: dict[str, Callable[..., list[str]]] = {
+        "time": times,
+        "energy": consumptions,
+        "cost": partial(money, currency),
+        "co2": lambda *values: [f"{mass} CO2e" for mass in masses(*values)],
+    }
+    return known.get(quantity, lambda *values: [f"{digits(value)} J s" for value in values])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best candidate and which of them are within the limit, by their places in the list."""
+
+    best: int | None
+    why_none: str | None
+    within: tuple[bool, ...]
+    judged_by: str
+    order: tuple[int, ...] = ()
+    """All places: what is within the limit comes first, then the least of what is judged."""
+    least: str = "energy"
+    """What was judged: as the limit has it, or time where no energy is known."""
+    references: tuple[float, float] | None = None
+    """Joules and seconds that a weight relates to."""
+
+    def as_json(self, limit: Limit) -> dict[str, Any]:
+        """The limit and how it was applied."""
+        content: dict[str, Any] = {
+            "kind": limit.kind,
+            "deadline_s": limit.deadline_s,
+            "energy_budget_j": limit.energy_budget_j,
+            "cost_budget": limit.cost_budget,
+            "co2_budget_kg": limit.co2_budget_kg,
+            "energy_weight": limit.energy_weight,
+            "objective": self.least,
+            "judged_by": self.judged_by,
+        }
+        if self.references is not None:
+            content |= {"energy_ref_j": self.references[0], "time_ref_s": self.references[1]}
+        return content
+
+
+Order = Callable[[Candidate], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """What is to be least: its order, in words, and whether it is known of a candidate."""
+
+    least: str
+    order: Order
+    text: str
+    unknown: str | None = None
+    """Why nothing can be chosen; ``None`` where something can."""
+    references: tuple[float, float] | None = None
+
+
+def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
+    """The best of the candidates within all the budgets of a limit: the least of its objective.
+
+    A weight ``w`` asks for the least ``w E/E_ref + (1 - w) T/T_ref``, the cost of Zeus (You et al., NSDI
+    2023, eq. 2) with the least energy and time of the candidates as references. Where no energy is known and
+    no objective is asked for, time takes its place. Of equals: the cheaper in energy, the faster, then the
+    one on fewer nodes, with the smaller batch.
+    """
+    if not candidates:
+        return Choice(None, "there are no candidates", (), "nothing: there are no candidates")
+    within = tuple(
+        all(_holds(candidate, *budget) for budget in limit.budgets.items())
+        for candidate in candidates
+    )
+    kept = [c for c, fits in zip(candidates, within, strict=True) if fits]
+    aim = _aim(kept or candidates, candidates, limit)
+    places = range(len(candidates))
+    order = sorted(places, key=lambda p: (not within[p], aim.order(candidates[p])))
+    why = _why_nothing_is_within(candidates, limit, currency) if not kept else aim.unknown
+    return Choice(
+        best=order[0] if why is None else None,
+        why_none=why,
+        within=within,
+        judged_by=_judged_by(candidates, limit, aim),
+        order=tuple(order),
+        least=aim.least,
+        references=aim.references,
+    )
+
+
+def _holds(candidate: Candidate, quantity: str, budget: float) -> bool:
+    bound = candidate.bound(quantity)
+    return bound is not None and bound <= budget
+
+
+def _aim(kept: Sequence[Candidate], all_of_them: Sequence[Candidate], limit: Limit) -> _Aim:
+    least = limit.least
+    if least == "weight":
+        return _weighed(all_of_them, float(limit.energy_weight or 0.0))
+    if any(candidate.ends(least)[0] is not None for candidate in kept):
+        return _Aim(least, lambda c: c.order(least), f"expected {IN_WORDS[least]}")
+    if limit.objective is None:
+        return _Aim("time", lambda c: c.order("time"), "expected time, for no energy is known")
+    why = kept[0].why_no_cost if least == "cost" else kept[0].why_no_energy
+    reason = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
+    return _Aim(least, lambda c: c.order(least), f"expected {IN_WORDS[least]}", reason)
+
+
+def _weighed(candidates: Sequence[Candidate], weight: float) -> _Aim:
+    if weight == 0:
+        text = "expected time; energy has no weight"
+        return _Aim("time", lambda c: c.order("time"), text)
+    known = [(c.energy_j, c.time_s) for c in candidates if c.energy_j is not None]
+    text = "w E/E_ref + (1 - w) T/T_ref of what is expected"
+    if not known:
+        why = "no energy is known, so it cannot be weighed against time; --energy-weight 0 asks for time"
+        return _Aim("weight", lambda c: c.order("time"), text, why)
+    joules, seconds = min(e for e, _ in known), min(t for _, t in known)
+
+    def order(candidate: Candidate) -> tuple[Any, ...]:
+        if candidate.energy_j is None:
+            return math.inf, candidate.cost_order
+        energy, time = candidate.energy_j / joules, candidate.time_s / seconds
+        return steady(weight * energy + (1 - weight) * time), candidate.cost_order
+
+    return _Aim("weight", order, text, references=(joules, seconds))
+
+
+def _judged_by(candidates: Sequence[Candidate], limit: Limit, aim: _Aim) -> str:
+    text = aim.text if aim.text.startswith("w ") else f"the {aim.text}"
+    if not limit.budgets:
+        return text if limit.least == "weight" else f"{text}; no limit was given"
+    ends = "; ".join(_upper(quantity, candidates) for quantity in limit.budgets)
+    them = "it" if len(limit.budgets) == 1 else "all of them"
+    return f"{ends}; among those within {them}, {text.replace('the ', 'the least ', 1)}"
+
+
+def nearest(candidates: Sequence[Candidate], budgets: Mapping[str, float]) -> Candidate | None:
+    """The candidate that comes nearest to budgets that nothing keeps; ``None`` where what they limit is not
+    known of any."""
+
+    def beyond(candidate: Candidate) -> float | None:
+        ratios = [
+            None if (bound := candidate.bound(quantity)) is None else bound / budget
+            for quantity, budget in budgets.items()
+        ]
+        return None if None in ratios else max(ratio for ratio in ratios if ratio is not None)
+
+    known = [(steady(by), *c.simplicity, c) for c in candidates if (by := beyond(c)) is not None]
+    return min(known, key=lambda each: each[:-1])[-1] if known else None
+
+
+def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, currency: str) -> str:
+    budgets = limit.budgets
+    closest = nearest(candidates, budgets)
+    if closest is None:
+        missing = [q for q in budgets if all(c.bound(q) is None for c in candidates)]
+        quantity = [*missing, *budgets][0]
+        article = "an" if quantity == "energy" else "a"
+        return (
+            f"no {IN_WORDS[quantity]} is known, so nothing can be held against {article} "
+            f"{_NAMES[quantity]}"
+        )
+    ends = [_end(closest, quantity, currency) for quantity in budgets]
+    verb = "ends" if list(budgets) == ["time"] else "stays"
+    asked = limit.in_words(currency)
+    return f"nothing {verb} {asked}; the closest is {closest.setting} with {listed(ends)}"
+
+
+def _end(candidate: Candidate, quantity: str, currency: str) -> str:
+    """What a candidate takes at most, and what is expected of it."""
+    value, _, high = candidate.ends(quantity)
+    bound, expected = amounts_of(quantity, currency)(candidate.bound(quantity), value)
+    source = candidate.source_of(quantity)
+    note = f", {source}" if quantity == "energy" else estimated("", source)
+    return f"{'about' if high is None else 'at most'} {bound} ({expected} expected{note})"
+
+
+def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:
+    bounded = [candidate.ends(quantity)[2] is not None for candidate in candidates]
+    name = IN_WORDS[quantity]
+    if all(bounded):
+        return f"the upper end of the 90 % interval of the {name}"
+    if any(bounded):
+        return f"the upper end of the 90 % interval of the {name}, where there is one"
+    return f"the expected {name} (there are no intervals)"

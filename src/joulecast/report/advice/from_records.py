@@ -1,0 +1,371 @@
+"""Candidates from run records: settings that were run, and those that MC2, fitted to them, forecasts.
+
+A setting that was run keeps the mean of its runs; how far a further run may lie from it comes from the
+repeats, and for a setting that was run once from the model. All others are the model's, with its intervals.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.energy.evaluation import campaigns
+from joulecast.energy.fitting import KnownRuns
+from joulecast.energy.forecast import as_setting
+from joulecast.energy.models import EnergyModel, Evidence, mc2_for
+from joulecast.energy.plain import plain
+from joulecast.errors import JoulecastError
+from joulecast.report.advice.candidate import Candidate
+from joulecast.report.advice.repeats import ESTIMATED, Spread, per_work, spread_of, unmixed
+from joulecast.runs.record import read_info
+from joulecast.runs.scale import (
+    counts,
+    hosts_and_gpus,
+    is_observed,
+    scale_in_words,
+    unit_of,
+)
+
+_DRIFT = 0.05
+"""Half width, relative, that each doubling beyond the batches of the fit adds (in quadrature), as MC2's
+intervals add it for doublings beyond its node counts."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """The records of one network on one platform, and all that was fitted together with them."""
+
+    network: str
+    platform: str
+    runs: pd.DataFrame
+    """The network's own training runs on the platform."""
+    evidence: Evidence
+    imported: bool
+    left_out: list[dict[str, str]]
+    notes: list[str]
+    """What a reader must know of the runs."""
+
+    @property
+    def unit(self) -> str:
+        """What the runs' ``samples`` count."""
+        info = read_info(Path(self.runs["folder"].iloc[0]))
+        foreign = info.spec.foreign
+        return info.outcome.work_unit if foreign is None else foreign.work_unit
+
+    @property
+    def has_energy(self) -> bool:
+        """Whether any run of the network carries an energy."""
+        return bool(self.runs["energy_j"].notna().any())
+
+    @property
+    def energy_source(self) -> str | None:
+        """What the energies are that the model's energies rest on."""
+        of_fit = self.evidence.training
+        known = of_fit.loc[of_fit["energy_j"].notna(), "energy_source"]
+        return ", ".join(sorted(known.dropna().unique())) or None
+
+    @property
+    def why_no_energy(self) -> str:
+        """Reason why there is no energy, as the records have it."""
+        reasons = self.runs["why_no_energy"].dropna()
+        return str(reasons.iloc[0]) if len(reasons) else "the runs carry no energy"
+
+
+def read_campaign(
+    records: Sequence[Path],
+    network: str,
+    platform: str | None,
+    known_runs: KnownRuns | None = None,
+) -> Campaign:
+    """The records of a network.
+
+    Args:
+        known_runs: the runs of ``records``, where they have been read already.
+
+    Raises:
+        JoulecastError: there are no records, none is left to fit, the network is on none of them or not
+            on this platform, or it is on several platforms and none was named; lists what there is.
+    """
+    if not records:
+        raise JoulecastError("there are no records; measure or import some (--records)")
+    known_runs = known_runs or KnownRuns.of_records(records)
+    trained = known_runs.trained
+    found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
+    if not found:
+        known = ", ".join(sorted(set(trained["network"].dropna().astype(str))))
+        raise JoulecastError(f"no record is of the network {network} (there are: {known})")
+    if platform is None and len(found) > 1:
+        raise JoulecastError(
+            f"{network} was run on several platforms: {', '.join(found)}; name one with --platform"
+        )
+    name = found[0] if platform is None else platform
+    if name not in found:
+        raise JoulecastError(
+            f"no record of {network} is of the platform {name} (there are: {', '.join(found)})"
+        )
+    fitted = campaigns(known_runs.clean, known_runs.allreduce, known_runs.watts)
+    for evidence, imported in fitted:
+        training = unmixed(evidence.training)
+        own = training[(training["network"] == network) & (training["platform"] == name)]
+        if len(own):
+            others = evidence.calibration
+            if len(others) and not (training["energy_source"] == ESTIMATED).any():
+                dark = others["energy_source"] == ESTIMATED
+                others = others.assign(energy_j=others["energy_j"].mask(dark))
+            kept = Evidence(training, others, evidence.allreduce, evidence.watts)
+            return Campaign(
+                network, name, own, kept, imported, known_runs.left_out, known_runs.notes
+            )
+    raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
+
+
+PER_WORK = {"samples": 1000.0, "epochs": 1.0}
+"""Default amount of work, by what a run's log counts."""
+
+LONG_TRAINING = 1e6
+"""Times the usual work that is looked at: a training has whole steps, and of a few steps the last one, of
+which a part is needed, would be charged in full."""
+
+
+def usual_work(campaign: Campaign) -> tuple[float, float, str]:
+    """The work when no amount is asked for, how many times as much is looked at, and why."""
+    work = PER_WORK.get(campaign.unit, 1.0)
+    if campaign.imported:
+        return work, 1.0, "as a rate; --samples asks for an amount"
+    return work, LONG_TRAINING, "of a long training; --samples asks for an amount"
+
+
+def usual_nodes(campaign: Campaign) -> list[int]:
+    """Node counts that were run, and the powers of two between them."""
+    ran = {int(count) for count in campaign.runs["nodes"]}
+    powers = {2**k for k in range(int(math.log2(max(ran))) + 1)}
+    return sorted(ran | {count for count in powers if count >= min(ran)})
+
+
+def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
+    """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones.
+
+    Raises:
+        JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
+    """
+    return counts(campaign.runs, nodes, gpus) if nodes or gpus else usual_nodes(campaign)
+
+
+def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
+    """Batches that were run, of all nodes or of a rank, as far as a rank's was not smaller or larger."""
+    if campaign.imported:
+        return sorted(set(campaign.runs["batch"].dropna())) or [np.nan]
+    of_a_rank = campaign.runs["batch_per_rank"]
+    known = {float(batch) for batch in campaign.runs["batch"]}
+    known |= {float(each) * ranks for each in of_a_rank}
+    low, high = of_a_rank.min() * ranks, of_a_rank.max() * ranks
+    return sorted(batch for batch in known if low <= batch <= high and batch == int(batch))
+
+
+def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str, Any]:
+    """A setting as a row of observations, by the example of a run on as many nodes, or on the most."""
+    runs = campaign.runs
+    near = runs[runs["nodes"] == nodes]
+    near = near if len(near) else runs[runs["nodes"] == runs["nodes"].max()]
+    example: dict[str, Any] = near.iloc[-1].to_dict()
+    if is_observed(runs):
+        example["ranks_per_host"] = runs["ranks_per_host"].max()
+    if campaign.imported:
+        return as_setting(example, nodes, batch, work)
+    return as_setting(example, nodes, batch, math.ceil(work / batch) * batch)
+
+
+def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
+    """Reason why a setting cannot be forecast; ``None`` if it can."""
+    runs = campaign.runs
+    if campaign.imported:
+        return None
+    if row["batch"] < row["ranks"]:
+        return f"batch {row['batch']:.0f} is smaller than the {row['ranks']:.0f} ranks"
+    seen = set(runs["batch_per_rank"])
+    if len(seen) == 1 and row["batch_per_rank"] not in seen:
+        return (
+            f"all runs have {seen.pop():g} samples a rank, so how time grows with the batch is not known; "
+            "measure a second batch (calibration.batch_sizes)"
+        )
+    together = (campaign.evidence.training["ranks"] > 1).any()
+    if row["ranks"] > 1 and not together and campaign.evidence.allreduce.empty:
+        return "no run and no calibration has more than one rank, so communication is not known"
+    return None
+
+
+def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, ...], float]:
+    """Ways in which a setting lies outside of what was run, and what they add to the half widths (doublings
+    of the batch)."""
+    runs, reasons, doublings = campaign.runs, [], 0.0
+    most, least = runs["nodes"].max(), runs["nodes"].min()
+    if not least <= row["nodes"] <= most:
+        asked = scale_in_words(row["nodes"], row["nodes_are"])
+        reasons.append(f"{asked}: run on {_span(least, most)}")
+    column = "batch" if campaign.imported else "batch_per_rank"
+    low, high = runs[column].min(), runs[column].max()
+    if row[column] > high or row[column] < low:
+        doublings = abs(math.log2(row[column] / (high if row[column] > high else low)))
+        of = "" if campaign.imported else " of a rank"
+        reasons.append(f"batch {row[column]:,.10g}{of}: run with {_span(low, high)}")
+    return tuple(reasons), _DRIFT * doublings
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:,.10g}" if low == high else f"{low:,.10g} to {high:,.10g}"
+
+
+def _strategy(campaign: Campaign, row: dict[str, Any]) -> str:
+    if row["nodes"] == 1 and (campaign.imported or row["ranks"] == 1):
+        return f"one {unit_of(row['nodes_are'])}"
+    # A log from outside tells its nodes, and not how their devices divide the network.
+    return f"{row['nodes']} nodes" if campaign.imported else f"dp={row['ranks']:.0f}"
+
+
+def _identity(campaign: Campaign, row: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a candidate that say which setting it is."""
+    hosts, gpus = hosts_and_gpus(row)
+    return {
+        "nodes": int(row["nodes"]),
+        "nodes_are": str(row["nodes_are"]),
+        "hosts": hosts,
+        "gpus": gpus,
+        "batch_size": None if pd.isna(row["batch"]) else int(row["batch"]),
+        "batch_per_rank": plain(row["batch_per_rank"]),
+        "strategy": _strategy(campaign, row),
+    }
+
+
+Sides = tuple[float, float]
+"""Half widths of a logarithm, downwards and upwards."""
+
+
+def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, float | None]:
+    if value is None or sides is None:
+        return None, None
+    return value * math.exp(-sides[0]), value * math.exp(sides[1])
+
+
+def _sides(prediction: Any, quantity: str, drift: float = 0.0) -> Sides | None:
+    """Half widths of the model's interval about its prediction; ``drift`` widens them."""
+    value, upper = (
+        plain(prediction[f"predicted_{quantity}"]),
+        plain(prediction[f"upper_{quantity}"]),
+    )
+    lower = plain(prediction[f"lower_{quantity}"])
+    if not value or not upper or not lower:
+        return None
+    # What is drawn may lie to one side of what is expected.
+    down, up = max(0.0, math.log(value / lower)), max(0.0, math.log(upper / value))
+    return math.hypot(down, drift), math.hypot(up, drift)
+
+
+@dataclass(frozen=True)
+class _Width:
+    time: Spread
+    energy: Spread
+
+
+def _measured(
+    campaign: Campaign, row: dict[str, Any], prediction: Any, widths: _Width
+) -> Candidate | None:
+    """The setting as it was run; ``None`` where it was not."""
+    runs = campaign.runs
+    same_batch = (runs["batch"] == row["batch"]) | (runs["batch"].isna() & pd.isna(row["batch"]))
+    own = runs[(runs["nodes"] == row["nodes"]) & same_batch]
+    if own.empty:
+        return None
+    units = row["samples"] if campaign.imported else row["steps"]
+    means = per_work(own).mean() * units
+    with_energy = int(own["energy_j"].notna().sum())
+    joules = plain(means["energy_j"])
+    time_sides = widths.time.sides(len(own)) or _sides(prediction, "s")
+    energy_sides = widths.energy.sides(with_energy) or _sides(prediction, "j")
+    time_low, time_high = _bounds(float(means["time_s"]), time_sides)
+    energy_low, energy_high = _bounds(joules, energy_sides)
+    return Candidate(
+        **_identity(campaign, row),
+        rests_on="measured",
+        time_s=float(means["time_s"]),
+        time_low_s=time_low,
+        time_high_s=time_high,
+        energy_j=joules,
+        energy_low_j=energy_low,
+        energy_high_j=energy_high,
+        energy_source=", ".join(sorted(own["energy_source"].dropna().unique())) or None,
+        why_no_energy=None if joules is not None else campaign.why_no_energy,
+        why_no_interval=None if time_high is not None else "run once, and the model has no width",
+        runs=len(own),
+    )
+
+
+def _fitted(campaign: Campaign, row: dict[str, Any], prediction: Any) -> Candidate | None:
+    """The setting as MC2 forecasts it; ``None`` where it cannot."""
+    seconds = plain(prediction["predicted_s"])
+    if seconds is None:
+        return None
+    joules = plain(prediction["predicted_j"]) if campaign.has_energy else None
+    outside, drift = _extrapolated(campaign, row)
+    time_low, time_high = _bounds(seconds, _sides(prediction, "s", drift))
+    energy_low, energy_high = _bounds(joules, _sides(prediction, "j", drift))
+    return Candidate(
+        **_identity(campaign, row),
+        rests_on="fitted",
+        time_s=seconds,
+        time_low_s=time_low,
+        time_high_s=time_high,
+        energy_j=joules,
+        energy_low_j=energy_low,
+        energy_high_j=energy_high,
+        energy_source=None if joules is None else campaign.energy_source,
+        why_no_energy=None if joules is not None else campaign.why_no_energy,
+        why_no_interval=None if time_high is not None else "the model has no width",
+        extrapolation=outside,
+    )
+
+
+def campaign_candidates(
+    campaign: Campaign, work: float, nodes: Sequence[int], batches: Sequence[int] | None
+) -> tuple[list[Candidate], list[dict[str, str]]]:
+    """Every setting of these node counts and batches of which something is known.
+
+    Args:
+        work: samples (or epochs) to train on; batches that do not divide it take a whole step more.
+        nodes: node counts.
+        batches: batches of all nodes; by default those that were run, of all nodes and of a rank.
+
+    Returns:
+        the candidates, and the settings that are none, each with ``setting`` and ``why``.
+    """
+    ranks_per_node = float(campaign.runs["ranks"].iloc[-1] / campaign.runs["nodes"].iloc[-1])
+    rows, refused = [], []
+    for count in nodes:
+        chosen = batches or _batches(campaign, count, count * ranks_per_node)
+        for batch in chosen:
+            row = _row(campaign, count, float(batch), work)
+            why = _refused(campaign, row)
+            if why is None:
+                rows.append(row)
+            else:
+                scale = scale_in_words(count, row["nodes_are"])
+                refused.append({"setting": f"{scale}, batch {batch:,.10g}", "why": why})
+    if not rows:
+        return [], refused
+    asked = pd.DataFrame(rows)
+    model: EnergyModel = mc2_for(campaign.imported).fit(campaign.evidence)
+    predictions = model.predict(asked, "predicted")
+    on_platform = campaign.evidence.training
+    on_platform = on_platform[on_platform["platform"] == campaign.platform]
+    widths = _Width(spread_of(on_platform, "time_s"), spread_of(on_platform, "energy_j"))
+    candidates = []
+    for row, (_, prediction) in zip(rows, predictions.iterrows(), strict=True):
+        candidate = _measured(campaign, row, prediction, widths) or _fitted(
+            campaign, row, prediction
+        )
+        if candidate is not None:
+            candidates.append(candidate)
+    return candidates, refused

@@ -1,0 +1,121 @@
+"""Candidates for a platform that nothing was run on: strategies in simulated time."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.strategy_energy import fit_in, simulation_energy
+from joulecast.errors import JoulecastError
+from joulecast.graphs.precision import training_of
+from joulecast.graphs.shipped_graphs import network_for
+from joulecast.report.advice.candidate import Candidate
+from joulecast.report.advice.simulated_training import USUAL, SimulatedTraining
+from joulecast.report.advice.simulator_inputs import platform_and_costs
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.interval import step_interval
+from joulecast.simulate.simulate import Assumptions, Simulation
+from joulecast.simulate.strategy import text_of
+from joulecast.simulate.strategy_search import search
+
+_NODES = (1, 2, 4, 8)
+_BATCH_PER_DEVICE = 32
+_STRATEGIES = 3
+
+NO_INTERVAL = "simulated, and the simulator's error on this platform was not measured"
+
+
+def usual_nodes(platform: Platform) -> list[int]:
+    """Default node counts: 1, 2, 4, 8, and no more than the platform has."""
+    most = platform.require_cluster().nodes
+    return [count for count in _NODES if most is None or count <= most]
+
+
+def simulated_candidates(
+    network: str,
+    platform: Platform,
+    samples: float,
+    nodes: Sequence[int],
+    batches: Sequence[int] | None,
+    *,
+    fits: Path | None = None,
+    trained: SimulatedTraining = USUAL,
+) -> tuple[list[Candidate], list[dict[str, str]]]:
+    """The fastest strategies of each node count and batch that fit in memory.
+
+    Args:
+        network: by name, by numbers, or the JSON file of an op graph.
+        samples: to train on.
+        nodes: node counts; each with all its devices.
+        batches: of all nodes; by default 32 samples of a device.
+        fits: of metered runs on the same hardware, for the joules; by default those that are shipped.
+        trained: how it computes.
+
+    Returns:
+        the candidates, with intervals where the simulator's errors were judged, and the settings that are
+        none, each with ``setting`` and ``why``.
+
+    Raises:
+        JoulecastError: no such network, or the platform's file lacks what a simulation needs.
+    """
+    training = training_of(trained.precision, trained.optimizer, False, trained.gradients)
+    graph = network_for(network, training, trained.attention)
+    platform, costs = platform_and_costs(
+        platform, trained.precision, links=trained.links, measured_steps=trained.calibrate
+    )
+    assumed = Assumptions(training=training)
+    cluster, fit = platform.require_cluster(), fit_in(fits)
+    candidates, refused = [], []
+    for count in nodes:
+        devices = count * cluster.devices_per_node
+        if cluster.nodes is not None and count > cluster.nodes:
+            why = f"{platform.name} has {cluster.nodes} nodes"
+            refused.append({"setting": f"{count} nodes", "why": why})
+            continue
+        for batch in batches or [_BATCH_PER_DEVICE * devices]:
+            setting = f"{count} nodes, batch {batch}"
+            try:
+                ranking = search(graph, platform, devices, batch, costs, assumed, _STRATEGIES)
+            except JoulecastError as error:
+                refused.append({"setting": setting, "why": str(error)})
+                continue
+            if not ranking.feasible:
+                why = next(iter(ranking.out_of_memory.values()), "nothing fits in memory")
+                refused.append({"setting": setting, "why": why})
+            for simulation in ranking.feasible:
+                candidates.append(_candidate(simulation, count, batch, samples, fit))
+    return candidates, refused
+
+
+def _candidate(
+    simulation: Simulation, nodes: int, batch: int, samples: float, fit: CampaignFit | None
+) -> Candidate:
+    steps = math.ceil(samples / batch)
+    energy = simulation_energy(simulation, fit)
+    devices = simulation.strategy.devices
+    ends = step_interval(simulation.step_s, devices, simulation.cost_sources)
+
+    def whole(amount: float | None) -> float | None:
+        return None if amount is None else steps * amount
+
+    # An interval of the power alone is none of a run.
+    energies = (None, None) if ends is None else (energy.low_j, energy.high_j)
+    missing = NO_INTERVAL if ends is None else energy.why_no_interval or None
+    return Candidate(
+        nodes=nodes,
+        hosts=nodes,
+        gpus=devices,
+        batch_size=batch,
+        batch_per_rank=batch / devices,
+        strategy=text_of(simulation.strategy),
+        rests_on="simulated",
+        time_s=steps * simulation.step_s,
+        time_low_s=whole(ends and ends[0]),
+        time_high_s=whole(ends and ends[1]),
+        energy_j=whole(energy.joules),
+        energy_low_j=whole(energies[0]),
+        energy_high_j=whole(energies[1]),
+        energy_source=energy.label,
+        why_no_energy=None if energy.joules is not None else energy.reason,
+        why_no_interval=missing,
+    )

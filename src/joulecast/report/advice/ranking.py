@@ -1,0 +1,94 @@
+"""Simulated strategies ranked by what is to be least."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from joulecast.energy.fitting import CampaignFit
+from joulecast.energy.prices import Prices, costs
+from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
+from joulecast.errors import JoulecastError
+from joulecast.quantities import steady
+from joulecast.report.advice.objective import Objective
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.simulate import Simulation
+from joulecast.simulate.strategy_search import Value
+
+
+def _row(simulation: Simulation, prices: Prices, fit: CampaignFit | None) -> dict[str, Any]:
+    energy = simulation_energy(simulation, fit)
+    joules, step_s = energy.joules, simulation.step_s
+    devices = simulation.strategy.devices
+    nodes = nodes_of(simulation.platform, devices)
+    paid = costs(prices, [step_s], [joules], nodes, devices, energy.label)
+    return {
+        **simulation.as_json(),
+        **energy.as_json(),
+        "joules_per_sample": None if joules is None else joules / simulation.batch,
+        "energy_delay_js": None if joules is None else joules * step_s,
+        "step_cost": paid["cost"],
+        "step_co2_kg": paid["co2_kg"],
+        "cost_rests_on": paid["cost_rests_on"],
+    }
+
+
+_KEYS = {
+    "time": "step_s",
+    "energy": "joules_per_sample",
+    "cost": "step_cost",
+    "co2": "step_co2_kg",
+    "edp": "energy_delay_js",
+}
+
+
+def rising_value(
+    objective: Objective,
+    prices: Prices,
+    platform: Platform,
+    devices: int,
+    fit: CampaignFit | None = None,
+) -> Value | None:
+    """The objective as a function of a step's seconds and those that compute, if it rises with both.
+
+    ``None`` where that is not known: then a search has to simulate all strategies.
+    """
+    if objective == "time":
+        return lambda step_s, _: step_s
+    nodes = nodes_of(platform, devices)
+    if objective == "cost" and prices.price is None:
+        return lambda step_s, _: prices.money(step_s, None, nodes, devices) or 0.0
+    joules = rising_joules(platform, devices, fit)
+    if joules is None:
+        return None
+    values: dict[str, Value] = {
+        "energy": joules,
+        "co2": joules,
+        "edp": lambda step_s, computing_s: step_s * joules(step_s, computing_s),
+        "cost": lambda step_s, computing_s: (
+            prices.money(step_s, joules(step_s, computing_s), nodes, devices) or 0.0
+        ),
+    }
+    return values[objective]
+
+
+def ranked(
+    simulations: Sequence[Simulation],
+    objective: Objective = "time",
+    prices: Prices | None = None,
+    fit: CampaignFit | None = None,
+) -> list[dict[str, Any]]:
+    """Steps as plain data with their joules and cost, the best by the objective first.
+
+    Args:
+        simulations: of one batch, equals in the order that they shall have.
+        fit: for the joules, as of :func:`joulecast.energy.strategy_energy.simulation_energy`.
+
+    Raises:
+        JoulecastError: the objective needs joules, which are not known; says why.
+    """
+    rows = [_row(simulation, prices or Prices(), fit) for simulation in simulations]
+    key = _KEYS[objective]
+    missing = next((row for row in rows if row[key] is None), None)
+    if missing is not None:
+        why = missing["why_no_energy"]
+        raise JoulecastError(f"objective {objective}: the energy of a step is not known: {why}")
+    return sorted(rows, key=lambda row: steady(row[key]))

@@ -1,0 +1,128 @@
+"""An advice for people: the choice first, then the candidates that come next, then what it rests on."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from joulecast.energy.prices import Prices, co2_text, cost_text
+from joulecast.quantities import NONE, consumptions, digits, times, with_range
+from joulecast.report.advice.choice import Limit
+from joulecast.runs.scale import unit_of
+
+_TOP = 8
+
+
+def _range(row: Mapping[str, Any], quantity: str, unit: str) -> str:
+    value = row[f"{quantity}_{unit}"]
+    if value is None:
+        return "-"
+    together = times if quantity == "time" else consumptions
+    return with_range(
+        *together(value, row[f"{quantity}_low_{unit}"], row[f"{quantity}_high_{unit}"])
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[k]) for line in [header, *rows]) for k in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [header, *rows]
+    ]
+
+
+def _asked(limit: Mapping[str, Any], currency: str) -> str:
+    names = ("deadline_s", "energy_budget_j", "energy_weight", "cost_budget", "co2_budget_kg")
+    given = Limit(**{name: limit[name] for name in names})
+    weight = given.energy_weight
+    weighed = None if weight is None else f"energy weighs {weight:g}, time {1 - weight:g}"
+    return "; ".join(filter(None, (given.in_words(currency), weighed))) or "no limit given"
+
+
+def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
+    """Money and CO2, as far as they are asked for."""
+    cost = [("cost", cost_text(row, prices.currency))] if prices.known else []
+    return [*cost, *([("CO2e", co2_text(row))] if prices.co2 is not None else [])]
+
+
+def _choice(advice: Mapping[str, Any]) -> list[str]:
+    best = advice["best"]
+    if best is None:
+        return [f"choose nothing: {advice['why_none']}"]
+    lines = [f"choose {best['setting']}"]
+    verdict = advice["verdict"]["in_words"]
+    lines += [f"  {verdict}"] if verdict else []
+    lines.append(f"  time    {_range(best, 'time', 's')}")
+    joules = f"  energy  {_range(best, 'energy', 'j')}, {best['energy_source']}"
+    lines.append(
+        joules if best["energy_j"] is not None else f"  energy  not known: {best['why_no_energy']}"
+    )
+    missing = {"cost": best["why_no_cost"], "CO2e": best["why_no_energy"]}
+    lines += [
+        f"  {name}    {f'not known: {missing[name]}' if text == NONE else text}"
+        for name, text in _paid(best, Prices(**advice["prices"]))
+    ]
+    watts, why = best["power_limit_w"], best["why_no_power_limit"]
+    lines.append(
+        f"  power limit  {watts} W" if watts is not None else f"  power limit  none: {why}"
+    )
+    return lines
+
+
+def advice_text(advice: Mapping[str, Any]) -> str:
+    """The advice of :func:`joulecast.report.advice.advise.advise` as text, without an end of line."""
+    work, best, prices = advice["work"], advice["best"], Prices(**advice["prices"])
+    paid = [name for name, _ in _paid({}, prices)]
+    unit = unit_of(advice["candidates"][0]["nodes_are"]) if advice["candidates"] else "node"
+    lines = [
+        f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
+        f"{digits(work['samples'])} {work['unit']} ({work['why']}); "
+        f"{_asked(advice['limit'], prices.currency)}",
+        "",
+        *_choice(advice),
+    ]
+    if any(row["time_low_s"] is not None for row in advice["candidates"]):
+        lines.append("  in brackets: 90 % intervals of one run")
+    lines.append(f"  judged by {advice['limit']['judged_by']}")
+    lines.append(f"  rests on: {advice['rests_on']}")
+    if prices.given:
+        lines.append(f"  prices: {prices.in_words()}")
+    shown = advice["candidates"][:_TOP]
+    if shown:
+        header = (
+            "",
+            f"{unit}s",
+            "batch",
+            "strategy",
+            "time",
+            "energy",
+            "energy is",
+            *paid,
+            "rests on",
+            "",
+        )
+        rows = [
+            (
+                "*" if row is best else " " if row["within_limit"] else "x",
+                str(row["nodes"]),
+                "-" if row["batch_size"] is None else digits(row["batch_size"]),
+                row["strategy"],
+                _range(row, "time", "s"),
+                _range(row, "energy", "j"),
+                row["energy_source"] or "-",
+                *(text for _, text in _paid(row, prices)),
+                row["rests_on"] + (f", {row['runs']} runs" if row["runs"] > 1 else ""),
+                "extrapolated" if row["extrapolation"] else "",
+            )
+            for row in shown
+        ]
+        hidden = len(advice["candidates"]) - len(shown)
+        lines += ["", *_table(header, rows)]
+        legend = "* the choice; x not within the limit"
+        lines.append(f"{legend}; {hidden} more with --json" if hidden else legend)
+    lines += [f"not a candidate: {r['setting']}: {r['why']}" for r in advice["refused"][:_TOP]]
+    if advice["measure_next"]:
+        lines += ["", "to be surer, measure:"]
+        lines += [f"  {step['what']}: {step['why']}" for step in advice["measure_next"]]
+    if advice["warnings"]:
+        lines += ["", *(f"note: {warning}" for warning in advice["warnings"])]
+    lines += [f"left out: {run['run']}: {run['kind']}" for run in advice["left_out"]]
+    return "\n".join(lines)

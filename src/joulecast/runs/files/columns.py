@@ -1,0 +1,315 @@
+"""Tables from outside, as CSV or Parquet: a schema says what each column holds, and the wrong row is named.
+
+Sizes have absolute limits. Those of Parquet are read from the footer of the file, before anything unfolds.
+"""
+
+import gzip
+import hashlib
+import math
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.reading import opened, read_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_TABLE_BYTES = 1_000_000_000
+"""Of a file, and of what it unfolds to."""
+_MAX_ROWS = 50_000_000
+NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
+"""What reading raises of a file that is not packed as its name says, or was cut short."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of a table holds.
+
+    Attributes:
+        kind: ``text``, ``whole`` numbers, or ``number``: finite.
+        least: the least number.
+        most: the greatest number.
+        optional: a value may be missing (NaN, or empty text).
+        choices: the texts that there are; none: any.
+        meaning: of a value, for the documentation.
+    """
+
+    kind: Literal["text", "whole", "number"]
+    least: float = -math.inf
+    most: float = math.inf
+    optional: bool = False
+    choices: tuple[str, ...] = ()
+    meaning: str = ""
+
+    @property
+    def expected(self) -> str:
+        """Expectation in words, for the error message."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]
+        if self.least > -math.inf:
+            words += f" of at least {self.least:g}"
+        if self.most < math.inf:
+            words += f"{' and' if self.least > -math.inf else ' of'} at most {self.most:g}"
+        return words + (", or nothing" if self.optional else "")
+
+
+Schema = Mapping[str, Column]
+
+
+def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.DataFrame":
+    """The table with its columns as they have to be; others stay as they are.
+
+    Raises:
+        JoulecastError: a column is missing, or a value is not what its column holds; names the row, from 1.
+    """
+    _require(table.columns, columns, origin)
+    if not table.columns.is_unique:
+        raise JoulecastError(f"{origin}: has a column twice")
+    check = {"text": _texts, "whole": _numbers, "number": _numbers}
+    changed = {}
+    for name, column in columns.items():
+        values = table[name]
+        good = check[column.kind](values, column, origin)
+        if good is not values:
+            changed[name] = good
+    return table.assign(**changed) if changed else table
+
+
+def _require(there: Collection[str], columns: Schema, origin: str) -> None:
+    if missing := [name for name in columns if name not in there]:
+        raise JoulecastError(f"{origin}: lacks the columns {', '.join(missing)}")
+
+
+def _wrong(values: "pd.Series", bad: Any, column: Column, origin: str) -> NoReturn:
+    row = int(bad.argmax())
+    text = str(values.iloc[row])[:40]
+    found = {"nan": "missing", "None": "missing", "<NA>": "missing", "inf": "infinite"}
+    raise JoulecastError(
+        f"{origin}: {values.name} is {found.get(text.removeprefix('-'), f'`{text}`')} in row {row + 1}, "
+        f"expected {column.expected}"
+    )
+
+
+def _texts(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
+    import numpy as np
+    import pandas as pd
+
+    texts = pd.api.types.is_string_dtype(values) or values.dtype == object
+    # Few names in many rows: each is looked at once.
+    try:
+        codes, names = pd.factorize(values if texts else values.astype(str).where(values.notna()))
+        choices = column.choices
+        good = [isinstance(n, str) and (not choices or n in choices) for n in list(names)]
+    except UnicodeDecodeError:
+        raise JoulecastError(f"{origin}: {values.name} has text that is not UTF-8") from None
+    # The code of a missing text is -1.
+    bad = ~np.array([*good, column.optional])[codes]
+    if bad.any():
+        _wrong(values, bad, column, origin)
+    return values if texts else values.astype(str).where(values.notna(), None)
+
+
+def as_numbers(values: "pd.Series") -> "pd.Series":
+    """Texts and objects as numbers; NaN for what is none."""
+    import pandas as pd
+
+    try:
+        return pd.to_numeric(values, errors="coerce").astype(float)
+    except OverflowError:
+        # Whole numbers of hundreds of digits; as texts they are infinite.
+        return pd.to_numeric(values.map(str), errors="coerce").astype(float)
+
+
+def _numbers(values: "pd.Series", column: Column, origin: str) -> "pd.Series":
+    import numpy as np
+    import pandas as pd
+
+    absent = values.isna().to_numpy()
+    numbers = values
+    if values.dtype == bool:
+        _wrong(values, ~absent, column, origin)
+    if not pd.api.types.is_numeric_dtype(values):
+        numbers = as_numbers(values)
+    found = numbers.to_numpy(float, na_value=np.nan)
+    # Comparisons with NaN are false, so that what is no number is never good.
+    good = (found >= column.least) & (found <= column.most) & np.isfinite(found)
+    if column.kind == "whole":
+        good &= (found == np.floor(found)) & (np.abs(found) <= 2**53)
+    good |= absent & column.optional
+    if not good.all():
+        _wrong(values, ~good, column, origin)
+    if column.kind == "whole" and not absent.any() and numbers.dtype != np.int64:
+        return numbers.astype(np.int64)
+    return numbers
+
+
+def read_csv(
+    path: Path, what: str, columns: Schema, *, max_bytes: int = MAX_TABLE_BYTES // 10
+) -> "pd.DataFrame":
+    """A CSV file whose columns hold what they have to.
+
+    Raises:
+        JoulecastError: as :func:`opened` and :func:`checked_table`; or no table.
+    """
+    return checked_table(
+        next(csv_in_parts(path, what, columns, max_bytes=max_bytes)), columns, str(path)
+    )
+
+
+def csv_in_parts(
+    path: Path,
+    what: str,
+    columns: Schema,
+    *,
+    rows: int | None = None,
+    max_bytes: int = MAX_TABLE_BYTES,
+) -> Iterator["pd.DataFrame"]:
+    """A CSV file, ``rows`` at a time, its columns not yet checked; without ``rows`` all at once.
+
+    A file whose name ends with ``.gz`` is unpacked while it is read; ``max_bytes`` holds for both forms.
+
+    Raises:
+        JoulecastError: as :func:`opened`; a column is missing, or the file is no table.
+    """
+    import pandas as pd
+
+    texts = {name: str for name, column in columns.items() if column.kind == "text"}
+    with opened(path, what, max_bytes) as kept, unpacked(kept, path, max_bytes) as file:
+        try:
+            _require(pd.read_csv(file, nrows=0).columns, columns, str(path))
+            file.seek(0)
+            parts = pd.read_csv(file, dtype=texts, chunksize=rows, low_memory=False)
+            yield from [parts] if rows is None else parts
+        except (ValueError, OverflowError, MemoryError, *NOT_PACKED) as error:
+            raise JoulecastError(f"{path}: is no table: {what}: {error}") from None
+
+
+class _Unpacked(gzip.GzipFile):
+    """A packed file that ends in an error where it unfolds to more than it may."""
+
+    def __init__(self, file: IO[bytes], path: Path, max_bytes: int) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._path, self._max_bytes = path, max_bytes
+
+    def read1(self, size: int = -1) -> bytes:
+        """Some bytes, as text readers ask for them."""
+        part = super().read1(size)
+        if self.tell() > self._max_bytes:
+            raise JoulecastError(
+                f"{self._path}: unfolds to more than {self._max_bytes / 1e6:g} MB; is it the right file?"
+            )
+        return part
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most ``size`` bytes; never all at once, as that may be without end."""
+        return self.read1(-1 if size is None else size)
+
+
+@contextmanager
+def unpacked(file: IO[bytes], path: Path, max_bytes: int) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A file, unpacked while it is read if its name ends with ``.gz``; at most ``max_bytes`` come out."""
+    if path.suffix == ".gz":
+        with _Unpacked(file, path, max_bytes) as inner:
+            yield inner
+    else:
+        yield file
+
+
+def parquet_file(path: Path, what: str, columns: Schema, sha256: str | None = None) -> Any:
+    """A Parquet file in memory, as :class:`pyarrow.parquet.ParquetFile`; nothing of it is unfolded yet.
+
+    Args:
+        path: of the file.
+        what: it is to be, for the error.
+        columns: that it has to have.
+        sha256: of the file as it was written; it is not looked into where it is another.
+
+    Raises:
+        JoulecastError: as :func:`opened`; another file than was written, no Parquet, too large, or a column
+            is missing or of another type.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = read_bytes(path, what, MAX_TABLE_BYTES)
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise JoulecastError(
+            f"{path}: is not what was written (its SHA-256 is another); restore the file, or delete the "
+            "folder to repeat the run"
+        )
+    try:
+        footer = pq.read_metadata(pa.BufferReader(content))
+        # One text that fills millions of rows stays one text.
+        texts = [n for n in footer.schema.names if n in columns and columns[n].kind == "text"]
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=texts)
+        schema = file.schema_arrow
+        unfolded = sum(footer.row_group(n).total_byte_size for n in range(footer.num_row_groups))
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        raise JoulecastError(f"{path}: is not Parquet: {what}: {error}") from None
+    if footer.num_rows > _MAX_ROWS or unfolded > MAX_TABLE_BYTES:
+        raise JoulecastError(
+            f"{path}: unfolds to {footer.num_rows:,} rows and {unfolded / 1e6:.0f} MB; at most {_MAX_ROWS:,} "
+            f"and {MAX_TABLE_BYTES / 1e6:.0f} MB are read"
+        )
+    _require(schema.names, columns, str(path))
+    if more := sorted({*schema.names} - {*columns}):
+        raise JoulecastError(f"{path}: has more columns than a {what} keeps: {', '.join(more)}")
+    for name, column in columns.items():
+        found = schema.field(name).type if schema.names.count(name) == 1 else "there twice"
+        text = pa.types.is_dictionary(found) or pa.types.is_string(found)
+        number = pa.types.is_integer(found) or pa.types.is_floating(found)
+        right = text if column.kind == "text" else number
+        if footer.num_rows and not right and not (column.optional and pa.types.is_null(found)):
+            raise JoulecastError(f"{path}: {name} is of type {found}, expected {column.expected}")
+    return file
+
+
+def parquet_table(
+    file: Any, path: Path, columns: Schema, groups: Collection[int] | None = None
+) -> "pd.DataFrame":
+    """The columns of a file of :func:`parquet_file`, or some of its row groups, as they have to be.
+
+    Raises:
+        JoulecastError: broken, or as :func:`checked_table`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    groups = range(file.metadata.num_row_groups) if groups is None else groups
+    try:
+        # Threads cost more than they bring on files of this size.
+        table = file.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+        for place, kind in enumerate(table.schema.types):
+            if pa.types.is_dictionary(kind):
+                for chunk in table.column(place).chunks:
+                    longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
+                    if longest * len(chunk) > MAX_TABLE_BYTES // 2:
+                        raise ValueError(f"texts of {longest} bytes in {len(chunk)} rows")
+                texts = table.column(place).cast(pa.string())
+                table = table.set_column(place, table.schema.names[place], texts)
+        frame = table.to_pandas(ignore_metadata=True)
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        raise JoulecastError(f"{path}: is broken: {error}") from None
+    return checked_table(frame, columns, str(path))
+
+
+def read_frame(path: Path, what: str, columns: Collection[str] | None = None) -> "pd.DataFrame":
+    """A Parquet file that this project has made itself: of bounded size, its columns as they are.
+
+    Raises:
+        JoulecastError: as :func:`read_bytes`; or no Parquet, or without such columns.
+    """
+    import pandas as pd
+
+    content = BytesIO(read_bytes(path, what, MAX_TABLE_BYTES))
+    try:
+        return pd.read_parquet(content, columns=None if columns is None else list(columns))
+    except (OSError, ValueError, KeyError, MemoryError) as error:
+        raise JoulecastError(f"{path}: is not Parquet: {what} ({error})") from None

@@ -1,0 +1,68 @@
+"""Files that come with joulecast, and the user's own, which go before them.
+
+A file has one name everywhere, as ``config/platforms/hc2.yaml``: below the working directory it is the
+user's own, in a checkout it is the project's, and in an installed package it is package data
+(``pyproject.toml`` says what the wheel has of the project).
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+PLATFORMS = Path("config/platforms")
+"""Folder of the platform files."""
+RECORDED = Path("recorded")
+"""Folder of the recorded campaigns, and of what others measured."""
+TASK_GRAPHS = RECORDED / "task-graphs"
+"""Folder of the measured task graphs."""
+ZEUS_TRACE = RECORDED / "zeus-trace"
+"""Folder of the traces of the Zeus authors."""
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def checkout() -> Path | None:
+    """The project's folder that this joulecast runs from; ``None`` where it is an installed package."""
+    folder = _PACKAGE.parent.parent
+    is_project = _PACKAGE.parent.name == "src" and (folder / "pyproject.toml").is_file()
+    return folder if is_project else None
+
+
+def shipped_folder() -> Path:
+    """The folder that what comes with joulecast lies below: the checkout, else the package's data."""
+    return checkout() or _PACKAGE / "data"
+
+
+def _folders(folder: Path, own: Path | None) -> Iterable[Path]:
+    return dict.fromkeys((folder if own is None else own, shipped_folder() / folder))
+
+
+def find(folder: Path, name: str, own: Path | None = None) -> Path | None:
+    """The file or folder of a name: the user's own, else the shipped one; ``None`` if there is neither.
+
+    Args:
+        folder: that it lies in, relative, as :data:`PLATFORMS`.
+        name: in the folder, with its suffix.
+        own: the user's folder, if it is not the one of that name below the working directory.
+    """
+    return next((f / name for f in _folders(folder, own) if (f / name).exists()), None)
+
+
+def known(folder: Path, suffix: str, own: Path | None = None) -> list[str]:
+    """Names, without suffix, of the user's own and the shipped files; arguments as of :func:`find`."""
+    found = (path for f in _folders(folder, own) for path in f.glob(f"*{suffix}"))
+    return sorted({path.name.removesuffix(suffix) for path in found})
+
+
+def recorded_folder(given: Path) -> Path:
+    """The folder that is given; if it is not there, the shipped one of that name below ``recorded``.
+
+    The name is ``NAME`` or, as in a checkout, ``recorded/NAME``.
+    """
+    named = given in (Path(given.name), RECORDED / given.name)
+    shipped = find(RECORDED, given.name) if named and not given.exists() else None
+    return shipped or given
+
+
+def is_path(text: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a text is a path of a file, and not a name to look up."""
+    return "/" in text or text.endswith(suffixes)

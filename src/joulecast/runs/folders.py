@@ -1,0 +1,75 @@
+"""Folders of run records: which are there, and which answers a specification."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.record import read_info, read_record
+from joulecast.runs.spec import RunSpec
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def record_folders(above: Path) -> list[Path]:
+    """All run records in a folder, however deep.
+
+    Raises:
+        JoulecastError: there is none.
+    """
+    found = (path.parent for path in above.rglob("run.json"))
+    # Hidden ones are half-written, or held next to the journal of attempts.
+    folders = sorted(f for f in found if not _is_hidden(f.relative_to(above)))
+    if not folders:
+        raise JoulecastError(
+            f"{above}: holds no run record (a folder with run.json); import or measure some"
+        )
+    return folders
+
+
+MEASURED = Path("results/measured")
+"""Folder of the records of observed trainings, below the working directory."""
+_MEASURED = re.compile(r"(.+)-n(\d+)-r(\d+)")
+
+
+def measured_records(name: str, above: Path = MEASURED) -> list[Path]:
+    """The records of the observed training ``name``, in the order of their node counts and numbers."""
+    found = [(match, path) for path in above.glob("*") if (match := _MEASURED.fullmatch(path.name))]
+    own = [(int(match[2]), int(match[3]), path) for match, path in found if match[1] == name]
+    return [path for _, _, path in sorted(own)]
+
+
+def measured_names(above: Path = MEASURED) -> list[str]:
+    """The names of the observed trainings that have records."""
+    found = (_MEASURED.fullmatch(path.name) for path in above.glob("*"))
+    return sorted({match[1] for match in found if match})
+
+
+def campaign_records(above: Sequence[Path], runs: int) -> list[Path]:
+    """The records of a campaign of so many runs: one folder with all of them, or a folder each.
+
+    Raises:
+        JoulecastError: there are fewer or more; says how many.
+    """
+    folders = [folder for path in above for folder in record_folders(path)]
+    if len(folders) != runs:
+        raise JoulecastError(
+            f"{above[0] if len(above) == 1 else above[0].parent}: has {len(folders)} records, the "
+            f"campaign has {runs} runs; a replay was cut short, or records were removed or added: "
+            "delete that folder and start again"
+        )
+    return folders
+
+
+def answers(folder: Path, spec: RunSpec) -> bool:
+    """Whether ``folder`` holds a valid record of exactly this specification."""
+    try:
+        # The text of run.json first: reading all of a record is only worth it for the right one.
+        if read_info(folder).spec_sha256 != spec.digest():
+            return False
+        read_record(folder)
+    except JoulecastError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""The power readings of a record that its energy is made of."""
+
+import numpy as np
+import pandas as pd
+
+from joulecast.runs.metering import MeterInfo, Metering, metered, too_slow
+from joulecast.runs.record import RunRecord
+
+_LEAST_COVERED = 0.9
+"""Share of a run that a meter has to be read over: what lies outside its readings is not known."""
+_STILL_S, _STILL_SHARE = 0.3, 0.03
+"""A counter of a device that is on does not stand still for longer, nor for a larger share of a run."""
+_STILL_COUNTS = 3
+"""A slow counter may stand still for so many renewals, a coarse one for the time of so many of its units."""
+
+
+def _still_s(counted: pd.DataFrame, start_s: float, stop_s: float) -> float:
+    """The longest time of a run in which a counter did not move, though it was read."""
+    t_s, joules = counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float)
+    moved = np.flatnonzero(np.diff(joules, prepend=-1.0) > 0)
+    # From the reading at which it stood to the last one that found it there.
+    until = np.append(moved[1:], len(joules)) - 1
+    still = np.clip(t_s[until], start_s, stop_s) - np.clip(t_s[moved], start_s, stop_s)
+    return float(still.max(initial=0.0))
+
+
+def _may_stand_s(meter: MeterInfo, counted: pd.DataFrame, lasts_s: float) -> float:
+    """The longest time that a counter may stand still in a run of ``lasts_s``."""
+    t_s, joules = counted["t_s"].to_numpy(float), counted["joules"].to_numpy(float)
+    steps = np.diff(joules)
+    moved, span_s = float(steps.sum()), float(t_s[-1] - t_s[0]) if len(t_s) else 0.0
+    unit_s = float(steps[steps > 0].min()) * span_s / moved if moved > 0 else 0.0
+    slow_s = max(meter.renewed_s or 0.0, unit_s if meter.renewed_s else 0.0)
+    return max(_STILL_S, _STILL_SHARE * lasts_s, _STILL_COUNTS * slow_s)
+
+
+def _unusable(record: RunRecord) -> dict[tuple[str, str], str]:
+    """Faults of the meters whose readings cannot be used, by node and meter."""
+    outcome = record.info.outcome
+    power = record.power
+    good = power[power["watts"].notna() | power["joules"].notna()]
+    times = good.groupby(["node", "meter"])["t_s"].agg(["min", "max", "nunique"])
+    spans = {key: row for key, *row in times.itertuples(name=None)}
+    wrong = too_slow(record.info.meters, outcome.stop_s - outcome.start_s)
+    for meter in record.info.meters:
+        key = (meter.node, meter.meter)
+        if key in wrong:
+            continue
+        first, last, readings = spans.get(key, (0.0, 0.0, 0))
+        if not meter.available:
+            continue
+        if readings < 2:
+            wrong[key] = "gave fewer than two readings"
+            continue
+        inside = min(last, outcome.stop_s) - max(first, outcome.start_s)
+        share = max(0.0, inside) / (outcome.stop_s - outcome.start_s)
+        # A counter knows what passed between two readings, however far apart; watts are unknown there.
+        if not meter.counter and meter.coverage is not None:
+            share = min(share, meter.coverage)
+        if meter.counter and meter.source in ("measured", "recorded"):
+            own = good[(good["node"] == meter.node) & (good["meter"] == meter.meter)]
+            own = own[own["joules"].notna()].sort_values("t_s", kind="stable")
+            still_s = _still_s(own, outcome.start_s, outcome.stop_s)
+            if still_s > _may_stand_s(meter, own, outcome.stop_s - outcome.start_s):
+                wrong[key] = f"stood still for {still_s:.2g} s of the run"
+                continue
+        if share < _LEAST_COVERED:
+            wrong[key] = (
+                f"was read over {100 * share:.0f} % of the run, {100 * _LEAST_COVERED:.0f} are needed"
+            )
+    return wrong
+
+
+def counted_power(record: RunRecord) -> tuple[Metering, pd.DataFrame]:
+    """What a run's energy is made of, and the readings of those meters (columns as in
+    ``power.parquet``), none where the run has no energy.
+
+    A device that several containers of a machine read counts once: each has an equal share of it.
+    """
+    info = record.info
+    if info.spec.kind == "imported":
+        # Importers judge their meters, and deal out what nodes share.
+        metering = info.metering
+        return metering, _of_meters(record.power, metering)
+    metering = metered(info.nodes, info.meters, _unusable(record))
+    power = _of_meters(record.power, metering)
+    sharers = {(m.node, m.meter): 1 + len(m.shared_with) for m in metering.meters if m.shared_with}
+    if sharers:
+        keys = zip(power["node"], power["meter"], strict=True)
+        share = pd.Series([sharers.get(key, 1) for key in keys], index=power.index)
+        power = power.assign(watts=power["watts"] / share, joules=power["joules"] / share)
+    return metering, power
+
+
+def _of_meters(power: pd.DataFrame, metering: Metering) -> pd.DataFrame:
+    return power[power["meter"].isin({meter.meter for meter in metering.meters})]
+
+
+def machines(metering: Metering) -> int:
+    """Number of machines with a meter; nodes that share a device count as one."""
+    sharers: dict[str, set[str]] = {}
+    for meter in metering.meters:
+        sharers.setdefault(meter.node, {meter.node}).update(meter.shared_with)
+    return len({min(names) for names in sharers.values()})

@@ -1,0 +1,315 @@
+"""Choice of the meters that make a run's energy: every node has to be covered, or there is no figure.
+
+A sum over the nodes that happen to have a meter is no energy of the run, and nothing is filled in for
+the others. Meters go by kind (``gpu``, ``cpu``, ...) and what they cover: what is missing on some nodes is
+left out on all of them, so that every node's energy holds the same parts. What is counted is thus what
+every node can count: GPUs without CPUs where only the GPUs have meters everywhere. Of meters that cover the
+same, one counts: the widest, and of equally wide ones the one that comes first in the record. What lies
+inside of it is kept as a part, and never added to it.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
+
+from joulecast.runs.covers import Covers
+
+EnergySource = Literal["measured", "estimated", "simulated", "recorded", "imported"]
+
+Supply = Literal["AC", "DC"]
+
+PARTS: dict[Covers, frozenset[str]] = {
+    "node": frozenset({"cpu", "memory", "gpu", "rest"}),
+    "module": frozenset({"cpu", "memory", "gpu"}),
+    "socket": frozenset({"cpu", "memory"}),
+    "gpu": frozenset({"gpu"}),
+    "cpu": frozenset({"cpu"}),
+    "memory": frozenset({"memory"}),
+}
+"""What lies in what a meter covers."""
+
+_BEST_FIRST: tuple[EnergySource, ...] = (
+    *("measured", "recorded", "imported", "simulated"),
+    "estimated",
+)
+_METERED: tuple[tuple[EnergySource, ...], ...] = (
+    _BEST_FIRST[:3],
+    _BEST_FIRST[3:4],
+    _BEST_FIRST[4:],
+)
+"""Sources whose meters may be added up. Each of the first three is a meter, whichever tool has read it."""
+MEASURED_SWITCH, ESTIMATED_SWITCH = "switch_power", "interconnect_power_est"
+JOB_ACCOUNT = "slurm"
+_NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
+"""Kinds of meters of the network and of a whole job: kept, and never a part of what the nodes draw."""
+_LEAST_RENEWALS = 10
+"""A meter of watts has to have so many readings in a run: one that averages over all of it knows nothing."""
+_NAMED = 5
+"""A reason names this many nodes; the others are in ``checks.csv``."""
+
+
+class MeterInfo(BaseModel):
+    """One meter of one node: what it is and how well it was read.
+
+    A meter that is absent has ``available`` false, a reason, and no source. One that was there and failed
+    during the run has ``available`` false, a reason, and its source.
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    node: str
+    """Node that it belongs to."""
+    meter: str
+    """Its name, as in ``power.parquet``."""
+    available: bool
+    """Whether it could be opened and did not fail during the run."""
+    source: EnergySource | None = None
+    """Where its figures come from. Missing where the meter was absent."""
+    counter: bool = False
+    """Whether the device counts joules itself."""
+    reason: str | None = None
+    """Why it is not available: absent, or what failed."""
+    readings: NonNegativeInt = 0
+    """How many there are."""
+    failed_reads: NonNegativeInt = 0
+    """How many gave no value."""
+    missed_deadlines: NonNegativeInt = 0
+    """How many were skipped, because their time had passed."""
+    longest_gap_s: NonNegativeFloat | None = None
+    """Longest time between two good readings."""
+    coverage: float | None = Field(None, ge=0, le=1)
+    """Share of the run between the first and last good reading that has no gap longer than three
+    periods."""
+    shared_with: list[str] = []
+    """Nodes whose readings are of the same device: containers of one machine, or, in an imported run,
+    nodes that got equal shares of it."""
+    supply: Supply | None = None
+    """Read before a node's power supplies (AC) or behind them (DC), where an imported log has it."""
+    conversion_eff: float | None = Field(None, gt=0, le=1)
+    """Share of AC that becomes DC, where an imported log has it; not applied."""
+    covers: Covers | None = None
+    """What draws the power. ``module`` is CPU, memory and GPU; ``socket`` is CPU and memory. Missing in
+    records of the time before meters had it, and where a log does not have it."""
+    remark: str | None = None
+    """What a reader of its figures should know."""
+    renewed_s: NonNegativeFloat | None = None
+    """Time between two new values of a meter that is slower than the sampler."""
+    trace: bool = True
+    """False where it gives one figure for the whole run: no step, stage or phase has an energy of its
+    own."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A node (or a host with all of its nodes) without a kind of meter that others have, and why;
+    ``metered`` of ``hosts`` have it."""
+
+    node: str
+    kind: str
+    reason: str
+    metered: int
+    hosts: int
+
+
+@dataclass(frozen=True)
+class Metering:
+    """What a run's energy is made of.
+
+    ``meters`` are those that are summed, ``gaps`` the meters for whose lack a kind is left out;
+    without a ``source`` there is no energy, and ``why_not`` says why.
+    """
+
+    source: EnergySource | None
+    meters: tuple[MeterInfo, ...]
+    gaps: tuple[Gap, ...]
+    why_not: str | None
+
+    @property
+    def covers(self) -> str | None:
+        """What the energy is of, as ``node`` or ``gpu+cpu+memory``; ``None`` if the record does not say."""
+        covered = {meter.covers for meter in self.meters}
+        if not covered or None in covered:
+            return None
+        return "+".join(part for part in PARTS if part in covered)
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether the energy of a part of the run is known, not only that of the whole."""
+        return all(meter.trace for meter in self.meters)
+
+
+NO_TRACE = "one figure for the whole run: what its parts took is not known"
+"""What a meter without a trace says of itself."""
+
+
+def kind_of(meter: str) -> str:
+    """``cpu`` of ``cpu:package-0``."""
+    return meter.split(":")[0]
+
+
+def host_of(node: str) -> str:
+    """The host of a node, several of which may share it (``host/0``)."""
+    return node.split("/")[0]
+
+
+Family = tuple[str, Covers | None]
+"""Meters of one kind that cover the same, as ``("hwmon", "cpu")``: a node's figures of a family are added."""
+
+
+def _gaps(
+    family: Family,
+    nodes: Sequence[str],
+    usable: dict[str, str | None],
+    absent: dict[str, str | None],
+) -> list[Gap]:
+    """Args: ``usable``: nodes and hosts that have the family, and what is wrong with it there."""
+    missing: dict[str, dict[str, str]] = defaultdict(dict)
+    whole = dict.fromkeys(map(host_of, nodes), True)
+    covered = set()
+    for node in nodes:
+        host = host_of(node)
+        found = [usable[name] for name in dict.fromkeys((node, host)) if name in usable]
+        wrong = next((reason for reason in found if reason is not None), None)
+        if found and wrong is None:
+            covered.add(host)
+            continue
+        whole[host] = False
+        missing[host][node] = wrong or absent.get(node) or absent.get(host) or "there is none"
+    metered = sum(whole.values())
+    gaps = []
+    for host, of_host in missing.items():
+        named = of_host if host in covered else {host: next(iter(of_host.values()))}
+        gaps += [Gap(node, family[0], why, metered, len(whole)) for node, why in named.items()]
+    return gaps
+
+
+def _named(gaps: Mapping[Family, list[Gap]]) -> dict[Family, list[Gap]]:
+    """The gaps, with what is covered in their kind's name where a kind lacks only some of that."""
+    of_kind: dict[str, list[list[Gap]]] = defaultdict(list)
+    for (kind, _), found in gaps.items():
+        of_kind[kind].append(found)
+    return {
+        (kind, covers): found
+        if all(other == found for other in of_kind[kind])
+        else [replace(gap, kind=f"{kind} ({covers})") for gap in found]
+        for (kind, covers), found in gaps.items()
+    }
+
+
+def chosen_families(families: Sequence[Family]) -> tuple[list[Family], frozenset[str]]:
+    """Families of which none counts what another one counts, the widest first; and what they cover.
+
+    Args:
+        families: the better one first, of those that are equally wide.
+    """
+    chosen = []
+    covered: frozenset[str] = frozenset()
+    for family in sorted(families, key=lambda f: -len(PARTS[f[1]]) if f[1] else 0):
+        parts = PARTS[family[1]] if family[1] else frozenset()
+        if not parts & covered:
+            chosen.append(family)
+            covered |= parts
+    return chosen, covered
+
+
+def _told(gaps: Sequence[Gap]) -> str:
+    """Reasons kind by kind, each with how many hosts are metered."""
+    parts = []
+    for kind in dict.fromkeys(gap.kind for gap in gaps):
+        of_kind = [gap for gap in gaps if gap.kind == kind]
+        parts += [f"{gap.node}: {kind}: {gap.reason}" for gap in of_kind[:_NAMED]]
+        if len(of_kind) > _NAMED:
+            parts.append(f"{len(of_kind) - _NAMED} more without {kind}")
+        parts.append(f"{of_kind[0].metered} of {of_kind[0].hosts} hosts are metered")
+    return "; ".join(parts)
+
+
+def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str], str]:
+    """Meters, by node and name, whose watts are averages over too much of a run of ``lasts_s``, and why."""
+    return {
+        (meter.node, meter.meter): (
+            f"has something new every {meter.renewed_s:.3g} s, {_LEAST_RENEWALS} times as long a run is "
+            f"needed, and it lasted {lasts_s:.3g} s"
+        )
+        for meter in meters
+        if meter.available
+        and not meter.counter
+        and meter.renewed_s is not None
+        and _LEAST_RENEWALS * meter.renewed_s > lasts_s
+    }
+
+
+def _absence(meters: Sequence[MeterInfo]) -> str:
+    """Why there is no meter: each reason once, with the kinds that it holds for."""
+    kinds: dict[str | None, set[str]] = defaultdict(set)
+    for meter in meters:
+        if not meter.available:
+            kinds[meter.reason].add(meter.meter)
+    return "; ".join(
+        sorted(f"{', '.join(sorted(of_reason))}: {reason}" for reason, of_reason in kinds.items())
+    )
+
+
+def metered(
+    nodes: Sequence[str],
+    meters: Sequence[MeterInfo],
+    unusable: Mapping[tuple[str, str], str] | None = None,
+) -> Metering:
+    """The meters that a run's energy is the sum of: of the best sources, what all nodes have, nothing twice.
+
+    Its source is that of all its meters; of several the one that is last in the order above.
+
+    Args:
+        nodes: that have to be covered, each by a meter of its own or of its host; none to take
+            whatever meters there are.
+        meters: of the record, the better kind first.
+        unusable: what is wrong with the readings of a meter, by node and meter.
+    """
+    # A meter that failed counts as there: a worse source does not take its place unseen.
+    of_nodes = [m for m in meters if kind_of(m.meter) not in _NO_NODES]
+    there = [m for m in of_nodes if m.source is not None and (m.available or nodes)]
+    best = next((of for of in _METERED if any(m.source in of for m in there)), None)
+    if best is None:
+        return Metering(
+            None,
+            (),
+            (),
+            _absence(of_nodes) or ("no meter was asked for" if nodes else "it has no readings"),
+        )
+    of_source = [meter for meter in there if meter.source in best]
+    if any(meter.covers is None for meter in of_source):
+        # A meter of unknown coverage may count what another tool has counted, too.
+        first = min((meter.source for meter in of_source if meter.source), key=_BEST_FIRST.index)
+        of_source = [meter for meter in of_source if meter.source == first]
+    usable: dict[Family, dict[str, str | None]] = defaultdict(dict)
+    for meter in of_source:
+        why = (unusable or {}).get((meter.node, meter.meter))
+        if not meter.available:
+            why = f"failed: {meter.reason}"
+        kind = kind_of(meter.meter)
+        explained = why if why is None or meter.meter == kind else f"{meter.meter} {why}"
+        by_node = usable[kind, meter.covers]
+        by_node[meter.node] = by_node.get(meter.node) or explained
+    gaps: dict[Family, list[Gap]] = {}
+    for family, by_node in usable.items():
+        absent = {
+            m.node: m.reason for m in meters if not m.available and kind_of(m.meter) == family[0]
+        }
+        gaps[family] = _gaps(family, nodes, by_node, absent)
+    gaps = _named(gaps)
+    chosen, covered = chosen_families([family for family in usable if not gaps[family]])
+    used = tuple(meter for meter in of_source if (kind_of(meter.meter), meter.covers) in chosen)
+    # What lies inside of what is counted leaves no gap.
+    open_gaps = [
+        of_family
+        for (_, covers), of_family in gaps.items()
+        if covers is None or not PARTS[covers] <= covered
+    ]
+    found = tuple(dict.fromkeys(gap for of_family in open_gaps for gap in of_family))
+    if not used:
+        return Metering(None, (), found, _told(found))
+    source = max((meter.source for meter in used if meter.source), key=_BEST_FIRST.index)
+    return Metering(source, used, found, None)

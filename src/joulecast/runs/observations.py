@@ -1,0 +1,365 @@
+"""One row a run: what the models fit and are judged on, taken from the run records.
+
+Columns (times in s per step unless another unit is given, energies in J per run):
+
+``run kind platform network workload nodes ranks batch batch_per_rank steps samples repeat
+gradient_bytes`` the setting, ``workload`` the network as a model tells it from others (with the platform
+where a table holds several), ``samples`` in the record's unit of work; ``total_s`` of the run;
+``t_<stage>_s`` the mean over ranks and steps of a stage, exposed time only, ``t_other_s`` what no stage
+covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``energy_j`` of all nodes,
+``e_<stage>_j`` its split; ``metered_units`` how many nodes have a meter of their own; ``u_cpu`` (share
+of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
+``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
+``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
+the record.
+Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
+Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
+Imported runs have no stages but the columns of :func:`joulecast.runs.phases.observe_phases`, and
+``submitter``, ``accelerator``, ``work_unit`` and ``series``: what is compared among itself, a submitter's
+runs of a benchmark on one accelerator.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joulecast.runs.comparable import with_comparable_energies
+from joulecast.runs.frames import STAGES
+from joulecast.runs.integration import EnergySplit, exposed_intervals
+from joulecast.runs.metered_power import counted_power, machines
+from joulecast.runs.metering import Metering, kind_of
+from joulecast.runs.phases import observe_phases
+from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
+from joulecast.runs.stages_in_parts import stages_in_parts
+
+UNNAMED = "mlperf"
+"""Campaign of imported runs whose submission says no name of its own."""
+
+UTILISATIONS = ("u_cpu", "memory_bytes", "network_bytes_per_s")
+
+TIMED = STAGES[:-1]
+"""The stages that are timed; ``other`` is the rest."""
+
+
+Row = dict[str, Any]
+
+
+def is_training(runs: pd.DataFrame) -> pd.Series:
+    """Whether each run is a training, ours or imported, and not a calibration."""
+    return runs["kind"].isin(("training", "imported"))
+
+
+def most_frequent(values: pd.Series) -> float:
+    """The most frequent number, of several the smallest; NaN where there is none."""
+    modes = values.mode()
+    return float(modes.iloc[0]) if len(modes) else float("nan")
+
+
+def of_usual_batch(training: pd.DataFrame) -> pd.DataFrame:
+    """The runs of each workload with its most frequent batch of a rank: a sweep over batches is left out."""
+    usual = training.groupby("workload")["batch_per_rank"].transform(most_frequent)
+    return training[(training["batch_per_rank"] == usual) | usual.isna()]
+
+
+def platform_family(system: str) -> str:
+    """Name of a node type: a system's name without its node count (``8xSMC-H100`` and ``smc_n8_v2`` are
+    ``SMC-H100`` and ``smc_v2``)."""
+    without = re.sub(r"^(\d+x(?=[A-Za-z])|\d+-?nodes?[-_])", "", system)
+    without = re.sub(r"[-_]([nN]\d+|\d+nodes?)(?=[-_]|$)", "", without)
+    return re.sub(r"[-_]x?\d+$", "", without) or system
+
+
+_MODEL = re.compile(r"(?:[AHVPTL]|B|GB|GH|RTX|MI)\d{2,4}[A-Z]{0,2}")
+"""Names of GPUs as their makers give them; other letters count nodes or name machines."""
+
+
+def accelerator_model(accelerator: str | None, system: str) -> str | None:
+    """Model of an accelerator, as ``H100`` or ``H100 PCIE``, from its name or from that of the system;
+    ``None`` where neither names one."""
+    for name in (accelerator or "", system):
+        words = re.split(r"[^A-Za-z0-9]+", name)
+        models = [word for word in words if _MODEL.fullmatch(word)]
+        if models:
+            forms = [word.upper() for word in words if word.upper() in ("PCIE", "NVL")]
+            return " ".join([models[0], *forms[:1]])
+        if gaudi := re.search(r"gaudi(?:\(R\))?\W*(\d)?", name, re.IGNORECASE):
+            return f"Gaudi{gaudi[1] or ''}"
+    return accelerator
+
+
+def identity(submission: str, benchmark: str, accelerator: str | None, platform: str) -> Row:
+    """Columns by which runs of others are compared: ``submitter``, ``accelerator`` and ``series``."""
+    return {
+        "submitter": submission.rsplit("/", 1)[-1],
+        "accelerator": accelerator,
+        "series": f"{submission}: {benchmark} on {accelerator or platform}",
+    }
+
+
+def _setting(info: RunInfo) -> dict[str, Any]:
+    """What was run, of any kind of record."""
+    spec, outcome, foreign = info.spec, info.outcome, info.spec.foreign
+    batch = info.global_batch_size or 0
+    row: dict[str, Any] = {
+        "run": spec.run,
+        "kind": spec.kind,
+        "platform": spec.platform.name,
+        "network": spec.network,
+        "workload": spec.network,
+        "nodes": spec.nodes,
+        "ranks": spec.ranks,
+        "repeat": spec.repeat,
+        "batch": float(batch),
+        "batch_per_rank": batch / spec.ranks,
+        "steps": outcome.steps,
+        "samples": outcome.samples,
+        "total_s": outcome.stop_s - outcome.start_s,
+        "gradient_bytes": 4.0 * (info.parameters or 0),
+        "energy_source": info.energy_source,
+        "energy_covers": info.metering.covers,
+        "why_no_energy": info.no_energy_reason,
+        "nodes_are": info.nodes_are,
+        "polluted": "; ".join(info.polluted),
+        "disturbed": "; ".join(info.disturbed),
+        "left_out_for": ", ".join(reason.split(":")[0] for reason in info.polluted),
+        "overlap": bool(spec.training and spec.training.overlap),
+        "algorithm": info.algorithm_used,
+    }
+    if spec.training is not None and spec.training.device == "cuda":
+        row["accelerators_per_node"] = spec.ranks_per_node
+    if spec.observed is not None:
+        row |= _of_observed(info)
+    if foreign is not None:
+        platform = platform_family(spec.platform.name)
+        if spec.campaign != UNNAMED:
+            # One cluster may submit its runs twice, metered before and behind the power supplies.
+            platform = f"{platform} ({spec.campaign})"
+        row |= {
+            "platform": platform,
+            "network": foreign.benchmark,
+            "workload": f"{foreign.benchmark} on {platform}",
+            "batch": float(foreign.global_batch_size or np.nan),
+            "batch_per_rank": np.nan,
+            "metered_units": spec.nodes,
+            "work_unit": foreign.work_unit,
+            "accelerators_per_node": foreign.accelerators_per_node,
+        }
+        model = accelerator_model(foreign.accelerator, spec.platform.name)
+        row |= identity(spec.campaign, foreign.benchmark, model, platform)
+    return row
+
+
+def _of_observed(info: RunInfo) -> Row:
+    """What differs for an observed training: it scales by its ranks (GPUs), of which a host has several."""
+    spec = info.spec
+    gpus = Counter(
+        (m.node, kind_of(m.meter)) for m in info.meters if m.available and m.covers == "gpu"
+    )
+    on_gpus = info.outcome.device == "cuda"
+    return {
+        "nodes": spec.ranks,
+        "nodes_are": "GPUs" if on_gpus else "ranks",
+        "ranks_per_host": max([spec.ranks_per_node, *(gpus.values() if on_gpus else ())]),
+        "work_unit": info.outcome.work_unit,
+    }
+
+
+class _StageSums:
+    """Sums over the stages of a run, which come in parts."""
+
+    def __init__(self, record: RunRecord, split: EnergySplit | None) -> None:
+        self._info, self._split = record.info, split
+        self._seconds: Counter[str] = Counter()
+        self._computing_s: list[NDArray[np.float64]] = []
+
+    def add(self, stages: pd.DataFrame) -> None:
+        """Add a part, in which no step of a rank is cut."""
+        exposed = exposed_intervals(stages)
+        lasted_s = (exposed["stop_s"] - exposed["start_s"]).groupby(exposed["stage"]).sum()
+        self._seconds.update({str(stage): float(total) for stage, total in lasted_s.items()})
+        computing = stages[stages["stage"] == "computing"]
+        each_s = computing["stop_s"] - computing["start_s"]
+        by_step = each_s.groupby([computing["rank"], computing["step"]]).sum()
+        self._computing_s.append(by_step.to_numpy(float))
+        if self._split is not None:
+            self._split.add(exposed)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Node-seconds of each stage over the run, averaged over ranks."""
+        unseen, ranks = self._info.unseen, self._info.spec.ranks
+        return {
+            stage: float("nan") if stage in unseen else self._seconds[stage] / ranks
+            for stage in TIMED
+        }
+
+    @property
+    def sigma_computing_s(self) -> float:
+        """Standard deviation of the time that a rank computes in a step."""
+        each_s = np.concatenate([np.empty(0), *self._computing_s])
+        return float(each_s.std(ddof=1)) if len(each_s) > 1 else 0.0
+
+
+def _energy_split(record: RunRecord) -> tuple[Metering, EnergySplit | None]:
+    """The choice of meters, and the split of their energy; ``None`` where they give none."""
+    # Measured and estimated figures of one run are never added up.
+    metering, power = counted_power(record)
+    if metering.source is None:
+        return metering, None
+    outcome = record.info.outcome
+    return metering, EnergySplit(power, record.info.node_of_rank, outcome.start_s, outcome.stop_s)
+
+
+def _energy(metering: Metering, split: EnergySplit | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "energy_j": np.nan,
+        "metered_units": 0,
+        "energy_source": metering.source,
+        "energy_covers": metering.covers,
+        "why_no_energy": metering.why_not,
+    }
+    row |= {f"e_{stage}_j": np.nan for stage in STAGES}
+    if split is None:
+        return row
+    parts = split.result()
+    by_stage = parts.groupby("stage")["energy_j"].sum()
+    row |= {f"e_{stage}_j": float(by_stage.get(stage, 0.0)) for stage in STAGES}
+    row["energy_j"] = float(parts["energy_j"].sum())
+    row["metered_units"] = machines(metering)
+    return row
+
+
+def _utilisation(record: RunRecord) -> dict[str, float]:
+    """Means over the run and its nodes.
+
+    A row of activity is the mean since the row before it. Each counts as long as it lies in the run, so
+    that a run that is shorter than the sampler's period has utilisations, too.
+    """
+    outcome = record.info.outcome
+    activity = record.activity.sort_values(["node", "t_s"], kind="stable")
+    until = activity["t_s"]
+    since = until.groupby(activity["node"]).shift().fillna(until - record.info.spec.sample_period_s)
+    inside = until.clip(upper=outcome.stop_s) - since.clip(lower=outcome.start_s)
+    weights = inside.clip(lower=0.0)
+    names = {"u_cpu": "cpu_utilisation"} | {name: name for name in UTILISATIONS[1:]}
+    means = {}
+    for name, column in names.items():
+        known = weights.where(activity[column].notna(), 0.0)
+        total = float(known.sum())
+        weighted = float((activity[column].fillna(0.0) * known).sum())
+        means[name] = weighted / total if total > 0 else float("nan")
+    return means
+
+
+def metered_units(example: Mapping[str, Any], nodes: int, hosts: int | None) -> float:
+    """Number of separately metered units that idle during a run on ``nodes`` nodes.
+
+    Args:
+        example: observation of a run on the platform, on several nodes if there is one.
+        nodes: of the run that is asked for.
+        hosts: physical hosts that all nodes live on; ``None``: one host for each node.
+    """
+    per_host = example.get("ranks_per_host", np.nan)
+    if per_host == per_host:  # an observed training
+        return float(math.ceil(nodes / per_host))
+    if example["nodes"] > 1:
+        # One meter that all nodes share stays one; meters of nodes come with their nodes.
+        shared = example["metered_units"] == 1
+        return 1.0 if shared else float(example["metered_units"]) * nodes / float(example["nodes"])
+    if example["energy_source"] == "estimated" or hosts is None:
+        return float(nodes)
+    return float(min(nodes, hosts))
+
+
+def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, without energies where they add up to none: a meter that stands still measures nothing."""
+    energy_j = row["energy_j"]
+    if np.isnan(energy_j) or 0 < energy_j < np.inf:
+        return row
+    energies = [
+        name for name in row if name == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", name)
+    ]
+    why = f"its meters add up to {energy_j:g} J, which is no energy of a run"
+    none = {"energy_source": None, "energy_covers": None, "why_no_energy": why}
+    return row | dict.fromkeys(energies, np.nan) | none
+
+
+def observe(record: RunRecord, parts: Iterable[pd.DataFrame] | None = None) -> dict[str, Any]:
+    """The row of one record.
+
+    Args:
+        record: of a run.
+        parts: its stages, if it has none in memory (:mod:`joulecast.runs.stages_in_parts`).
+    """
+    row = _setting(record.info)
+    if record.info.spec.kind == "imported":
+        phases = dict.fromkeys(("u_cpu", "memory_bytes"), np.nan) | observe_phases(record)
+        return _with_sound_energy(row | phases)
+    metering, split = _energy_split(record)
+    sums = _StageSums(record, split)
+    for part in [record.stages] if parts is None else parts:
+        sums.add(part)
+    steps = max(record.info.outcome.steps, 1)
+    seconds = sums.seconds
+    row["sigma_computing_s"] = sums.sigma_computing_s
+    row |= {f"t_{stage}_s": value / steps for stage, value in seconds.items()}
+    timed_s = float(np.nansum(list(seconds.values())))
+    row["t_other_s"] = max(0.0, row["total_s"] - timed_s) / steps
+    return _with_sound_energy(row | _energy(metering, split) | _utilisation(record))
+
+
+def _observe_folder(folder: Path) -> dict[str, Any]:
+    info = read_info(folder)
+    # Runs from outside have neither stages nor activity: two files less to open.
+    imported = info.spec.kind == "imported"
+    record = read_record(
+        folder, ("power", "phases") if imported else ("power", "activity", "phases")
+    )
+    parts = () if imported else stages_in_parts(folder, info)
+    return observe(record, parts) | {"folder": str(folder)}
+
+
+def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
+    """The rows of many records, one record in memory at a time."""
+    rows = pd.DataFrame([_observe_folder(Path(folder)) for folder in folders])
+    # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
+    rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
+    return with_comparable_energies(rows)
+
+
+def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
+    """Single sums of the all-reduce calibrations: ``run platform nodes ranks bytes copy_s algorithm``.
+
+    The time of a sum is that of the slowest rank.
+    """
+    rows: list[dict[str, Any]] = []
+    for folder in folders:
+        spec = read_info(Path(folder)).spec
+        if spec.kind != "allreduce":
+            continue
+        record = read_record(Path(folder))
+        copies = record.stages[record.stages["stage"] == "communicating_copy"]
+        slowest = (copies["stop_s"] - copies["start_s"]).groupby(copies["step"]).max()
+        for step, size in enumerate(record.info.step_bytes or []):
+            if step not in slowest.index:
+                continue
+            rows.append(
+                {
+                    "run": spec.run,
+                    "platform": spec.platform.name,
+                    "nodes": spec.nodes,
+                    "ranks": spec.ranks,
+                    "bytes": float(size),
+                    "copy_s": float(slowest[step]),
+                    "algorithm": record.info.algorithm_used,
+                }
+            )
+    columns = ["run", "platform", "nodes", "ranks", "bytes", "copy_s", "algorithm"]
+    return pd.DataFrame(rows, columns=columns)

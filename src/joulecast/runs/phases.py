@@ -1,0 +1,393 @@
+"""Phases of an imported run: training, evaluating, both at once, or standing still.
+
+A log from outside has no stages of ranks, but it says when epochs, blocks and evaluations began and
+ended and how much work they did. Phases are intervals that can be in force together: an evaluation may run on
+nodes of its own while the others train. From these times alone, never from power, a run is split into
+
+- **training**: its steady part, at the seconds per unit of work that its segments have in common;
+- **evaluating**: evaluations during which no training runs, and **both**, evaluations during training;
+- **stalled**: the rest: start-up, data loaders that are built, what made one segment slower than the
+  others.
+
+Energy is then integrated over the same intervals where the run has a meter.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from joulecast.runs.integration import EnergyCurve
+from joulecast.runs.record import RunRecord
+from joulecast.runs.spans import Span, intersection, length, subtract, union
+
+Floats = NDArray[np.float64]
+
+_SLOWER_THAN_STEADY = 0.02
+"""A segment that lasts less than this share longer than steady work does is noise, not a stall."""
+
+SHORTEST_BREAK_S = 1.0
+"""A break in the training shorter than this leaves the device warm and clocked up."""
+
+_RAMP_S = 6.0
+"""Power climbs for 4 to 6 s after a start; the steady power is read after that."""
+
+_LEAST_COVERED = 0.5
+"""Share of a run between the first and the last reading in it, below which it has no energy."""
+
+_WHOLE = 1 - 1e-6
+"""Share of a run that is all of it: a count of its work stands right before its end."""
+
+_LOADED_S = 2.0
+_IDLE_WINDOW_S = 60.0
+"""The job is on the node this long after the clock's zero (its init); idle is read in the last minute
+before the run."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Training between two interruptions; ``work`` in the record's unit, NaN if the log says none."""
+
+    start_s: float
+    stop_s: float
+    work: float
+
+
+@dataclass(frozen=True)
+class Phases:
+    """A run split by time. Intervals and seconds of the run clock; ``training`` and ``evaluating`` may be
+    in force together; ``starts`` counts how often the device had to come up from a break; ``steady`` is the
+    training that no stall interrupts."""
+
+    training: list[Span]
+    steady: list[Span]
+    evaluating: list[Span]
+    stalled_inside_s: float
+    stalled_outside_s: float
+    starts: int
+
+
+class _Phase(NamedTuple):
+    number: float
+    start_s: float
+    stop_s: float
+    samples: float
+
+
+def _by_name(phases: pd.DataFrame) -> dict[str, list[_Phase]]:
+    """The phases of a record by their name, in the order of time."""
+    columns = [phases[c].tolist() for c in ("phase", "index", "start_s", "stop_s", "samples")]
+    named: dict[str, list[_Phase]] = {}
+    for name, *values in sorted(zip(*columns, strict=True), key=lambda row: row[2]):
+        if not (math.isfinite(values[1]) and math.isfinite(values[2])):
+            continue  # an interval that the log opens or closes only
+        named.setdefault(name, []).append(_Phase(*values))
+    return named
+
+
+def _segments(phases: dict[str, list[_Phase]], start_s: float, stop_s: float) -> list[Segment]:
+    """The training segments: epochs where the log has several, else blocks, else what lies between
+    evaluations; blocks whose work is not known only where there is nothing else, epochs whose work is not
+    known only where it is not known of blocks either."""
+    epochs, blocks = phases.get("epoch", []), phases.get("block", [])
+    known = [any(c.samples > 0 for c in parts) for parts in (epochs, blocks)]
+    if len(epochs) > 1 and (known[0] or not (known[1] and len(blocks) > 1)):
+        return [Segment(c.start_s, c.stop_s, c.samples) for c in epochs]
+    evaluations = [(e.start_s, e.stop_s) for e in phases.get("evaluation", [])]
+    divide = not evaluations or any(b.samples > 0 for b in blocks)
+    # Evaluations that lie inside blocks do not divide the training.
+    spans = [(b.start_s, b.stop_s) for b in blocks]
+    divide |= any(_within(e, span) for e in evaluations for span in spans)
+    if len(blocks) > 1 and divide:
+        return [Segment(c.start_s, c.stop_s, c.samples) for c in blocks]
+    begin = blocks[0].start_s if blocks else start_s
+    segments, done = [], 0.0
+    for evaluation in phases.get("evaluation", []):
+        segments.append(Segment(begin, evaluation.start_s, evaluation.number - done))
+        begin, done = evaluation.stop_s, evaluation.number
+    if stop_s - begin > SHORTEST_BREAK_S or not segments:
+        segments.append(Segment(begin, stop_s, np.nan))
+    return segments
+
+
+def _within(part: Span, whole: Span) -> bool:
+    return whole[0] <= part[0] and part[1] <= whole[1]
+
+
+def _interrupt(
+    phases: dict[str, list[_Phase]], segments: list[Segment], inside: list[Span]
+) -> bool:
+    """Whether evaluations inside segments stop the training there.
+
+    They do not where an epoch begins or ends meanwhile. Else the paces of the segments show it:
+    without the time of the evaluations they agree if these interrupt, with it if they do not. Where both
+    agree as well, an evaluation inside an epoch interrupts, and one inside one of several blocks does not:
+    by the rules of the log a block is training only.
+    """
+    epochs, blocks = phases.get("epoch", []), phases.get("block", [])
+    edges = [edge for e in epochs for edge in (e.start_s, e.stop_s)]
+    if len(epochs) > 1 and any(a < edge < b for a, b in inside for edge in edges):
+        return False
+    by_rule = len(epochs) > 1 or len(blocks) < 2
+    worked = [s for s in segments if s.work > 0]
+    work = np.array([s.work for s in worked])
+    lasting = np.array([s.stop_s - s.start_s for s in worked])
+    evaluated = np.array([length(intersection([(s.start_s, s.stop_s)], inside)) for s in worked])
+    if len(worked) < 3:
+        return by_rule
+    with_them, without = _disagreement(lasting / work), _disagreement((lasting - evaluated) / work)
+    if with_them < without / 2:
+        return False
+    return True if without < with_them / 2 else by_rule
+
+
+def _disagreement(paces: Floats) -> float:
+    """Median distance of paces from their median, relative to it."""
+    middle = float(np.median(paces))
+    return float(np.median(np.abs(paces - middle))) / middle if middle > 0 else math.inf
+
+
+def split_by_time(record: RunRecord) -> Phases:
+    """Split an imported run into training, evaluating and stalled.
+
+    Raises:
+        ValueError: the run has no start or no stop.
+    """
+    outcome = record.info.outcome
+    if outcome.stop_s <= outcome.start_s:
+        raise ValueError(f"run {record.info.spec.run} has no start or no stop")
+    run = (outcome.start_s, outcome.stop_s)
+    phases = _by_name(record.phases)
+    all_segments = _segments(phases, *run)
+    segments = [s for s in all_segments if s.stop_s > s.start_s]
+    evaluations = [
+        (max(e.start_s, run[0]), min(e.stop_s, run[1])) for e in phases.get("evaluation", [])
+    ]
+    whole = [(s.start_s, s.stop_s) for s in segments]
+    inside = [e for e in evaluations if any(_within(e, segment) for segment in whole)]
+    if not inside or not _interrupt(phases, segments, inside):
+        inside = []
+    training = intersection(subtract(union(whole), inside), [run])
+    evaluating = union([e for e in evaluations if e[1] > e[0]])
+    worked = [s for s in segments if s.work > 0]
+    lasting = [length(subtract([(s.start_s, s.stop_s)], inside)) for s in worked]
+    stalled_inside, slow = 0.0, []
+    if len(worked) > 1:
+        paces = np.array([t / s.work for t, s in zip(lasting, worked, strict=True)])
+        steady = float(np.quantile(paces, 0.5, method="lower"))
+        for seconds, segment in zip(lasting, worked, strict=True):
+            excess = seconds - segment.work * steady
+            if excess > _SLOWER_THAN_STEADY * seconds:
+                stalled_inside += excess
+                slow.append((segment, excess))
+    breaks = [
+        (a, b) for a, b in subtract([run], training) if b - a > SHORTEST_BREAK_S and b < run[1]
+    ]
+    starts_at_once = not breaks or breaks[0][0] > run[0]
+    return Phases(
+        training,
+        subtract(training, [(segment.start_s, segment.stop_s) for segment, _ in slow]),
+        evaluating,
+        min(stalled_inside, length(training)),
+        max(0.0, length([run]) - length(union([*training, *evaluating]))),
+        len(breaks) + starts_at_once + sum(excess > SHORTEST_BREAK_S for _, excess in slow),
+    )
+
+
+@dataclass(frozen=True)
+class _Meter:
+    """Readings of one meter, sorted by time, and their integral."""
+
+    t_s: Floats
+    watts: Floats
+    curve: EnergyCurve
+
+
+def _meters(record: RunRecord) -> list[_Meter]:
+    """The meters that count: those that were read over most of the run."""
+    start_s, stop_s = record.info.outcome.start_s, record.info.outcome.stop_s
+    metering = record.info.metering
+    used = {(m.node, m.meter) for m in metering.meters}
+    names = {meter for _, meter in used}
+    power = record.power[record.power["meter"].isin(names)]
+    nodes, node_names = pd.factorize(power["node"])
+    kinds, kind_names = pd.factorize(power["meter"])
+    t_s, watts = power["t_s"].to_numpy(float), power["watts"].to_numpy(float)
+    joules = power["joules"].to_numpy(float)
+    meters = []
+    for node, node_name in enumerate(node_names):
+        curves: list[EnergyCurve | None] = []
+        for kind, kind_name in enumerate(kind_names):
+            if (node_name, kind_name) not in used:
+                continue
+            own = (nodes == node) & (kinds == kind) if len(kind_names) > 1 else nodes == node
+            curves.append(_curve(t_s[own], watts[own], joules[own], start_s, stop_s))
+        known = [curve for curve in curves if curve is not None]
+        # A node without one of its parts would look like one that draws less.
+        if known and len(known) == len(curves) and (meter := _of_node(known)) is not None:
+            meters.append(meter)
+    return meters
+
+
+def _curve(
+    t_s: Floats, watts: Floats, joules: Floats, start_s: float, stop_s: float
+) -> EnergyCurve | None:
+    """Curve of one meter; ``None`` where it was not read over most of the run."""
+    counted, powered = np.isfinite(joules), np.isfinite(watts)
+    if counted.sum() >= 2:
+        curve = EnergyCurve(t_s[counted], joules[counted], None)
+        read_s = min(curve.t_s[-1], stop_s) - max(curve.t_s[0], start_s)
+        return curve if read_s / (stop_s - start_s) >= _LEAST_COVERED else None
+    if powered.sum() < 2:
+        return None
+    curve = EnergyCurve.of_power(t_s[powered], watts[powered])
+    inside = (curve.t_s >= start_s) & (curve.t_s <= stop_s)
+    # Two readings, or readings of another time, say nothing of a run.
+    covers = np.ptp(curve.t_s[inside]) / (stop_s - start_s) if inside.sum() > 2 else 0.0
+    return curve if covers >= _LEAST_COVERED else None
+
+
+def _of_node(curves: list[EnergyCurve]) -> _Meter | None:
+    """The meters of a node as one, their energies added up; ``None`` where they were not read together."""
+    if len(curves) == 1 and curves[0].watts is not None:
+        return _Meter(curves[0].t_s, curves[0].watts, curves[0])
+    first_s = max(curve.t_s[0] for curve in curves)
+    last_s = min(curve.t_s[-1] for curve in curves)
+    t_s = np.unique(np.concatenate([curve.t_s for curve in curves]))
+    t_s = t_s[(t_s >= first_s) & (t_s <= last_s)]
+    if len(t_s) < 2:
+        return None
+    joules = np.sum([curve.at(t_s) for curve in curves], axis=0)
+    watts = np.diff(joules) / np.diff(t_s)
+    return _Meter(t_s, np.append(watts[:1], watts), EnergyCurve(t_s, joules, None))
+
+
+def _joules(meters: list[_Meter], parts: dict[str, list[Span]]) -> dict[str, float]:
+    """Joules of all meters in each part of the run."""
+    everything = np.array([interval for part in parts.values() for interval in part]).reshape(-1, 2)
+    energy = np.zeros(len(everything))
+    for meter in meters:
+        energy += meter.curve.between(everything[:, 0], everything[:, 1])
+    ends = np.cumsum([len(part) for part in parts.values()])
+    shares = np.split(energy, ends[:-1])
+    return {name: float(share.sum()) for name, share in zip(parts, shares, strict=True)}
+
+
+def _known_of_total(
+    joules: dict[str, float], parts: dict[str, list[Span]], run: Span
+) -> dict[str, float]:
+    """Joules of the parts where one figure for the whole run is all there is."""
+    whole_s = _WHOLE * length([run])
+    known = {name: length(spans) == 0 or length(spans) >= whole_s for name, spans in parts.items()}
+    return {name: each if known[name] else math.nan for name, each in joules.items()}
+
+
+def _idle_w(meters: list[_Meter], start_s: float) -> float:
+    """Watts of a node with the job loaded, before the run starts; NaN where nothing was read then.
+
+    The lower quartile of each meter: some jobs warm up in that minute.
+    """
+    since, until = max(_LOADED_S, start_s - _IDLE_WINDOW_S), start_s - _LOADED_S
+    before = [m.watts[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
+    quartiles = [np.quantile(watts, 0.25) for watts in before if len(watts) >= 3]
+    return float(np.mean(quartiles)) if quartiles else float("nan")
+
+
+def _lowest_w(meters: list[_Meter], start_s: float, stop_s: float) -> float:
+    """Watts of a node at its lowest reading during the run and right after: what idling cannot be
+    above, for runs whose meters were not read before they started."""
+    until = stop_s + _IDLE_WINDOW_S / 2
+    near = [m.watts[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
+    lowest = [watts.min() for watts in near if len(watts)]
+    return float(np.mean(lowest)) if lowest else float("nan")
+
+
+def _past_ramps(steady: list[Span]) -> list[Span]:
+    """Steady training without the climb at its start and what follows it; empty where it never lasts."""
+    lasting = union([(a - SHORTEST_BREAK_S / 2, b + SHORTEST_BREAK_S / 2) for a, b in steady])
+    return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
+
+
+def _evaluators(meters: list[_Meter], alone: list[Span], idle_w: float) -> float:
+    """Share of the nodes that do not train while the others do, by what each draws in training alone; NaN
+    where that is not known."""
+    edges = np.array(alone).reshape(-1, 2)
+    if not meters or length(alone) < _RAMP_S:
+        return float("nan")
+    drawn = [float(m.curve.between(edges[:, 0], edges[:, 1]).sum()) for m in meters]
+    drawn_w = np.array(drawn) / length(alone)
+    middle = (idle_w + float(np.median(drawn_w))) / 2
+    return float((drawn_w < middle).mean()) if np.isfinite(middle) else float("nan")
+
+
+def _has_phases(record: RunRecord) -> bool:
+    """Whether the log divides the run at all."""
+    counts = record.phases["phase"].value_counts()
+    return (
+        any(counts.get(name, 0) for name in ("epoch", "block")) or counts.get("evaluation", 0) > 1
+    )
+
+
+_TIMES = ("training_s", "evaluating_s", "both_s", "stalled_s", "stalled_training_s", "starts")
+_POWERS = ("energy_j", "training_j", "evaluating_j", "idle_w", "lowest_w", "steady_w", "evaluators")
+
+
+def observe_phases(record: RunRecord) -> dict[str, Any]:
+    """Seconds and joules of the phases of one imported run, all nodes together.
+
+    Returns:
+        ``training_s`` (``both_s`` of it with an evaluation in force), ``evaluating_s`` (no training in
+        force), ``stalled_s, starts``, ``has_phases`` (whether the log divides the run) and, NaN without a
+        meter, ``energy_j``, ``training_j`` (its stalls and
+        the evaluations meanwhile within), ``evaluating_j``; ``idle_w``, ``lowest_w`` and ``steady_w`` of
+        a node; ``evaluators``, the nodes that do nothing but evaluate.
+        Nodes without readings are taken to draw the mean of the others. A total without a trace gives no
+        joules of parts and no watts.
+    """
+    info = record.info
+    row: dict[str, Any] = dict.fromkeys((*_TIMES, *_POWERS), np.nan)
+    run = (info.outcome.start_s, info.outcome.stop_s)
+    if run[1] <= run[0]:
+        return row
+    split = split_by_time(record)
+    both = intersection(split.training, split.evaluating)
+    evaluating = subtract(split.evaluating, split.training)
+    training_s = length(split.training) - split.stalled_inside_s
+    row |= {
+        "training_s": training_s,
+        "evaluating_s": length(evaluating),
+        "both_s": min(length(both), training_s),
+        "stalled_s": split.stalled_inside_s + split.stalled_outside_s,
+        "has_phases": _has_phases(record),
+        "stalled_training_s": split.stalled_inside_s,
+        "starts": split.starts,
+    }
+    meters = _meters(record)
+    if not meters:
+        return row
+    every_node = info.spec.nodes / len(meters)
+    past = _past_ramps(split.steady)
+    parts = {"run": [run], "training": split.training, "evaluating": evaluating, "past ramps": past}
+    joules = _joules(meters, parts)
+    if not info.metering.has_trace:
+        joules = _known_of_total(joules, parts, run)
+    row |= {
+        "energy_j": joules["run"] * every_node,
+        "training_j": joules["training"] * every_node,
+        "evaluating_j": joules["evaluating"] * every_node,
+    }
+    if not info.metering.has_trace:
+        return row
+    row |= {
+        "idle_w": _idle_w(meters, run[0]),
+        "lowest_w": _lowest_w(meters, *run),
+        "steady_w": joules["past ramps"] / length(past) / len(meters) if past else np.nan,
+    }
+    if both:
+        floor_w = row["idle_w"] if np.isfinite(row["idle_w"]) else row["lowest_w"]
+        share = _evaluators(meters, subtract(split.training, split.evaluating), floor_w)
+        row["evaluators"] = share * info.spec.nodes
+    return row

@@ -1,0 +1,319 @@
+"""Platforms by the name of their GPU: ``h100-sxm``, ``a100-80gb-pcie:gpus=4,nics=2x200``.
+
+The facts of a GPU are in ``gpus.yaml``, each with its source. A name is that of a node type: how many GPUs it
+has, how these are linked and which network cards it has can be said behind a colon:
+
+    gpus=4          GPUs of a node, 1 to 16
+    link=nvlink     nvlink, fabric (AMD) or pcie: what joins the GPUs of a node
+    nics=4x200      network cards of a node, each of so many Gbit/s
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from joulecast.errors import JoulecastError
+
+_PCIE_GB_PER_S = {3: 15.75, 4: 31.5, 5: 63.0}
+"""Nominal, of 16 lanes in one direction, by generation."""
+LINK_SHARE = {"nvlink": 0.73, "direct": 0.9, "fabric": 0.6, "pcie": 0.65}
+"""Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv``
+(vTrain, eight A100: 221 of 300 GB/s), and without a switch (two V100: 22.4 of 25 GB/s). The others are
+assumptions."""
+_NIC_SHARE = 0.9
+"""The same of network cards, an assumption."""
+_LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
+"""Seconds before a collective moves, and of each of its steps: fitted to the same measurement."""
+_HELD_SHARE = 0.85
+"""Of the rate of the best shape, in bursts: what a training holds, whose shapes are others and whose clocks
+settle at the power limit. An assumption; the steps of vTrain and llm-foundry say 0.75 to 1."""
+_PER_NODE = 8
+_LINKS = ("nvlink", "fabric", "pcie")
+_NICS = "1x100"
+"""Network cards of a node that is sold with none of its own: an assumption."""
+_OVERLAP_SLOWDOWN = {"nvlink": 0.6, "fabric": 0.6, "pcie": 0.2}
+"""Gamma. With NVLink: where the errors of FSDP's steps (``llm_foundry.csv``) scatter least, 0.6 on H100 and
+0.8 on A100 alone. The others are assumptions: over PCIe NCCL runs on 4 multiprocessors, over NVLink on 24."""
+_CONTEXT_BYTES = 0.6e9
+"""What a process takes for the driver's context and the kernels of its libraries: 0.5 to 1 GB."""
+_CHANNELS = {"nvlink": 24, "fabric": 24, "pcie": 4}
+"""Of NCCL, as its logs say for nodes of A100 or H100, and for PCIe."""
+_CHANNEL_BYTES = 3 * 9.6e6
+"""Of a channel: buffers of 0.5, 4.9 and 4.2 MB (LL, LL128, Simple) for the ring's neighbour and the tree's
+two. Four A100 were measured to give 688 MB a communicator (github.com/NVIDIA/nccl issue 964)."""
+_GIB = 1 << 30
+
+
+class Gpu(BaseModel):
+    """The facts of a GPU; rates as in ``gpus.yaml``: TFLOP/s, GB/s and GiB."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: str
+    aliases: tuple[str, ...] = ()
+    generation: str
+    units: int = Field(gt=0, description="Streaming multiprocessors, or compute units.")
+    watts: float = Field(gt=0, description="The power limit that it is sold with.")
+    memory: float = Field(gt=0)
+    bandwidth: float = Field(gt=0)
+    peak: dict[str, float]
+    measured: dict[str, float] = {}
+    source: str | None = None
+    pcie: int | None = None
+    nvlink: float | None = None
+    fabric: float | None = None
+    nics: str = _NICS
+    """Network cards of a node with NVLink or fabric, as its maker sells it."""
+    mesh: str | None = None
+    """How NVLink joins the GPUs of a node of up to eight, if not by a switch."""
+    per_node: int = _PER_NODE
+
+    @property
+    def vendor(self) -> str:
+        """``nvidia`` or ``amd``."""
+        return self.title.partition(" ")[0].lower()
+
+    @property
+    def link(self) -> str:
+        """What joins the GPUs of a node, if nothing else is said."""
+        return "nvlink" if self.nvlink else "fabric" if self.fabric else "pcie"
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All GPUs by name, and what their architectures share."""
+
+    gpus: dict[str, Gpu]
+    generations: dict[str, dict[str, float]]
+    sources: dict[str, str]
+    meshes: dict[str, list[list[int]]]
+    """Lines between each two GPUs of nodes without a switch."""
+    by_alias: dict[str, str]
+    """Name by every way to say it."""
+
+
+@cache
+def catalogue() -> Catalogue:
+    """The shipped catalogue."""
+    text = (resources.files("joulecast.runs.platforms") / "gpus.yaml").read_text()
+    content = yaml.safe_load(text)
+    gpus = {name: Gpu.model_validate(facts) for name, facts in content["gpus"].items()}
+    aliases = {
+        plain_name(alias): name for name, gpu in gpus.items() for alias in (name, *gpu.aliases)
+    }
+    return Catalogue(
+        gpus,
+        content["generations"],
+        content["sources"],
+        content["meshes"],
+        aliases,
+    )
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs whose facts are shipped."""
+    return sorted(catalogue().gpus)
+
+
+def plain_name(text: str) -> str:
+    """A name as it is looked up: ``NVIDIA_A100-PCIE-40GB`` -> ``a100-pcie-40gb``."""
+    name = re.sub(r"[\s_]+", "-", text.strip().lower())
+    return re.sub(r"^(nvidia-|tesla-|amd-instinct-|instinct-|geforce-)+", "", name)
+
+
+def gpu_named(text: str) -> str | None:
+    """The catalogue's name of a GPU, by any of the ways to say it; ``None`` if it is not known."""
+    return catalogue().by_alias.get(plain_name(text))
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of a name; a size is one word (``80 GB`` -> ``80gb``)."""
+    joined = re.sub(r"(\d)[\s_-]*gb\b", r"\1gb", plain_name(text))
+    return frozenset(re.findall(r"[a-z0-9+]+", joined))
+
+
+def gpu_in(text: str) -> str | None:
+    """The catalogue's name of the GPU that a longer name tells: ``8xSMC-H100-SXM-80GB`` -> ``h100-sxm``.
+
+    The way to say it that has most words in the name counts; ``None`` where there is none, or where two GPUs
+    have as many.
+    """
+    known = gpu_named(text)
+    if known is not None:
+        return known
+    found = catalogue()
+    titled = [name for name, gpu in found.gpus.items() if plain_name(gpu.title) == plain_name(text)]
+    if titled:
+        return titled[0]
+    words = _words(re.sub(r"^\d+x(?=[A-Za-z])", "", text))
+    said = {alias: _words(alias) for alias in found.by_alias}
+    met = {alias: len(parts) for alias, parts in said.items() if parts and parts <= words}
+    most = max(met.values(), default=0)
+    names = {found.by_alias[alias] for alias, count in met.items() if count == most}
+    return names.pop() if len(names) == 1 else None
+
+
+def same_hardware(one: str, other: str) -> bool:
+    """Whether two platforms or devices are the same hardware by their names: equal, or of the same GPU."""
+    gpu = gpu_in(one)
+    return plain_name(one) == plain_name(other) or (gpu is not None and gpu == gpu_in(other))
+
+
+def near_names(text: str, also: Iterable[str] = ()) -> list[str]:
+    """Names of GPUs, and of what else there is, that are like a text, the nearest first."""
+    return get_close_matches(plain_name(text), {**catalogue().by_alias, **dict.fromkeys(also)}, n=3)
+
+
+def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
+    """GPUs of a node, their link, and number and Gbit/s of its network cards."""
+    _, _, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for word in filter(None, (part.strip() for part in rest.split(","))):
+        key, _, value = word.partition("=")
+        if key not in ("gpus", "link", "nics") or not value:
+            raise JoulecastError(
+                f"platform `{text}`: `{word}` is not known (known: gpus=4, link=nvlink|fabric|pcie, "
+                "nics=4x200)"
+            )
+        given[key] = value
+    count = given.get("gpus", str(gpu.per_node))
+    if not count.isdigit() or not 1 <= int(count) <= 16:
+        raise JoulecastError(f"platform `{text}`: gpus={count}: a node has 1 to 16")
+    link = given.get("link", gpu.link)
+    if link not in _LINKS:
+        raise JoulecastError(f"platform `{text}`: link={link}: nvlink, fabric or pcie")
+    nics = re.fullmatch(
+        r"(\d{1,2})x(\d{1,4})", given.get("nics", _NICS if link == "pcie" else gpu.nics)
+    )
+    if nics is None or not int(nics[1]) or not int(nics[2]):
+        raise JoulecastError(
+            f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, as 4x200"
+        )
+    return int(count), link, int(nics[1]), float(nics[2])
+
+
+def _link_gb_per_s(text: str, gpu: Gpu, link: str) -> float:
+    rate = {"nvlink": gpu.nvlink, "fabric": gpu.fabric, "pcie": _PCIE_GB_PER_S[gpu.pcie or 4]}[link]
+    if rate is None:
+        raise JoulecastError(
+            f"platform `{text}`: {gpu.title} has no {link} here (it has {gpu.link})"
+        )
+    return rate
+
+
+def _device(gpu: Gpu) -> dict[str, Any]:
+    found = catalogue()
+    return {
+        "name": gpu.title,
+        "peak_flops": {precision: rate * 1e12 for precision, rate in gpu.peak.items()},
+        "memory_bytes": gpu.memory * _GIB,
+        "memory_bytes_per_s": gpu.bandwidth * 1e9,
+        "reserved_bytes": _CONTEXT_BYTES,
+        "units": gpu.units,
+        "power_limit_w": gpu.watts,
+        "architecture": {"vendor": gpu.vendor, **found.generations[gpu.generation]},
+        "measured_flops": {
+            precision: _HELD_SHARE * rate * 1e12 for precision, rate in gpu.measured.items()
+        },
+    }
+
+
+_SAME_PEAK = 0.05
+"""Share by which the peak of a platform's file may differ from that of the GPU that it names."""
+
+
+def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
+    """A device of a platform's file with what the catalogue knows of the GPU that it names.
+
+    What the file says goes first. Measured rates are taken where both have the same peak.
+
+    Args:
+        device: as in a platform's file.
+
+    Returns:
+        ``None`` if no GPU of the catalogue is called so.
+    """
+    name = gpu_in(str(device["name"]))
+    if name is None:
+        return None
+    known = _device(catalogue().gpus[name])
+    own = {key: value for key, value in device.items() if value not in (None, {})}
+    peak = known["peak_flops"] | own.get("peak_flops", {})
+    measured = {
+        precision: rate
+        for precision, rate in known["measured_flops"].items()
+        if abs(peak[precision] / known["peak_flops"][precision] - 1) <= _SAME_PEAK
+    }
+    kept = {key: known[key] for key in ("units", "power_limit_w", "architecture")}
+    measured |= own.get("measured_flops", {})
+    return kept | own | {"peak_flops": peak, "measured_flops": measured}
+
+
+_SHORT = {"h200": "h200-sxm"}
+"""GPUs by names that also are those of platform files, which go first and need not describe a node."""
+
+
+def _gpu_of_platform(text: str) -> str | None:
+    base = plain_name(text.partition(":")[0])
+    return gpu_named(_SHORT.get(base, base))
+
+
+def is_gpu_platform(text: str) -> bool:
+    """Whether a platform is named by its GPU, with or without options behind a colon."""
+    return _gpu_of_platform(text) is not None
+
+
+def platform_content(text: str) -> dict[str, Any] | None:
+    """The content of a platform file for the name of a GPU; ``None`` if no GPU is called so.
+
+    Raises:
+        JoulecastError: what stands behind the colon is not known; names it.
+    """
+    name = _gpu_of_platform(text)
+    if name is None:
+        return None
+    found = catalogue()
+    gpu = found.gpus[name]
+    count, link, nics, gbit = _options(text, gpu)
+    pairs = found.meshes[gpu.mesh] if gpu.mesh and link == "nvlink" else []
+    # A node of sixteen has a switch.
+    pairs = pairs if count <= len(pairs) else []
+    share = LINK_SHARE["direct" if pairs else link]
+    inner = {
+        "name": link,
+        "joins": count,
+        "bytes_per_s": _link_gb_per_s(text, gpu, link) * share * 1e9,
+        "latency_s": _STEP_S,
+        "pairs": pairs,
+    }
+    outer = {
+        "name": "nic",
+        "bytes_per_s": nics * gbit / 8 * _NIC_SHARE * 1e9,
+        "latency_s": _NIC_STEP_S,
+    }
+    measured = f"; measured rates: {found.sources[gpu.source]}" if gpu.source else ""
+    return {
+        "name": name,
+        "cluster": {
+            "devices_per_node": count,
+            "device": _device(gpu),
+            "links": [inner, outer] if count > 1 else [outer],
+            "collective_launch_s": _LAUNCH_S,
+            "collective_algorithm": "nccl",
+            "communicator_bytes": _CHANNELS[link] * _CHANNEL_BYTES,
+            "overlap_slowdown": _OVERLAP_SLOWDOWN[link],
+            "sources": {
+                "device": f"{found.sources['data_sheets']}{measured}",
+                "links": f"{share:g} of {link}'s nominal rate; {nics} network cards of "
+                f"{gbit:g} Gbit/s at {_NIC_SHARE:g} of theirs",
+                "overlap_slowdown": "what FSDP's steps on A100 and H100 say; an assumption over other links",
+            },
+        },
+    }

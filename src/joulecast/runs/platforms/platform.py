@@ -1,0 +1,336 @@
+"""What a node is: the facts of a platform that no program can read off by itself.
+
+A platform is one YAML file: of the user's ``config/platforms``, one that is shipped, or any other by its
+path. A fact that is not known stays ``null``. Watts carry the source they come from, because an estimate
+is only as good as they are.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.runs.files.shipped import PLATFORMS, find, is_path, known
+from joulecast.runs.platforms.gpus import near_names, platform_content
+
+# What no machine has more of, so that what is computed of it is finite.
+_NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
+
+
+class Link(BaseModel):
+    """One level of a cluster's network: units of devices that its ports join into larger units."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = Field(max_length=_NAME, description="nvlink, pcie, socket, nic, ...")
+    joins: int | None = Field(
+        None,
+        ge=2,
+        le=_MANY,
+        description="Number of consecutive devices that it joins; null: all.",
+    )
+    bytes_per_s: float | None = Field(
+        None,
+        ge=1,
+        le=_RATE,
+        description="Rate of each port and direction. A port serves one unit of the level below (one "
+        "device at the first level); parallel links count together.",
+    )
+    latency_s: float | None = Field(
+        None,
+        ge=0,
+        le=_LONG_S,
+        description="Latency of one step of a collective; null: not known, taken as 0.",
+    )
+    pairs: tuple[tuple[Annotated[int, Field(ge=0, le=64)], ...], ...] = Field(
+        (),
+        max_length=16,
+        description="Of the innermost link: number of lines between each two devices of a node, where "
+        "there is no switch. `bytes_per_s` then is the rate of all lines of a device.",
+    )
+
+
+class Ring(BaseModel):
+    """The ring that NCCL builds for some devices, as the paper's communication model takes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    bytes_per_s: float = Field(ge=1, le=_RATE, description="Bus bandwidth of the ring.")
+    nvlink: bool = Field(False, description="Whether the hops within a node are NVLink.")
+
+
+class Architecture(BaseModel):
+    """What the kernel model takes of a GPU's generation (see ``gpus.yaml``)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    vendor: Literal["nvidia", "amd"] = Field("nvidia", description="Maker of the GPU.")
+    nm: float = Field(gt=0, le=1000, description="Process, in nm.")
+    vector: float = Field(0.97, gt=0, le=1, description="Share of the fp32 peak that is reached.")
+    matrix: float = Field(
+        0.72, gt=0, le=1, description="Share of the matrix units' peaks that is reached."
+    )
+    memory: float = Field(0.8, gt=0, le=1, description="Share of the bandwidth that is reached.")
+    attention: float = Field(
+        0.45, gt=0, le=1, description="Share of the plateau that fused attention reaches forward."
+    )
+
+
+class Device(BaseModel):
+    """What computes: a GPU, or the cores of a rank."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = Field(max_length=_NAME, description="Name of the device.")
+    peak_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
+        {}, description="FLOP/s by precision: fp32, bf16, fp64."
+    )
+    memory_bytes: float | None = Field(
+        None, ge=1, le=_RATE, description="Memory that a training may fill."
+    )
+    memory_bytes_per_s: float | None = Field(None, ge=1, le=_RATE, description="Memory bandwidth.")
+    launch_s: float = Field(
+        0.0, ge=0, le=_LONG_S, description="Time of every op, in addition to its work."
+    )
+    units: int | None = Field(
+        None,
+        ge=1,
+        le=_MANY,
+        description="Multiprocessors; with them and `architecture` ops are priced as kernels, and not by "
+        "the roofline.",
+    )
+    power_limit_w: float | None = Field(
+        None, gt=0, le=_WATTS, description="Power limit of the device."
+    )
+    architecture: Architecture | None = Field(
+        None, description="Shares of the peaks that kernels reach, by the GPU's generation."
+    )
+    measured_flops: dict[str, Annotated[float, Field(ge=1, le=1e24)]] = Field(
+        {}, description="FLOP/s of large matrix products that were measured, by precision."
+    )
+    reserved_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=_RATE,
+        description="Memory that the training cannot use: context, communication buffers, fragments.",
+    )
+    measured_bytes_per_s: float | None = Field(
+        None, ge=1, le=_RATE, description="Bytes/s of large copies that were measured."
+    )
+
+
+class Cluster(BaseModel):
+    """Nodes, devices and links of a platform, for the simulator."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    nodes: int | None = Field(None, ge=1, le=_MANY, description="Number of nodes; null: any.")
+    devices_per_node: int = Field(1, ge=1, le=_MANY, description="Number of devices of a node.")
+    device: Device = Field(description="The device, all of them alike.")
+    links: tuple[Link, ...] = Field(
+        (), description="Levels of the network, from the device outwards."
+    )
+    collective_algorithm: Literal["ring", "nccl", "recursive_doubling", "rabenseifner"] = Field(
+        "ring",
+        description="Algorithm of all-reduces; the rule that calibrates a network chooses it. nccl is a "
+        "ring, or a tree over the nodes where that takes less.",
+    )
+    collective_launch_s: float = Field(
+        0.0, ge=0, le=_LONG_S, description="Time before a collective or message starts to move."
+    )
+    communicator_bytes: float = Field(
+        0.0,
+        ge=0,
+        le=_RATE,
+        description="Memory of a device that the communication library takes for each group of devices.",
+    )
+    overlap_slowdown: float | None = Field(
+        None,
+        ge=0,
+        le=1e6,
+        description="Gamma: how much compute and gradient communication slow each other down.",
+    )
+    rings: dict[str, Ring] = Field(
+        {},
+        description="Rings by the places of their devices in a node and the nodes, `0-1x2`; for "
+        "`mode: proteus`, which knows no ports.",
+    )
+    sources: dict[str, str] = Field({}, description="Where each fact comes from.")
+
+    @model_validator(mode="after")
+    def _levels_grow(self) -> "Cluster":
+        inner = 1
+        for level, link in enumerate(self.links):
+            if link.pairs and (level or link.pairs != tuple(zip(*link.pairs, strict=False))):
+                raise ValueError(
+                    f"links.{level}.pairs: only of the innermost link, as many rows as columns, the same "
+                    "both ways"
+                )
+            if link.pairs and len(link.pairs) < self.devices_per_node:
+                raise ValueError(
+                    f"links.{level}.pairs: {len(link.pairs)} rows for {self.devices_per_node} devices"
+                )
+            joins = link.joins
+            if joins is None and level != len(self.links) - 1:
+                raise ValueError(f"links.{level}.joins: only the outermost link joins all devices")
+            if joins is not None and (joins <= inner or joins % inner):
+                raise ValueError(
+                    f"links.{level}.joins: {joins} is no larger multiple of the {inner} devices "
+                    "of the level below"
+                )
+            inner = joins or inner
+        return self
+
+
+class Platform(BaseModel):
+    """Facts of one node type. Powers in watts of a whole node, rates in FLOP/s and byte/s."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = Field(max_length=_NAME, description="Name in records and tables.")
+    hosts: int | None = Field(
+        None,
+        ge=1,
+        le=_MANY,
+        description="Physical hosts that all nodes of a run live on; null: one host for each node.",
+    )
+    idle_w: float | None = Field(None, ge=0, le=_WATTS, description="Watts of an idle node.")
+    full_w: float | None = Field(
+        None, gt=0, le=_WATTS, description="Watts of a node under full load."
+    )
+    tdp_w: float | None = Field(
+        None, gt=0, le=_WATTS, description="Nameplate watts (default: full_w)."
+    )
+    watts_source: str | None = Field(None, description="Where the watts come from.")
+    peak_flops: float | None = Field(None, ge=1, le=1e24, description="Peak FLOP/s of a node.")
+    notes: str = Field("", description="What a reader should know.")
+    # Facts that no measured run depends on: left out of specifications, so that they change no run's hash.
+    cluster: Cluster | None = Field(
+        None, exclude=True, description="Devices and links, for the simulator."
+    )
+    # Not a fact of the node: left out of specifications, so that it changes no run's hash.
+    recorded: str | None = Field(
+        None,
+        min_length=1,
+        exclude=True,
+        description="A recorded campaign whose runs stand for measurements on this platform: its "
+        "folder, absolute or from the project's folder, which holds config/platforms/. For a platform "
+        "file that lies elsewhere: from the folder of that file.",
+    )
+
+    @model_validator(mode="after")
+    def _full_above_idle(self) -> "Platform":
+        if self.idle_w is not None and self.full_w is not None and self.full_w < self.idle_w:
+            raise ValueError(f"full_w ({self.full_w}) is below idle_w ({self.idle_w})")
+        return self
+
+    def require_cluster(self) -> Cluster:
+        """Devices and links; an error that says what to add where the file has none."""
+        if self.cluster is None:
+            raise JoulecastError(
+                f"platform {self.name}: the simulator needs the key `cluster` in its file "
+                "(config/platforms/): devices_per_node, device and links (see docs/reference/platforms.md)"
+            )
+        return self.cluster
+
+    def require_watts(self) -> tuple[float, float]:
+        """Idle and full watts; an error that says what to add where the file has none."""
+        if self.idle_w is None or self.full_w is None:
+            raise JoulecastError(
+                f"platform {self.name}: the meter `estimated` needs idle_w and full_w in its file "
+                "(config/platforms/), with watts_source saying where they come from; or take "
+                "`estimated` out of the configuration key `power.meters`"
+            )
+        return self.idle_w, self.full_w
+
+
+def read_platform(path: Path) -> Platform:
+    """Read one platform file.
+
+    Raises:
+        JoulecastError: the file is missing, is no YAML mapping, or has wrong keys.
+    """
+    what = f"platform file (`platform`; by name there are: {', '.join(known(PLATFORMS, '.yaml'))})"
+    return validated(TypeAdapter(Platform), read_yaml(path, what), str(path))
+
+
+_AS_GPUS = ("h100-sxm", "a100-40gb-pcie", "mi300x")
+
+
+def _unknown(platform: str, own: Path) -> JoulecastError:
+    files = known(PLATFORMS, ".yaml", own)
+    near = near_names(platform.partition(":")[0], files)
+    hint = f"; did you mean {' or '.join(f'`{name}`' for name in near)}?" if near else ""
+    return JoulecastError(
+        f"platform `{platform}` is not known{hint} ({own / platform}.yaml: no such platform file) "
+        f"(known: {', '.join(files)}); name one of them, or a FILE.yaml, where `platform` says it; the "
+        f"simulator also knows GPUs by name, as {', '.join(_AS_GPUS)} (docs/reference/simulator.md)"
+    )
+
+
+def platform_file(platform: str, own: Path = PLATFORMS) -> Path:
+    """The file of a platform.
+
+    Args:
+        platform: a name; or the path of its file, which ends in ``.yaml`` or ``.yml`` or has a ``/``.
+        own: folder of the user's own platform files, which go before the shipped ones.
+
+    Raises:
+        JoulecastError: no such name; lists those that there are. A path is not looked at.
+    """
+    if is_path(platform, (".yaml", ".yml")):
+        return Path(platform)
+    file = find(PLATFORMS, f"{platform}.yaml", own)
+    if file is None:
+        raise _unknown(platform, own)
+    return file
+
+
+def find_platform(platform: str, own: Path = PLATFORMS) -> Platform:
+    """A platform by its name or the path of its file, as :func:`platform_file` finds it, or by its GPU.
+
+    A platform file goes before the GPU of that name.
+
+    Raises:
+        JoulecastError: no such platform, or its file is not sound.
+    """
+    if (
+        not is_path(platform, (".yaml", ".yml"))
+        and find(PLATFORMS, f"{platform}.yaml", own) is None
+    ):
+        content = platform_content(platform)
+        if content is not None:
+            return validated(TypeAdapter(Platform), content, f"platform {platform}")
+    return read_platform(platform_file(platform, own))
+
+
+def simulated_platform(platform: str, own: Path = PLATFORMS) -> Platform:
+    """A platform to simulate on: as :func:`find_platform`, or by its GPU where its file describes no node.
+
+    Raises:
+        JoulecastError: as :func:`find_platform`.
+    """
+    found = find_platform(platform, own)
+    if found.cluster is None and not is_path(platform, (".yaml", ".yml")):
+        content = platform_content(platform)
+        if content is not None:
+            return validated(TypeAdapter(Platform), content, f"platform {platform}")
+    return found
+
+
+def recorded_for(platform: str, own: Path = PLATFORMS) -> Path | None:
+    """The folder of the recorded campaign that stands for a platform; ``None`` where runs are measured.
+
+    Raises:
+        JoulecastError: as :func:`find_platform`.
+    """
+    file = platform_file(platform, own)
+    recorded = read_platform(file).recorded
+    if recorded is None:
+        return None
+    folder = file.absolute().parent
+    of_a_project = folder.parts[-2:] == PLATFORMS.parts
+    # An absolute path stays what it is.
+    return (folder.parent.parent if of_a_project else folder) / recorded

@@ -1,0 +1,163 @@
+"""Progress of a campaign: which runs are done, failed and waiting, from their records and logs."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from joulecast.errors import JoulecastError
+from joulecast.quantities import counted
+from joulecast.runs.files.reading import read_json_object
+from joulecast.runs.record import read_info
+from joulecast.runs.spec import RunSpec
+
+State = Literal["done", "failed", "damaged", "waiting"]
+STATES: tuple[State, ...] = ("done", "failed", "damaged", "waiting")
+KILLED = "it was killed, or is being measured"
+"""Reason of a run whose log says nothing of its end."""
+_LAST_BYTES = 10_000
+
+
+@dataclass(frozen=True)
+class RunState:
+    """State of one run, with the reason where it is not done.
+
+    Attributes:
+        disturbed: load by other programs during a run that is done.
+    """
+
+    run: str
+    state: State
+    why: str | None = None
+    disturbed: str | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """All known runs of a campaign, and the pipelines that other programs disturbed."""
+
+    results: str
+    runs: list[RunState]
+    disturbed_pipelines: list[str]
+
+    def of(self, state: State) -> list[RunState]:
+        """The runs of one state."""
+        return [run for run in self.runs if run.state == state]
+
+    @property
+    def disturbed(self) -> list[RunState]:
+        """The runs that are done and were disturbed by other programs."""
+        return [run for run in self.of("done") if run.disturbed]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all runs are done."""
+        return bool(self.runs) and all(run.state == "done" for run in self.runs)
+
+    def as_json(self) -> dict[str, Any]:
+        """The progress as plain data."""
+        counts = {state: len(self.of(state)) for state in STATES}
+        return asdict(self) | {"counts": counts, "finished": self.finished}
+
+
+def _logged_runs(results: Path) -> set[str]:
+    """The runs that have begun, whose logs begin with their names; other jobs have logs there too."""
+    found = set()
+    for log in (results / "logs").glob("*.log"):
+        with log.open("rb") as file:
+            if file.readline(_LAST_BYTES).rstrip() == f"run {log.stem}".encode():
+                found.add(log.stem)
+    return found
+
+
+def _reason_in(log: Path) -> str:
+    """Why a run failed: the last line of its log that names an error."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    if lines and lines[-1].startswith("error: "):
+        return lines[-1].removeprefix("error: ")
+    return KILLED
+
+
+def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
+    """State of one run.
+
+    Args:
+        results: folder of the campaign's results.
+        spec: specification of the run, if known; a record of another one does not count.
+    """
+    record, log = results / "records" / run, results / "logs" / f"{run}.log"
+    if record.is_dir():
+        try:
+            info = read_info(record)
+        except JoulecastError as error:
+            return RunState(run, "damaged", str(error))
+        if spec is None or info.spec_sha256 == spec.digest():
+            return RunState(run, "done", disturbed="; ".join(info.disturbed) or None)
+        return RunState(run, "waiting", "its record answers another specification")
+    if log.is_file():
+        return RunState(run, "failed", _reason_in(log))
+    return RunState(run, "waiting")
+
+
+def progress_of(results: Path, specs: Iterable[RunSpec] | None = None) -> Progress:
+    """Progress of the campaign in a folder.
+
+    Args:
+        results: folder of its results; need not exist if ``specs`` are given.
+        specs: the runs of the configuration; without them, all runs with a record or a log.
+
+    Raises:
+        JoulecastError: the folder does not exist and there are no ``specs``.
+    """
+    if specs is None and not results.is_dir():
+        raise JoulecastError(
+            f"{results}: no such folder; give the folder of a campaign's results, or --config FILE"
+        )
+    asked: dict[str, RunSpec | None] = (
+        dict.fromkeys(
+            sorted(
+                {path.name for path in (results / "records").glob("[!.]*")} | _logged_runs(results)
+            )
+        )
+        if specs is None
+        else {spec.run: spec for spec in specs}
+    )
+    runs = [run_state(results, run, spec) for run, spec in asked.items()]
+    return Progress(str(results), runs, [file.stem for file in _disturbed_pipelines(results)])
+
+
+def _disturbed_pipelines(results: Path) -> list[Path]:
+    found = []
+    for file in sorted((results / "pipelines").glob("*.json")):
+        with suppress(JoulecastError):
+            if read_json_object(file, "measured pipeline").get("disturbed"):
+                found.append(file)
+    return found
+
+
+def repeat_command(runs: Sequence[str], results: str) -> str:
+    """The command that measures some runs again."""
+    records = " ".join(f"{results}/records/{run}" for run in runs)
+    return f"rm -r {records} && ./run snakemake --cores all"
+
+
+def progress_text(progress: Progress) -> str:
+    """The counts, and below them all runs with a problem."""
+    of = len(progress.runs)
+    parts = [f"{len(progress.of('done'))} of {counted(of, 'run')} done"]
+    parts += [f"{len(progress.of(state))} {state}" for state in STATES[1:] if progress.of(state)]
+    lines = [f"{progress.results}: {', '.join(parts)}"]
+    if not progress.runs:
+        lines.append("no run has left a record (records/) in this folder")
+    for state in ("failed", "damaged"):
+        lines += [f"{state}: {run.run}: {run.why}" for run in progress.of(state)]
+    lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
+    lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]
+    again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
+    if again:
+        lines.append(f"to measure these again: {repeat_command(again, progress.results)}")
+    lines += [f"waiting: {run.run}: {run.why}" for run in progress.of("waiting") if run.why]
+    return "\n".join(lines)

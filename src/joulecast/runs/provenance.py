@@ -1,0 +1,107 @@
+"""Provenance of a record: host, versions, source state, and what else the machine was doing."""
+
+import hashlib
+import os
+import platform as host_platform
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from joulecast.runs.files.shipped import checkout
+
+_PACKAGES = ("torch", "torchvision", "numpy", "mpi4py", "mpich", "nvidia-ml-py", "scikit-learn")
+
+_CODE = (
+    *("src", "workflow", "Snakefile", "profiles", "pyproject.toml", "requirements.lock"),
+    *("config/published", "config/platforms", "recorded"),
+)
+"""What decides what a run does: the user's own configuration files do not count as changes."""
+
+
+def boot_id() -> str | None:
+    """Boot of the running kernel: the same in all containers of a machine; ``None`` if it is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def physical_host() -> str:
+    """Host name and boot id: one physical machine, however many node names point at it.
+
+    Containers with names of their own count as hosts: they share no memory. Devices that they have in
+    common are found by the meters' ``identity``.
+    """
+    return f"{socket.gethostname()}:{boot_id() or 'unknown-boot'}"
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return host_platform.processor() or host_platform.machine()
+
+
+def usable_cores() -> int:
+    """Cores this process may run on (affinity and container limits, not what is plugged in)."""
+    return len(os.sched_getaffinity(0))
+
+
+def host_fingerprint() -> dict[str, Any]:
+    """Facts of this host that decide how fast a run is."""
+    return {
+        "host": physical_host(),
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{host_platform.system()} {host_platform.release()}",
+    }
+
+
+def _git(project: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(project), *arguments], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def source_state() -> dict[str, Any]:
+    """Commit of the checkout, whether it had changes, and the hash of the lock.
+
+    ``None`` where joulecast runs from an installed package without a checkout.
+    """
+    project = checkout()
+    if project is None:
+        # Whatever repository the environment lies in is not joulecast's.
+        return {"git_commit": None, "git_dirty": None, "lock_sha256": None}
+    lock = project / "requirements.lock"
+    changes = _git(project, "status", "--porcelain", "--", *_CODE)
+    return {
+        "git_commit": _git(project, "rev-parse", "HEAD"),
+        "git_dirty": None if changes is None else bool(changes),
+        "lock_sha256": hashlib.sha256(lock.read_bytes()).hexdigest() if lock.is_file() else None,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python and of the packages that decide what a run does."""
+    return {"python": sys.version.split()[0], **{name: _version(name) for name in _PACKAGES}}

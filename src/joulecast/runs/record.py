@@ -1,0 +1,386 @@
+"""The run record: the folder that one run leaves behind, whatever produced it.
+
+``run.json`` says what was run, where, and how it went; ``stages.parquet`` which rank did what when;
+``power.parquet`` and ``activity.parquet`` the readings of meters and kernel meanwhile. All times
+are seconds of one run clock, the same for all ranks. ``phases.parquet`` holds what the run's own log
+says of it (``init``, ``run``, ``epoch``, ``block``, ``evaluation``), with the work done in each. A
+record is written aside, validated and then
+renamed, so a folder that is there is complete.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.columns import checked_table, parquet_file, parquet_table
+from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.files.writing import directory_written_aside, sha256_of
+from joulecast.runs.frames import FRAMES
+from joulecast.runs.metering import EnergySource, MeterInfo, Metering, metered, too_slow
+from joulecast.runs.spec import NodesAre, RunSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 2
+
+_BESIDE_S, _BESIDE_SHARE = 10.0, 0.1
+"""A stage lies in the run, but for what the clocks of several hosts differ by."""
+
+
+_PART_ROWS = 2**18
+"""Rows that are read at a time where a frame is read in parts."""
+
+Count = Annotated[int, Field(ge=0, le=10**18)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Checks(_Part):
+    """What was verified about the run itself."""
+
+    ranks: int
+    """Ranks that took part."""
+    distinct_hosts: int
+    """Hosts that they were on."""
+    replicas_equal: bool | None = None
+    """Whether all ranks ended with the same weights."""
+    weights_sha256: str | None = None
+    """Hash of the weights at the end."""
+    overrun_fraction: float | None = None
+    """Of an emulated run: share of steps that took longer than they were padded to."""
+
+
+class Outcome(_Part):
+    """What the run did."""
+
+    start_s: float = Field(ge=-1e10, le=1e10)
+    """On the run clock; warm-up steps lie before."""
+    stop_s: float = Field(ge=-1e10, le=1e10)
+    """On the run clock."""
+    steps: int = Field(0, ge=0, le=10**18)
+    """Training steps between the two."""
+    samples: int = Field(0, ge=0, le=10**18)
+    """Work done between the two."""
+    work_unit: Literal["samples", "steps"] = "samples"
+    """What ``samples`` counts: ``steps`` where the samples of an observed training could not be
+    counted."""
+    device: str | None = None
+    """Where an observed training ran, as torch names the type: ``cpu``, ``cuda``, ..."""
+    final_loss: float | None = None
+    """Loss of the last step."""
+    accuracy: float | None = Field(None, ge=0, le=1)
+    """Share of 1, where the run evaluates."""
+    reached_target: bool | None = None
+    """Whether the target was reached, where there is one."""
+    peak_rss_bytes: Count | None = None
+    """Most memory that any rank held."""
+
+
+class RunInfo(_Part):
+    """``run.json``: what was run, where, and how it went."""
+
+    format: int = FORMAT
+    """Format of the record."""
+    spec: RunSpec
+    """What the run was to do."""
+    spec_sha256: str
+    """Hash of the specification without its names: it says whether a record answers a question."""
+    started_utc: str
+    """When the run began."""
+    nodes: list[str]
+    """Names of the nodes."""
+    node_of_rank: list[str] = []
+    """Node of each rank."""
+    scheduler_job: str | None = None
+    """Job of the scheduler that started the run."""
+    scheduler_node_of_rank: list[str] = []
+    """The scheduler's name for the node of each rank; several of its nodes may be one host."""
+    nodes_are: NodesAre
+    """What a node was."""
+    algorithm_used: str | None = None
+    """All-reduce that was used."""
+    parameters: Count | None = None
+    """Parameters of the network; gradients are 4 bytes each."""
+    outcome: Outcome
+    """What the run did."""
+    checks: Checks
+    """What was verified."""
+    meters: list[MeterInfo]
+    """Each meter of each node."""
+    clock: dict[str, dict[str, float]] = {}
+    """By host: how its clock was mapped to the run clock."""
+    hosts: list[dict[str, Any]] = []
+    """Of each host: processor, cores, memory, kernel."""
+    versions: dict[str, str | None] = {}
+    """Of Python and the libraries."""
+    mpi_library: str | None = None
+    """What MPI reports about itself."""
+    oversubscribed: bool = False
+    """Whether there were more ranks than cores."""
+    source: dict[str, Any] = {}
+    """Where an imported or replayed run comes from."""
+    load_before: dict[str, float] = {}
+    """Load of the host before the run: cores that other programs kept busy, load average."""
+    load_during: dict[str, float] = {}
+    """``busy_cores``: cores that other programs kept busy during the run, on the host with most."""
+    disturbed: list[str] = []
+    """What other programs did, if they kept more than half a core (or 2 % of many cores) busy. Fits use
+    such a run only where its setting has no undisturbed one."""
+    polluted: list[str] = []
+    """Why fits leave the run out; empty: they use it."""
+    remarks: list[str] = []
+    """What a reader should know of a run that fits use."""
+    step_bytes: list[Count] | None = None
+    """Size of each sum of an all-reduce calibration."""
+    reference_step_s: dict[str, NonNegativeFloat] | None = None
+    """Of an emulated run: time of a step on a free core."""
+    unseen: dict[str, str] = {}
+    """Of an observed training: stages that it does not show, each with the reason. Their time is in
+    another stage, which the reason names."""
+    frames_sha256: dict[str, str] = {}
+    """Checksum of each Parquet file of the record. A file that differs is not read. Records of earlier
+    versions have none."""
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Batch of all ranks, of a training: as asked, or as observed."""
+        asked = self.spec.global_batch_size
+        if asked is not None or self.spec.observed is None or not self.outcome.steps:
+            return asked
+        return self.outcome.samples // self.outcome.steps
+
+    @property
+    def metering(self) -> Metering:
+        """Meters that the energy is made of; an imported run's are taken as they are."""
+        if self.spec.kind == "imported":
+            return metered((), self.meters)
+        lasts_s = self.outcome.stop_s - self.outcome.start_s
+        return metered(self.nodes, self.meters, too_slow(self.meters, lasts_s))
+
+    @property
+    def energy_source(self) -> EnergySource | None:
+        """Source of the energy figures: a measurement, where there is one, else the estimate;
+        ``None`` where the meters of that source leave out nodes."""
+        return self.metering.source
+
+    @property
+    def no_energy_reason(self) -> str | None:
+        """Reason why there is no energy figure: names the nodes without a meter; ``None`` if there is one."""
+        return self.metering.why_not
+
+
+_INFO = TypeAdapter(RunInfo)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One record in memory; the frames have the columns named above, one row an interval or
+    reading."""
+
+    info: RunInfo
+    stages: "pd.DataFrame"
+    power: "pd.DataFrame"
+    activity: "pd.DataFrame"
+    phases: "pd.DataFrame"
+
+
+def validate(record: RunRecord, *, with_stages: bool = True) -> None:
+    """Prove that a record answers its specification, and that its figures are possible.
+
+    Args:
+        record: to prove.
+        with_stages: whether it has its stages; they may be read in parts (:func:`stages_in_parts`).
+
+    Raises:
+        JoulecastError: naming the run, and the frame and row, and what is wrong with it.
+    """
+    info, spec = record.info, record.info.spec
+    run = spec.run
+    if info.spec_sha256 != spec.digest():
+        raise JoulecastError(f"run {run}: spec_sha256 does not belong to the spec in run.json")
+    for name, columns in FRAMES.items():
+        frame = getattr(record, name)
+        checked_table(frame, columns, f"run {run}: {name}.parquet")
+        if more := [column for column in frame.columns if column not in columns]:
+            raise JoulecastError(
+                f"run {run}: {name}.parquet has the columns {', '.join(more)}, which no record keeps"
+            )
+    if info.outcome.stop_s < info.outcome.start_s:
+        raise JoulecastError(f"run {run}: stops before it starts")
+    _validate_joules(run, record.power)
+    if with_stages:
+        validate_stages(record.info, record.stages)
+    # What others did cannot be held to our launcher; what is wrong with it stands in `polluted`.
+    if spec.kind != "imported":
+        _validate_execution(record)
+        if with_stages:
+            validate_seen(info, record.stages["rank"].unique(), record.stages["step"].max())
+
+
+def _validate_joules(run: str, power: "pd.DataFrame") -> None:
+    """A counter counts up."""
+    counted = power[power["joules"].notna()]
+    if counted.empty:
+        return
+    meters = counted.groupby(["node", "meter"], sort=False).ngroup().to_numpy()
+    joules = counted["joules"].to_numpy(float)
+    order = np.lexsort((counted["t_s"].to_numpy(float), meters))
+    falls = (np.diff(joules[order]) < 0) & (np.diff(meters[order]) == 0)
+    if falls.any():
+        row = counted.iloc[order[int(falls.argmax()) + 1]]
+        raise JoulecastError(
+            f"run {run}: power.parquet: the joules of {row['meter']} of {row['node']} fall to "
+            f"{row['joules']:g}, expected a counter that counts up"
+        )
+
+
+def validate_stages(info: RunInfo, stages: "pd.DataFrame") -> None:
+    """Prove that stages lie in the run, and are of its ranks.
+
+    Raises:
+        JoulecastError: names the row.
+    """
+    outcome, spec = info.outcome, info.spec
+    if stages.empty:
+        return
+    start_s, stop_s = stages["start_s"].to_numpy(float), stages["stop_s"].to_numpy(float)
+    beside_s = _BESIDE_S + _BESIDE_SHARE * (outcome.stop_s - outcome.start_s)
+    outside = (start_s < outcome.start_s - beside_s) | (stop_s > outcome.stop_s + beside_s)
+    for wrong, fault in (
+        (stop_s < start_s, "stops before it starts"),
+        (outside, "does not lie in the run"),
+        (stages["rank"].to_numpy() >= spec.ranks, f"is of a rank of {spec.ranks} ranks"),
+    ):
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise JoulecastError(
+                f"run {spec.run}: stages.parquet: row {row + 1}: a stage {fault} "
+                f"(rank {stages['rank'].iloc[row]}, {start_s[row]:g} to {stop_s[row]:g} s)"
+            )
+
+
+def _validate_execution(record: RunRecord) -> None:
+    info, spec = record.info, record.info.spec
+    run = spec.run
+    if info.checks.ranks != spec.ranks:
+        raise JoulecastError(
+            f"run {run}: {info.checks.ranks} ranks took part, {spec.ranks} were asked for; is the "
+            "launcher starting one MPI job or several singletons?"
+        )
+    if info.checks.distinct_hosts != spec.hosts:
+        raise JoulecastError(
+            f"run {run}: the ranks ran on {info.checks.distinct_hosts} hosts, {spec.hosts} were "
+            "asked for; check the launcher and the key `hosts` of the platform file"
+        )
+    if info.checks.replicas_equal is False:
+        raise JoulecastError(f"run {run}: the replicas' weights differ at the end")
+    if info.outcome.stop_s <= info.outcome.start_s:
+        raise JoulecastError(f"run {run}: stops before it starts")
+    if record.power["t_s"].isna().any():
+        raise JoulecastError(f"run {run}: power.parquet: a reading has no time")
+    if len(info.node_of_rank) != spec.ranks:
+        raise JoulecastError(f"run {run}: names the nodes of {len(info.node_of_rank)} ranks only")
+
+
+def validate_seen(info: RunInfo, ranks: Collection[int], last_step: float) -> None:
+    """Prove that all ranks have stages, of steps that the run has made.
+
+    Raises:
+        JoulecastError: names the ranks, or the step.
+    """
+    spec, outcome = info.spec, info.outcome
+    # A command may fail before its first step; its record says so.
+    if spec.kind != "training" or (spec.observed is not None and not len(ranks)):
+        return
+    seen = set(ranks)
+    if seen != set(range(spec.ranks)):
+        raise JoulecastError(f"run {spec.run}: stages of ranks {sorted(seen)} only")
+    if outcome.samples <= 0:
+        raise JoulecastError(f"run {spec.run}: no sample was trained")
+    if last_step >= outcome.steps:
+        raise JoulecastError(
+            f"run {spec.run}: stages.parquet: a stage of step {last_step:g}, in a run of "
+            f"{outcome.steps} steps"
+        )
+
+
+def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
+    # Names repeat, numbers do not: a dictionary of numbers costs more to read than it saves. The bytes of
+    # times and counters that change slowly are stored next to each other.
+    names = [c for c in ("node", "meter", "stage", "phase") if c in frame.columns]
+    how = {"i": "DELTA_BINARY_PACKED", "f": "BYTE_STREAM_SPLIT"}
+    numbers = {c: how[frame[c].dtype.kind] for c in frame.columns if frame[c].dtype.kind in how}
+    frame.to_parquet(
+        path,
+        index=False,
+        use_dictionary=names,
+        column_encoding=numbers,
+        compression="zstd",
+        row_group_size=_PART_ROWS,
+    )
+
+
+def write_record(target: Path, record: RunRecord) -> None:
+    """Validate ``record`` and write it to the folder ``target``, whole or not at all."""
+    validate(record)
+    with directory_written_aside(target) as partial:
+        for name in FRAMES:
+            _write_frame(partial / f"{name}.parquet", getattr(record, name))
+        sums = {name: sha256_of(partial / f"{name}.parquet") for name in FRAMES}
+        info = record.info.model_copy(update={"frames_sha256": sums})
+        (partial / "run.json").write_text(info.model_dump_json(indent=1) + "\n")
+
+
+def read_info(folder: Path) -> RunInfo:
+    """Read ``run.json`` alone.
+
+    Raises:
+        JoulecastError: missing, broken, or of another format.
+    """
+    path = folder / "run.json"
+    try:
+        content = read_json_object(path, "run record")
+    except JoulecastError as error:
+        raise JoulecastError(f"{error}; delete {folder} to repeat the run") from None
+    if content.get("format") != FORMAT:
+        raise JoulecastError(
+            f"{path}: record format {content.get('format')}, this joulecast reads {FORMAT}"
+        )
+    return validated(_INFO, content, str(path))
+
+
+def read_record(folder: Path, frames: Collection[str] = tuple(FRAMES)) -> RunRecord:
+    """Read and validate one record.
+
+    Args:
+        folder: of the record.
+        frames: the frames to read; the others come back without rows.
+
+    Raises:
+        JoulecastError: naming the file that is missing or broken.
+    """
+    # Loaded here, so that programs that only ask for `run.json` start in half the time.
+    import pandas as pd
+
+    info = read_info(folder)
+    read = {n: pd.DataFrame(columns=list(c)) for n, c in FRAMES.items() if n not in frames}
+    try:
+        for name in frames:
+            path = folder / f"{name}.parquet"
+            sha256 = info.frames_sha256.get(name)
+            file = parquet_file(path, f"frame {name} of a run record", FRAMES[name], sha256)
+            read[name] = parquet_table(file, path, FRAMES[name])
+        record = RunRecord(info, **read)
+        validate(record, with_stages="stages" in frames)
+    except JoulecastError as error:
+        named = "" if str(folder) in str(error) else f"{folder}: "
+        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None
+    return record

@@ -1,0 +1,250 @@
+"""What one run is to do: the contract between a campaign and the program that measures.
+
+A :class:`RunSpec` holds the science of a run and nothing of how it is launched, so that its digest
+tells whether a record on disk answers the question that is asked now.
+"""
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.meter_settings import AS_USUAL, MeterSettings
+from joulecast.runs.platforms import Platform
+
+Kind = Literal["training", "idle", "allreduce", "sleeping_rank", "imported"]
+Algorithm = Literal["mpi", "shared", "two_level"]
+NodesAre = Literal["hosts", "ranks of one host", "emulated"]
+Precision = Literal["fp32", "bf16", "fp64"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Emulation(_Frozen):
+    """Nodes that are slower than a core, so that several of them fit on one."""
+
+    nodes_per_core: int = Field(
+        ge=2,
+        description="Compute of every rank is padded to this multiple of its time on a free core.",
+    )
+
+
+class Workload(_Frozen):
+    """Network and data of a training."""
+
+    network: str
+    """Its name."""
+    dataset: str = "digits"
+    """Its name."""
+    data_root: str | None = None
+    """Folder that it is read from."""
+    image_size: int = Field(64, ge=8)
+    """Pixels a side."""
+    patch_size: int = Field(16, ge=1)
+    """Pixels a side, of vision transformers."""
+    classes: int = Field(10, ge=2)
+    """Classes of the last layer."""
+
+
+class Training(_Frozen):
+    """Parameters of a training."""
+
+    global_batch_size: int = Field(ge=1, le=10**18)
+    """Samples of a step, of all ranks together."""
+    steps: int = Field(10, ge=1, le=10**18)
+    """Steps that are measured."""
+    warmup_steps: int = Field(1, ge=0)
+    """Steps before them."""
+    target_accuracy: float | None = Field(None, gt=0, le=1)
+    """Share of 1: train until it is reached."""
+    evaluate_every: int = Field(50, ge=1)
+    """Steps between two evaluations."""
+    learning_rate: float = Field(0.01, gt=0)
+    """Of SGD."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Of SGD."""
+    precision: Precision = "fp32"
+    """``bf16`` is autocast."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where it trains."""
+    algorithm: Algorithm = "two_level"
+    """All-reduce of the gradients."""
+    bucket_mb: float = Field(64, gt=0)
+    """Gradients that are summed at a time."""
+    overlap: bool = False
+    """Whether sums run during the backward pass."""
+    cuda_aware_mpi: bool = False
+    """Whether MPI was given device memory, in recordings of before NCCL."""
+    loader_workers: int = Field(0, ge=0)
+    """Processes that prepare batches."""
+    prefetch_batches: int = Field(2, ge=0)
+    """Batches that they prepare ahead."""
+
+
+class Calibration(_Frozen):
+    """What a calibration run needs."""
+
+    seconds: float = Field(60, gt=0)
+    """How long a run of kind ``idle`` or ``sleeping_rank`` lasts."""
+    sizes_bytes: tuple[int, ...] = ()
+    """Sizes that a run of kind ``allreduce`` sums."""
+    repeats: int = Field(5, ge=1)
+    """How often each size is summed."""
+    algorithm: Algorithm = "two_level"
+    """All-reduce that is measured."""
+
+
+class Foreign(_Frozen):
+    """Identity of a run that others did and an importer reads: facts of its log, nothing else."""
+
+    benchmark: str
+    """What was trained."""
+    submission: str
+    """Who submitted it, and as what."""
+    global_batch_size: int | None = Field(None, ge=1, le=10**18)
+    """Samples of a step, where the log has it."""
+    accelerators_per_node: int | None = Field(None, ge=1)
+    """Devices of a node."""
+    accelerator: str | None = None
+    """Name of the devices."""
+    work_unit: Literal["samples", "epochs"] = "samples"
+    """What ``samples`` of its phases and outcome counts."""
+
+
+class Observed(_Frozen):
+    """A training that runs as a command of its own and is observed from outside."""
+
+    name: str
+    """Name of the training."""
+    command: tuple[str, ...]
+    """Words of its command."""
+    samples_per_step: int | None = Field(None, ge=1, le=10**18)
+    """Samples of a step of all ranks, if the user gave it."""
+    steps: tuple[int, int] | None = None
+    """First and last step that count, from 0, if the user gave them."""
+
+
+class RunSpec(_Frozen):
+    """One run of a campaign."""
+
+    run: str
+    """Name of the run and of its folder."""
+    campaign: str
+    """Name of the campaign."""
+    kind: Kind = "training"
+    """What the run measures."""
+    platform: Platform
+    """The platform's file, as it was."""
+    nodes: int = Field(ge=1, le=10**7)
+    """Number of nodes."""
+    ranks_per_node: int = Field(1, ge=1, le=10**5)
+    """MPI ranks of a node."""
+    threads_per_rank: int = Field(1, ge=1)
+    """Compute threads of a rank."""
+    repeat: int = 1
+    """Number of the repeat, from 1."""
+    seed: int = 1
+    """Of weights and the order of batches."""
+    emulation: Emulation | None = None
+    """Nodes that are slower than a core."""
+    workload: Workload | None = None
+    """Network and data; missing where the training is observed, imported, or none."""
+    training: Training | None = None
+    """Parameters of the training; missing where ``workload`` is."""
+    calibration: Calibration | None = None
+    """What a calibration run needs."""
+    foreign: Foreign | None = None
+    """Identity of an imported run."""
+    observed: Observed | None = None
+    """Of a training that ran under ``joulecast measure``."""
+    meters: tuple[str, ...] = ("gpu", "cpu")
+    """Kinds of meters asked for, in this order."""
+    sample_period_s: float = Field(0.1, gt=0)
+    """Time between two readings."""
+    metering: MeterSettings = AS_USUAL
+    """Where meters looked, and what they called."""
+
+    @model_validator(mode="after")
+    def _kind_has_its_parts(self) -> "RunSpec":
+        needed = {"training": ("workload", "training"), "imported": ("foreign",)}
+        if self.kind == "training" and self.observed is not None:
+            return self
+        for part in needed.get(self.kind, ("calibration",)):
+            if getattr(self, part) is None:
+                raise ValueError(f"a run of kind {self.kind} needs the part `{part}`")
+        if self.training is not None and self.training.global_batch_size < self.ranks:
+            raise ValueError(
+                f"batch size {self.training.global_batch_size} is smaller than the "
+                f"{self.ranks} ranks ({self.nodes} nodes x {self.ranks_per_node})"
+            )
+        return self
+
+    @property
+    def network(self) -> str | None:
+        """Name of what was trained, if anything was: a network, or what an observed training is called."""
+        if self.observed is not None:
+            return self.observed.name
+        return None if self.workload is None else self.workload.network
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Batch of all ranks that is asked for; ``None`` where the training decides it."""
+        if self.observed is not None:
+            return self.observed.samples_per_step
+        return None if self.training is None else self.training.global_batch_size
+
+    @property
+    def ranks(self) -> int:
+        """MPI ranks of the run."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def hosts(self) -> int:
+        """Physical hosts that the ranks must be found on."""
+        return self.nodes if self.platform.hosts is None else min(self.nodes, self.platform.hosts)
+
+    @property
+    def nodes_are(self) -> NodesAre:
+        """What a node of this run is in reality."""
+        if self.emulation is not None:
+            return "emulated"
+        return "hosts" if self.hosts == self.nodes else "ranks of one host"
+
+    def digest(self) -> str:
+        """SHA-256 over everything that decides what is measured; the names are left out."""
+        # Runs that were not observed, or with meters as usual, keep the digest of the time before there were
+        # such.
+        unused = set() if self.observed is not None else {"observed"}
+        unused |= {"metering"} if self.metering == AS_USUAL else set()
+        science = self.model_dump(mode="json", exclude={"run", "campaign", *unused})
+        return hashlib.sha256(json.dumps(science, sort_keys=True).encode()).hexdigest()
+
+
+def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
+    """Check that the ranks of this host have cores enough; return whether they share cores.
+
+    Args:
+        cores: that the ranks of this host may use together.
+
+    Raises:
+        JoulecastError: more ranks than cores without emulation, or more than the emulation holds.
+    """
+    if ranks_here <= cores:
+        return False
+    if spec.emulation is None:
+        raise JoulecastError(
+            f"run {spec.run}: {ranks_here} ranks on a host with {cores} usable cores would measure "
+            "time sharing, not training; ask for fewer nodes, or emulate slower ones with the "
+            f"configuration key `emulation: {{nodes_per_core: {-(-ranks_here // cores)}}}` or more"
+        )
+    holds = cores * spec.emulation.nodes_per_core
+    if ranks_here > holds:
+        raise JoulecastError(
+            f"run {spec.run}: {ranks_here} emulated nodes do not fit on {cores} cores with "
+            f"nodes_per_core {spec.emulation.nodes_per_core} (at most {holds})"
+        )
+    return True

@@ -1,0 +1,81 @@
+"""The stages of a record, some hundred thousand rows at a time: a run of days has millions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.columns import parquet_file, parquet_table
+from joulecast.runs.frames import FRAMES
+from joulecast.runs.record import RunInfo, validate_seen, validate_stages
+
+_STEP = ["rank", "step"]
+
+
+def _parts(file: Any, path: Path) -> list[list[int]]:
+    """The row groups of stages that are read at once: one by one, if they are in the order of their steps."""
+    every = list(range(file.metadata.num_row_groups))
+    if len(every) < 2:
+        return [every]
+    wanted = {name: FRAMES["stages"][name] for name in _STEP}
+    before = (-1.0, -1.0)
+    for group in every:
+        ranks, steps = parquet_table(file, path, wanted, [group]).to_numpy(float).T
+        ranks, steps = np.append(before[0], ranks), np.append(before[1], steps)
+        if (np.diff(ranks) < 0).any() or ((np.diff(steps) < 0) & (np.diff(ranks) == 0)).any():
+            return [every]
+        before = float(ranks[-1]), float(steps[-1])
+    return [[group] for group in every]
+
+
+def _whole_steps(parts: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """The rows of some parts, cut where a step of a rank begins."""
+    held: list[pd.DataFrame] = []
+    for part in parts:
+        rows = pd.concat([*held, part], ignore_index=True)
+        if rows.empty:
+            continue
+        # The rows at the end may have more of their step in the next part.
+        differs = (rows[_STEP] != rows[_STEP].iloc[-1]).any(axis=1).to_numpy()
+        begin = len(rows) - int(np.argmax(differs[::-1])) if differs.any() else 0
+        if begin:
+            yield rows[:begin]
+        held = [rows[begin:]]
+    yield from held
+
+
+def _checked(parts: Iterator[pd.DataFrame], info: RunInfo) -> Iterator[pd.DataFrame]:
+    ranks: set[int] = set()
+    last_step = float("nan")
+    for part in parts:
+        validate_stages(info, part)
+        ranks.update(part["rank"].unique().tolist())
+        last_step = float(np.fmax(last_step, part["step"].max()))
+        yield part
+    if info.spec.kind != "imported":
+        validate_seen(info, ranks, last_step)
+
+
+def stages_in_parts(folder: Path, info: RunInfo) -> Iterator[pd.DataFrame]:
+    """The stages of a record, validated; no step of a rank is cut.
+
+    Args:
+        folder: of the record.
+        info: its ``run.json``.
+
+    Raises:
+        JoulecastError: as :func:`~joulecast.runs.record.read_record`.
+    """
+    path, columns = folder / "stages.parquet", FRAMES["stages"]
+    try:
+        sha256 = info.frames_sha256.get("stages")
+        file = parquet_file(path, "frame stages of a run record", columns, sha256)
+        groups = _parts(file, path)
+        read = _checked((parquet_table(file, path, columns, part) for part in groups), info)
+        yield from read if len(groups) == 1 else _whole_steps(read)
+    except JoulecastError as error:
+        named = "" if str(folder) in str(error) else f"{folder}: "
+        raise JoulecastError(f"{named}{error}; delete {folder} to repeat the run") from None

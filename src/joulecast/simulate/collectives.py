@@ -1,0 +1,162 @@
+"""What a collective sends over the network: hops, bytes and steps by its algorithm.
+
+``bytes`` of a collective is the whole buffer, as NCCL counts: what every rank has after an all-gather or
+all-reduce, and before a reduce-scatter. Sources: Thakur, Rabenseifner and Gropp 2005 for the algorithms;
+Duan et al. 2024 for the communication model of ``mode: proteus``.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.runs.platforms import Ring
+from joulecast.simulate.topology import Hops
+
+Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+Algorithm = Literal["ring", "recursive_doubling", "rabenseifner"]
+Ints = NDArray[np.int64]
+
+
+Count = TypeVar("Count", float, NDArray[np.float64])
+"""A number of ranks, or an array of such."""
+
+
+def allreduce_steps(algorithm: Algorithm, ranks: Count) -> Count:
+    """Messages that one rank sends in an all-reduce, one after the other."""
+    if algorithm == "ring":
+        return 2 * (ranks - 1)
+    doublings: Count = np.ceil(np.log2(np.maximum(ranks, 1)))
+    return 2 * doublings if algorithm == "rabenseifner" else doublings
+
+
+def allreduce_share(algorithm: Algorithm, ranks: Count) -> Count:
+    """Bytes that a rank sends in an all-reduce, over the bytes of the buffer."""
+    if algorithm == "recursive_doubling":
+        return allreduce_steps(algorithm, ranks)
+    return 2 * (ranks - 1) / ranks
+
+
+_TREE_RATE = 0.9
+"""Of a ring's (NCCL's own tuning constant)."""
+
+
+def tree_share() -> float:
+    """Bytes' worth of a ring that a rank sends in an all-reduce over NCCL's double tree: up and down."""
+    return 2 / _TREE_RATE
+
+
+def tree_steps(ranks: int, nodes: int) -> tuple[float, float]:
+    """Steps of that all-reduce within nodes and between them: a chain in each node, a tree over the nodes."""
+    return 2.0 * (math.ceil(ranks / nodes) - 1), 2.0 * math.ceil(math.log2(nodes))
+
+
+def steps_of(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
+    """Messages that one rank sends, one after the other."""
+    if kind == "all_reduce":
+        return float(allreduce_steps(algorithm, float(ranks)))
+    return 1.0 if kind == "send" else ranks - 1.0
+
+
+def sent_share(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
+    """Bytes that a rank sends in all, over the bytes of the collective."""
+    if kind == "all_reduce":
+        return float(allreduce_share(algorithm, float(ranks)))
+    return 1.0 if kind == "send" else (ranks - 1) / ranks
+
+
+def _exchanges(groups: Ints, flow: Ints, shares: list[tuple[int, float]]) -> Hops:
+    """Every rank exchanges with the one whose place differs in one bit, at each distance a share."""
+    ranks = groups.shape[1]
+    places = np.arange(ranks)
+    sources, targets, weights = [], [], []
+    for distance, share in shares:
+        # Places beyond the last power of two fold into the others, as MPICH does.
+        partners = np.where((places ^ distance) < ranks, places ^ distance, places - distance)
+        sources.append(groups)
+        targets.append(groups[:, partners])
+        weights.append(np.full(groups.shape, share))
+    return Hops(
+        np.tile(np.repeat(flow, ranks), len(shares)),
+        np.concatenate([s.ravel() for s in sources]),
+        np.concatenate([t.ravel() for t in targets]),
+        np.concatenate([w.ravel() for w in weights]),
+    )
+
+
+def hops_of(kind: Kind, algorithm: Algorithm, groups: Ints, flow: Ints) -> Hops:
+    """Messages of a collective: sender, receiver, and the share of what the sender sends in all.
+
+    Args:
+        kind: of collective.
+        algorithm: of its all-reduce; the others go around a ring, an all-to-all to everybody.
+        groups: devices in ring order, shape ``(groups, ranks)``.
+        flow: the flow of each group, shape ``(groups,)``.
+    """
+    ranks = groups.shape[1]
+    doublings = int(np.ceil(np.log2(ranks)))
+    if kind == "all_reduce" and algorithm == "recursive_doubling":
+        return _exchanges(groups, flow, [(1 << k, 1 / doublings) for k in range(doublings)])
+    if kind == "all_reduce" and algorithm == "rabenseifner":
+        halves = [0.5 ** (k + 1) for k in range(doublings)]
+        return _exchanges(
+            groups, flow, [(1 << k, half / sum(halves)) for k, half in enumerate(halves)]
+        )
+    distances = range(1, ranks) if kind == "all_to_all" else range(1, 2)
+    targets = [np.roll(groups, -distance, axis=1) for distance in distances]
+    count = len(targets)
+    return Hops(
+        np.tile(np.repeat(flow, ranks), count),
+        np.tile(groups.ravel(), count),
+        np.concatenate([target.ravel() for target in targets]),
+        np.full(groups.size * count, 1 / count),
+    )
+
+
+@dataclass(frozen=True)
+class NcclCost:
+    """The communication model of the paper for Ring/Simple (NCCL's own tuning constants).
+
+    ``bandwidth_bytes_per_s`` is bytes of the collective over seconds, without ``latency_s``.
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+    def seconds(self, size: float) -> float:
+        """Time of a collective of ``size`` bytes."""
+        return self.latency_s + size / self.bandwidth_bytes_per_s
+
+
+_LAUNCH_S = 8.4e-6
+_NVLINK_STEP_S = 3.4e-6
+_PCIE_STEP_S = 5.7e-6
+_NODE_STEP_S = 9.6e-6
+_FOUR_RANKS = 0.7
+_LARGE = 1.9
+_LARGE_FROM_BYTES_PER_RANK = 65536 / 16
+
+
+def nccl_cost(kind: Kind, ring: Ring, ranks: int, nodes: int, size: float) -> NcclCost:
+    """Bandwidth and latency of a collective in the paper's model.
+
+    Args:
+        kind: of collective; ``send`` as its broadcast.
+        ring: bus bandwidth and kind of the ring that NCCL would build.
+        ranks: in the group.
+        nodes: that they lie on.
+        size: bytes; large all-reduces over several nodes have longer steps.
+    """
+    # A broadcast's bytes count a step for each rank, its latency for each rank but one.
+    passes = 2 if kind == "all_reduce" else 1
+    steps, between = passes * (ranks - 1), passes * (nodes - 1)
+    rate = ring.bytes_per_s
+    if ranks == 4 and nodes == 1:
+        rate *= _FOUR_RANKS
+    step = _NVLINK_STEP_S if ring.nvlink else _PCIE_STEP_S
+    latency = _LAUNCH_S + (steps - between) * step + between * _NODE_STEP_S
+    if kind == "all_reduce" and nodes > 1 and size >= ranks * _LARGE_FROM_BYTES_PER_RANK:
+        latency *= _LARGE
+    return NcclCost(rate if kind == "send" else rate * ranks / steps, latency)

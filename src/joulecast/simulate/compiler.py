@@ -1,0 +1,311 @@
+"""One graph of activities from the stages' programs: classes of ranks, micro-batches, gradients, optimizer.
+
+Steps between two points where anything is sent or awaited are fused into one activity, since nothing can
+come between them; ``mode: proteus``, where an overlap slows whole ops, leaves every op an activity of its
+own.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from joulecast.graphs.costs import Costs, Direction
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.schedules import Turn
+from joulecast.simulate.activities import Activity, ActivityGraph
+from joulecast.simulate.alike import remembered
+from joulecast.simulate.device_order import phases
+from joulecast.simulate.fleet import Fleet, remainder, uneven
+from joulecast.simulate.lane import Lane, Run
+from joulecast.simulate.phase import Message, Phase, Step
+from joulecast.simulate.program import StageProgram
+from joulecast.simulate.proteus import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from joulecast.simulate.segments import Bucket, Segment, buckets_of, segments_of
+from joulecast.simulate.split_backward import weights_share
+from joulecast.simulate.strategy import DDP_BUCKET, DDP_FIRST_BUCKET, Strategy
+from joulecast.simulate.transfers import Transfers
+
+OPTIMIZER = "optimizer"
+"""Label of its activities."""
+PROTEUS_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a device does in a turn: a phase of a stage, cut into segments, and the gradients it sends."""
+
+    stage: int
+    phase: Phase
+    segments: list[Segment]
+    buckets: Sequence[tuple[int, Bucket]] = ()
+    """Sent as soon as they are ready, each with its place among all."""
+    afterwards: Sequence[tuple[int, Bucket]] = ()
+    """Sent when all else is done."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A stage's program cut into segments, for devices whose parts are of one size."""
+
+    program: StageProgram
+    buckets: list[Bucket]
+    each: list[tuple[int, Bucket]]
+    """Buckets that are sent after every micro-batch, each with its place among all."""
+    first_forward: list[Segment]
+    forward: list[Segment]
+    backward: list[Segment]
+    last_backward: list[Segment]
+    weights: list[Segment]
+    """The gradients of weights, where the schedule leaves them for later."""
+    last_weights: list[Segment]
+    works: dict[tuple[str, bool], Work] = field(default_factory=dict)
+    """Work of its turns, by phase and whether it is the first forward or last backward of the step."""
+
+    @property
+    def all_segments(self) -> Iterator[tuple[Phase, list[Segment]]]:
+        """Segments, and the phase that they are of."""
+        yield self.program.first_forward, self.first_forward
+        yield self.program.forward, self.forward
+        for segments in (self.backward, self.last_backward, self.weights, self.last_weights):
+            yield self.program.backward, segments
+
+
+class Compiler:
+    """Puts the activities of all classes into one graph."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        strategy: Strategy,
+        programs: list[StageProgram],
+        fleet: Fleet,
+        transfers: Transfers,
+        costs: Costs,
+        fuse: bool,
+        training: Training = DEFAULT_TRAINING,
+        blocking: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.strategy = strategy
+        self.micro_batches = strategy.micro_batches
+        self.programs = programs
+        self.fleet = fleet
+        self.transfers = transfers
+        self.costs = remembered(costs)
+        self.fuse = fuse
+        self.training = training
+        self.blocking = blocking
+        """Whether there is but one queue: compute waits for what was sent before it (an ablation)."""
+        self.chains = fuse and not blocking
+        """Whether compute and collectives that strictly follow each other are one activity."""
+        self.chains_of_class: dict[tuple[int, int, bool], list[Run]] = {}
+        self.split_backward = strategy.schedule == "zb-h1"
+        self.activities = ActivityGraph()
+        self.lanes: list[Lane] = []
+        self.sources: dict[str, int] = {}
+        """Ops by how their cost is known."""
+        self.shared: dict[object, int] = {}
+        """Activities that several classes take part in."""
+        self._plans: dict[tuple[int, tuple[int, ...]], Plan] = {}
+
+    def compile(self, micro_batches: int | None = None) -> ActivityGraph:
+        """Build the activities of every class, for another number of micro-batches if one is given."""
+        self.micro_batches = micro_batches or self.strategy.micro_batches
+        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+        for number in range(self.fleet.classes.count):
+            self._compile_class(number)
+        return self.activities
+
+    def forget(self) -> None:
+        """Drop the activities, which take most of the memory."""
+        self.activities, self.lanes, self.shared = ActivityGraph(), [], {}
+
+    def _place(self, number: int, axis: str) -> int:
+        device = int(self.fleet.classes.first[number])
+        return int(self.fleet.place[axis][device]) if axis in self.fleet.place else 0
+
+    def work(self, device: int, micro_batches: int) -> tuple[Turn, ...]:
+        """Order of the work of a device of the pipeline."""
+        if micro_batches == self.strategy.micro_batches:
+            return phases(self.strategy, device)
+        return phases(self.strategy.model_copy(update={"micro_batches": micro_batches}), device)
+
+    def _plan_of(self, number: int, stage: int) -> Plan:
+        program = self.programs[stage]
+        places = {axis: self._place(number, axis) for axis in self.fleet.mesh}
+        more = uneven(program.items, self.fleet.mesh)
+        larger = tuple(int(places[axis] < amount) for axis, amount in more)
+        if (stage, larger) not in self._plans:
+            self._plans[stage, larger] = self._plan(program, places)
+        return self._plans[stage, larger]
+
+    def plans_of(self, number: int) -> list[Plan]:
+        """Plans of the chunks of the network that a class holds."""
+        device = self.device_of(number)
+        stages = range(device, len(self.programs), self.strategy.pipeline)
+        return [self._plan_of(number, stage) for stage in stages]
+
+    def device_of(self, number: int) -> int:
+        """The place of a class in the pipeline."""
+        return self._place(number, "pipeline")
+
+    def turns(
+        self, device: int, plans: list[Plan], micro_batches: int
+    ) -> Iterator[tuple[Turn, Work]]:
+        """What a device of the pipeline does in a step, in order."""
+        order = self.work(device, micro_batches)
+        gradients_in = "weights" if self.split_backward else "backward"
+        # Gradients of all micro-batches are complete with the last one of each chunk.
+        last = {piece.chunk: piece for piece in order if piece.phase == gradients_in}
+        first = {piece.chunk: piece for piece in reversed(order) if piece.phase == "forward"}
+        for piece in order:
+            edge = first if piece.phase == "forward" else last
+            yield piece, self._work_of(plans[piece.chunk], piece, piece is edge[piece.chunk])
+
+    def _work_of(self, plan: Plan, piece: Turn, at_edge: bool) -> Work:
+        """The work of a turn; the first forward and the last backward of a chunk are at the edge."""
+        key = (piece.phase, at_edge)
+        if key not in plan.works:
+            if piece.phase == "forward":
+                plan.works[key] = self._forward(plan, at_edge)
+            else:
+                plan.works[key] = self._backward(plan, piece, at_edge)
+        return plan.works[key]
+
+    @staticmethod
+    def _forward(plan: Plan, first: bool) -> Work:
+        program = plan.program
+        if first:
+            return Work(program.stage, program.first_forward, plan.first_forward)
+        return Work(program.stage, program.forward, plan.forward)
+
+    def _backward(self, plan: Plan, piece: Turn, last: bool) -> Work:
+        """A backward, or the part of it for the gradients of weights, and what it sends."""
+        phase, stage = plan.program.backward, plan.program.stage
+        if piece.phase == "weights":
+            phase = Phase(phase.steps)
+            segments = plan.last_weights if last else plan.weights
+        else:
+            segments = plan.last_backward if last else plan.backward
+        if self.split_backward and piece.phase != "weights":
+            return Work(stage, phase, segments)
+        buckets = list(enumerate(plan.buckets)) if last else plan.each
+        if self.strategy.overlap:
+            return Work(stage, phase, segments, buckets)
+        return Work(stage, phase, segments, [], buckets)
+
+    def _compile_class(self, number: int) -> None:
+        plans = self.plans_of(number)
+        lane = Lane(self, number, self.device_of(number))
+        self.lanes.append(lane)
+        for piece, work in self.turns(lane.device, plans, self.micro_batches):
+            lane.pieces.append((piece, []))
+            lane.run(piece, work.stage, work.phase, work.segments, work.buckets)
+            for place, bucket in work.afterwards:
+                lane.send_bucket(bucket, (work.stage, place, piece.micro_batch))
+        for plan in plans:
+            lane.exchange(plan.program.tied)
+        self._update(lane, plans)
+
+    def _plan(self, program: StageProgram, places: Mapping[str, int]) -> Plan:
+        """Cut a stage's phases into segments, with what they cost a device at these places."""
+        usual = (DDP_FIRST_BUCKET, DDP_BUCKET) if self.fuse else PROTEUS_BUCKETS
+        if not self.strategy.overlap:
+            # What is sent after backward needs no buckets: Megatron and DeepSpeed send it as one.
+            usual = (math.inf, math.inf)
+        buckets = buckets_of(program.gradients, self.strategy.bucket_bytes, usual)
+        each = [
+            (place, bucket)
+            for place, bucket in enumerate(buckets)
+            if bucket.zero >= 2 and self.strategy.scatter == "each"
+        ]
+        forward = segments_of(program.forward, [], self.fuse)
+        first = program.first_forward
+        at_last = buckets if self.strategy.overlap else []
+        at_each = [bucket for _, bucket in each] if self.strategy.overlap else []
+        later = Phase([replace(s, needs=[], receives=[]) for s in program.backward.steps])
+        split = self.split_backward
+        plan = Plan(
+            program,
+            buckets,
+            each,
+            forward if first is program.forward else segments_of(first, [], self.fuse),
+            forward,
+            segments_of(program.backward, [] if split else at_each, self.fuse),
+            segments_of(program.backward, [] if split else at_last, self.fuse),
+            segments_of(later, at_each, self.fuse) if split else [],
+            segments_of(later, at_last, self.fuse) if split else [],
+        )
+        self._cost(plan, places)
+        return plan
+
+    def _cost(self, plan: Plan, places: Mapping[str, int]) -> None:
+        """Fill in the seconds of a plan's segments."""
+        seconds: dict[tuple[str, Direction], float] = {}
+        late = {id(segment) for segment in (*plan.weights, *plan.last_weights)}
+        done: set[int] = set()
+        for phase, segments in plan.all_segments:
+            for segment in segments:
+                if id(segment) in done:
+                    continue
+                done.add(id(segment))
+                parts = []
+                for number in segment.steps:
+                    step = phase.steps[number]
+                    key = (step.item.op.name, step.direction)
+                    if key not in seconds:
+                        seconds[key] = self._seconds(step, places)
+                    share = 1.0
+                    if self.split_backward and step.direction == "backward":
+                        share = weights_share(self.graph, step.item.op)
+                        share = share if id(segment) in late else 1 - share
+                    elif id(segment) in late:
+                        share = 0.0
+                    parts.append((step, seconds[key] * share))
+                segment.parts = tuple(parts)
+                segment.seconds = sum(part for _, part in parts)
+
+    def _seconds(self, step: Step, places: Mapping[str, int]) -> float:
+        parts = step.item.parts(self.fleet.mesh)
+        for axis, dim in step.item.placement.items():
+            # Uneven dims give the first places one more.
+            size, count = step.item.op.dim(dim).size, self.fleet.mesh[axis]
+            if size % count:
+                more = remainder(size, count)
+                mine = size // count + (places[axis] < more if more else 1)
+                parts[dim] *= size / mine / count
+        cost = self.costs.cost(self.graph, step.item.op, parts, step.direction)
+        self.sources[cost.source] = self.sources.get(cost.source, 0) + 1
+        return cost.seconds
+
+    def update_seconds(self, plans: list[Plan], pace: float) -> float:
+        """Seconds of the optimizer, on the shard of the weights whose state a device keeps."""
+        gradients = [gradient for plan in plans for gradient in plan.program.gradients]
+        kept = sum(g.sharding.bytes / (g.sharding.shards if g.zero else 1) for g in gradients)
+        updated = self.training.updates and kept > 0
+        return self.costs.optimizer(kept, self.training).seconds * pace if updated else 0.0
+
+    @staticmethod
+    def gathered_after_update(plans: list[Plan]) -> list[Message]:
+        """Gathers of the weights of which each device has updated its shard (ZeRO-1)."""
+        sizes: dict[str, float] = {}
+        for gradient in (gradient for plan in plans for gradient in plan.program.gradients):
+            if gradient.gathered_after_update:
+                axis = gradient.sharding.axis
+                sizes[axis] = sizes.get(axis, 0.0) + gradient.sharding.bytes
+        return [
+            Message("all_gather", axis, size, "gather updated weights", -1)
+            for axis, size in sizes.items()
+            if size
+        ]
+
+    def _update(self, lane: Lane, plans: list[Plan]) -> None:
+        """The optimizer, and the gather of what it has updated."""
+        seconds = self.update_seconds(plans, lane.pace)
+        if seconds > 0:
+            lane.compute(Activity(OPTIMIZER, (lane.number,), seconds), lane.gradient_messages)
+        for message in self.gathered_after_update(plans):
+            after = [lane.last_compute] if lane.last_compute is not None else []
+            key = ("update", lane.device, message.axis)
+            lane.collective(key, message, after + lane.gradient_messages[-1:])

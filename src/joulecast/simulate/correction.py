@@ -1,0 +1,146 @@
+"""What measured steps say of other steps: how much longer ops take than they are predicted to.
+
+The logarithm of a step's error is taken as a sum: what all steps of a GPU share (its clocks, its libraries),
+and what is its own. Both come from Student distributions, whose long tails let an odd step be odd: one that
+takes twice as long as predicted says little of the others, and two of them say it. What is a step's own it
+shares with steps like it, the less the more they differ. So a measured step comes out as it was measured, and
+a step that has little in common with it is corrected by what the GPU's steps share.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
+from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.simulate.alike import RememberedCosts, remembered
+from joulecast.simulate.strategy import Strategy
+
+_SHARED, _SHARED_TAIL = 0.08, 5
+"""Scale and degrees of freedom of what a GPU's steps share: groups of ``recorded/training-steps`` are off by
+0.03 to 0.2 together, the median by 0.07."""
+_OWN, _OWN_TAIL = 0.055, 3
+"""The same of what is a step's own: fitted to these groups, 0.054 to 0.058 with any one source left out."""
+_REACH = 1.0
+"""Doublings of a number of the setting over which what is a step's own falls to 1 / e. From 0.5 to 2 it makes
+no difference that shows."""
+_REPEATS = 1e-4
+"""Share of a step's own that is not there again when it is repeated."""
+_OF_DEVICES = 0.25
+"""What a doubling of the devices counts, where one of another number counts 1: their ops stay the same."""
+_GRID = np.linspace(-2.3, 3.0, 1061)
+
+Setting = tuple[float, ...]
+"""Numbers that steps are compared by, as powers of two."""
+
+
+def setting_of(graph: OpGraph, strategy: Strategy, inference: bool) -> Setting:
+    """What a step is compared by: the network's size, the work of a micro-batch, and how it is split.
+
+    Args:
+        graph: at the batch of all replicas of one micro-batch.
+        strategy: how it is split.
+        inference: whether a step is a forward pass alone.
+    """
+    work = sum(t.elements for t in graph.tensors.values() if t.role == "activation")
+    sizes = [strategy.mesh.get(axis, 1) for axis in ("tensor", "pipeline")]
+    counts = [
+        sum(tensor.elements for tensor in graph.parameters),
+        work / strategy.replicas,
+        strategy.devices**_OF_DEVICES,
+        *sizes,
+        # A forward pass says little of what is a training step's own.
+        1 << 8 * inference,
+    ]
+    return tuple(np.log2(np.maximum(counts, 1)).tolist())
+
+
+@dataclass(frozen=True)
+class MeasuredError:
+    """A measured step's error."""
+
+    setting: Setting
+    step: float
+    """Logarithm of the measured over the predicted seconds of the step."""
+    ops: float
+    """The same of its ops, if these alone are to blame."""
+
+    @property
+    def share(self) -> float:
+        """How much of an error of ops shows in the step."""
+        return min(1.0, self.step / self.ops) if self.ops else 1.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Measured steps of a GPU, and what they say of others."""
+
+    errors: tuple[MeasuredError, ...]
+
+    @cached_property
+    def shared(self) -> float:
+        """What ops of all steps of the GPU take longer by, as a logarithm: the mean of the posterior."""
+        logs = student.logpdf(_GRID / _SHARED, _SHARED_TAIL)
+        for error in self.errors:
+            logs = logs + student.logpdf((error.step - error.share * _GRID) / _OWN, _OWN_TAIL)
+        weights = np.exp(logs - logs.max())
+        return float((weights * _GRID).sum() / weights.sum())
+
+    def _alike(self, settings: Sequence[Setting]) -> NDArray[np.float64]:
+        own = np.array([error.setting for error in self.errors])
+        apart = np.abs(own[:, None] - np.array(settings)[None]).sum(axis=-1)
+        alike: NDArray[np.float64] = np.exp(-apart / _REACH)
+        return alike
+
+    @cached_property
+    def _own(self) -> NDArray[np.float64]:
+        """What is the steps' own, divided among them: steps that are alike do not count twice."""
+        between = self._alike([error.setting for error in self.errors])
+        left = np.array([error.ops - self.shared for error in self.errors])
+        return np.linalg.solve(between + _REPEATS * np.eye(len(left)), left)
+
+    def factor(self, setting: Setting) -> float:
+        """How many times as long the ops of a step take as they are predicted to."""
+        return float(np.exp(self.shared + self._alike([setting])[:, 0] @ self._own))
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Costs that measured steps correct: by a factor that depends on the step that is asked for."""
+
+    costs: RememberedCosts
+    evidence: Evidence
+    _known: dict[tuple[float, Setting], RememberedCosts] = field(default_factory=dict, repr=False)
+
+    def at(self, setting: Setting, passes: float) -> RememberedCosts:
+        """The costs in a step of a setting, with so many passes over the gradients of weights."""
+        if (passes, setting) not in self._known:
+            self._known[passes, setting] = self.costs.passing(passes).scaled(
+                self.evidence.factor(setting), "calibrated"
+            )
+        return self._known[passes, setting]
+
+    @property
+    def _shared(self) -> Scaled:
+        return Scaled(self.costs, float(np.exp(self.evidence.shared)), "calibrated")
+
+    def cost(self, graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> Cost:
+        return self._shared.cost(graph, op, parts, direction)
+
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        return self._shared.optimizer(parameter_bytes, training)
+
+
+def costs_in_step(
+    costs: Costs, passes: float, graph: OpGraph, strategy: Strategy, inference: bool
+) -> RememberedCosts:
+    """What ops cost in a step: with its passes over gradients, and corrected where steps were measured."""
+    known = remembered(costs)
+    if isinstance(known.costs, Corrected):
+        return known.costs.at(setting_of(graph, strategy, inference), passes)
+    return known.passing(passes)

@@ -1,0 +1,122 @@
+"""Cutting a network into pipeline stages whose times come out even."""
+
+from functools import cache, lru_cache
+from itertools import accumulate
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Costs
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.simulate.strategy import Strategy
+
+
+@cache
+def unit_of(module: str) -> str:
+    """The outermost numbered block of a module path: ``encoder.layers.3.mlp`` -> ``encoder.layers.3``."""
+    parts = module.split(".")
+    for place, part in enumerate(parts):
+        if part[-1:].isdigit():
+            return ".".join(parts[: place + 1])
+    return module
+
+
+# Strategies that differ in their sharding are cut alike.
+@lru_cache(maxsize=256)
+def even_cut(
+    weights: tuple[float, ...], parts: int, cut: tuple[float, ...] | None = None
+) -> tuple[int, ...]:
+    """Part of each item when a sequence is cut into parts whose largest sum is least.
+
+    Dynamic programming over cuts; needs at least as many items as parts.
+
+    Args:
+        weights: of the items.
+        parts: how many parts.
+        cut: what a cut before each item adds to the part that ends there (the first is never cut).
+    """
+    count = len(weights)
+    before = np.concatenate([[0.0], np.cumsum(weights)])
+    added = np.concatenate([np.zeros(count) if cut is None else np.array(cut), [0.0]])
+    best = before + added
+    choice = np.zeros((parts, count + 1), dtype=int)
+    for part in range(1, parts):
+        next_best = np.full(count + 1, np.inf)
+        for end in range(part + 1, count + 1):
+            starts = np.arange(part, end)
+            worst = np.maximum(best[starts], before[end] - before[starts] + added[end])
+            least = int(worst.argmin())
+            next_best[end] = worst[least]
+            choice[part, end] = starts[least]
+        best = next_best
+    owner = [0] * count
+    end = count
+    for part in range(parts - 1, 0, -1):
+        start = int(choice[part, end])
+        owner[start:end] = [part] * (end - start)
+        end = start
+    return tuple(owner)
+
+
+def block_count(graph: OpGraph) -> int:
+    """Blocks of a network, the most stages that it can be cut into: those with numbers, if it has some."""
+    units = {unit_of(op.module) for op in graph.ops}
+    return len({unit for unit in units if unit[-1:].isdigit()} or units)
+
+
+def _crossing_bytes(graph: OpGraph, blocks: list[list[int]]) -> list[float]:
+    """Bytes of the activations that a cut before each block would have to send."""
+    block_of = {graph.ops[i].name: number for number, block in enumerate(blocks) for i in block}
+    # What begins to cross at a cut, and what has crossed the last one before it.
+    change = [0] * (len(blocks) + 1)
+    for name, op in graph.producer.items():
+        last = max((block_of[reader.name] for reader in graph.readers[name]), default=-1)
+        if last > block_of[op.name]:
+            change[block_of[op.name] + 1] += graph.tensors[name].bytes
+            change[last + 1] -= graph.tensors[name].bytes
+    return [float(size) for size in accumulate(change[:-1])]
+
+
+def _stages(strategy: Strategy) -> str:
+    if strategy.virtual == 1:
+        return f"{strategy.stages} pipeline stages"
+    return f"{strategy.pipeline} x {strategy.virtual} (pp x virtual) = {strategy.stages} stages"
+
+
+def cut_stages(
+    graph: OpGraph,
+    placed: list[dict[str, str]],
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float,
+) -> list[int]:
+    """Stages whose times come out even, cut between blocks if there are enough of them."""
+    seconds = []
+    for op, placement in zip(graph.ops, placed, strict=True):
+        parts: dict[str, float] = {dim: strategy.mesh[axis] for axis, dim in placement.items()}
+        seconds.append(
+            costs.cost(graph, op, parts, "forward").seconds
+            + costs.cost(graph, op, parts, "backward").seconds
+        )
+    blocks: list[list[int]] = []
+    for i, op in enumerate(graph.ops):
+        if blocks and unit_of(op.module) == unit_of(graph.ops[i - 1].module):
+            blocks[-1].append(i)
+        else:
+            blocks.append([i])
+    most = block_count(graph)
+    if most < strategy.stages:
+        raise JoulecastError(
+            f"strategy: {_stages(strategy)}, but {graph.name} has {most} blocks; take {most} stages or fewer"
+        )
+    # What crosses a cut is sent forward, and its gradient back.
+    replicas = strategy.replicas
+    crossing = _crossing_bytes(graph, blocks)
+    sends = tuple(2 * size / replicas * send_s_per_byte for size in crossing)
+    weights = tuple(sum(seconds[i] for i in block) for block in blocks)
+    owner = even_cut(weights, strategy.stages, sends)
+    stages = [0] * len(graph.ops)
+    for block, stage in zip(blocks, owner, strict=True):
+        for i in block:
+            stages[i] = stage
+    return stages

@@ -1,0 +1,56 @@
+"""All-reduces in one node that others measured on GPUs, and the simulator's price of the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from joulecast.runs.files.columns import Column, read_csv
+from joulecast.runs.platforms import Platform, find_platform
+from joulecast.simulate.collectives import Kind
+from joulecast.simulate.fleet import build_fleet
+from joulecast.simulate.network import alone
+from joulecast.simulate.strategy import parse_strategy
+from joulecast.simulate.topology import topology_of
+from joulecast.simulate.transfers import Transfers
+
+_PLATFORMS = {"a100": "a100-80gb-sxm", "v100": "v100"}
+_COLUMNS = {
+    "gpu": Column("text"),
+    "gpus": Column("whole"),
+    "bytes": Column("number"),
+    "seconds": Column("number"),
+}
+
+
+def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
+    """Seconds of an all-reduce of ``size`` bytes among the first devices of a platform, alone on it."""
+    topology = topology_of(platform, devices)
+    node_of = topology.node_of(np.arange(devices))
+    strategy = parse_strategy(f"dp={devices}")
+    fleet = build_fleet(strategy, [], node_of, topology.widths, {}, folded=True)
+    cluster = platform.require_cluster()
+    kinds: set[tuple[Kind, str]] = {("all_reduce", "data")}
+    transfers = Transfers(fleet, topology, cluster, kinds, set(), "default", sharing=True)
+    sent = transfers.flow("all_reduce", "data", 0).activity("all-reduce", size, gradient=False)
+    return sent.latency + sent.work / alone(sent.usage or {}, transfers.capacity)
+
+
+def judged_all_reduces(folder: Path) -> pd.DataFrame:
+    """One row for each GPU and number of GPUs: mean and worst error of its all-reduces, in percent.
+
+    Args:
+        folder: with ``allreduce_in_node.csv``.
+
+    Raises:
+        JoulecastError: the file is missing or has no such columns.
+    """
+    frame = read_csv(folder / "allreduce_in_node.csv", "measured all-reduces", _COLUMNS)
+    rows = []
+    for (gpu, count), group in frame.groupby(["gpu", "gpus"]):
+        platform = find_platform(_PLATFORMS[str(gpu)])
+        predicted = np.array([all_reduce_s(platform, int(count), size) for size in group["bytes"]])
+        errors = 100 * np.abs(predicted / group["seconds"].to_numpy() - 1)
+        rows.append((gpu, count, len(group), errors.mean(), errors.max()))
+    names = ["gpu", "gpus", "rows", "error_percent", "worst_percent"]
+    return pd.DataFrame(rows, columns=names)

@@ -1,0 +1,260 @@
+"""Steps of large networks that others measured on GPUs, and the simulator judged on them.
+
+The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
+parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Each is predicted twice:
+
+* ``description``: from the GPU's description and kernels of other GPUs;
+* ``one step``: also corrected by another row of the same GPU and source, or by three of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.kernel_costs import KernelCosts
+from joulecast.runs.files.columns import Column, read_csv
+from joulecast.runs.platforms import Platform, find_platform
+from joulecast.simulate.correction import Evidence
+from joulecast.simulate.measured_step import (
+    MeasuredStep,
+    error_of,
+    first_factor,
+    simulated_step,
+)
+
+LEVEL = 0.9
+"""Of the prediction intervals."""
+_SEVERAL, _DRAWS = 3, 10
+"""Measured steps that are taken together, and how often."""
+_LEAST_FACTOR = 0.1
+_FAMILY = {
+    "bert_large": "bert",
+    "gpt2_large": "gpt",
+    "gpt3_xl": "gpt",
+    "gpt3_27": "gpt",
+    "opt_13": "opt",
+}
+_CLUSTERS = {
+    # What their papers say of the node: vTrain has four cards of 200 Gbit/s.
+    ("vtrain", "a100_80gb_sxm"): "a100-80gb-sxm:nics=4x200",
+    ("llm-foundry", "a100_40gb"): "a100-40gb-sxm",
+    ("llm-foundry", "h100_80gb"): "h100-sxm",
+}
+
+
+@dataclass(frozen=True)
+class GpuStep:
+    """A measured step and the platform that it ran on."""
+
+    source: str
+    platform: str
+    step: MeasuredStep
+
+    @property
+    def kind(self) -> str:
+        """``inference``, or ``training`` on one or several GPUs."""
+        return "inference" if self.step.inference else "training"
+
+
+def _numbers(row: Mapping[str, Any]) -> str:
+    names = ("layers", "hidden", "heads", "sequence", "vocabulary")
+    return ",".join(f"{name}={row[name]}" for name in names)
+
+
+def _neusight(row: Mapping[str, Any]) -> MeasuredStep | None:
+    family = _FAMILY.get(str(row["model"]))
+    if family is None or row["note"]:
+        # Mixtures of experts whose sizes are not given, and steps of a compiled network.
+        return None
+    # Its code takes a classifier of sequences for BERT's inference, and the language model for training
+    # (neusight/Tracing/trace.py).
+    head = ",head=pooler" if family == "bert" and row["kind"] == "inference" else ""
+    return MeasuredStep(
+        network=f"{family}:{_numbers(row)},loss=no{head}",
+        strategy=f"dp={row['dp']}" if int(row["dp"]) > 1 else "dp=1",
+        batch=int(row["global_batch"]) // int(row["dp"]),
+        precision="fp32",
+        attention="eager",
+        optimizer="none",
+        inference=row["kind"] == "inference",
+        step_s=float(row["step_s"]),
+        source="NeuSight",
+    )
+
+
+def _vtrain(row: Mapping[str, Any]) -> MeasuredStep:
+    dp, micro = int(row["dp"]), int(row["micro_batch"])
+    batch = int(row["global_batch"]) // dp
+    return MeasuredStep(
+        network=f"gpt:{_numbers(row)}",
+        strategy=f"dp={dp},tp={row['tp']},pp={row['pp']},micro={batch // micro},recompute,no-overlap",
+        batch=batch,
+        precision="fp16",
+        attention="eager",
+        optimizer="adam",
+        step_s=float(row["step_s"]),
+        source="vTrain",
+    )
+
+
+def _llm_foundry(row: Mapping[str, Any]) -> MeasuredStep | None:
+    if "fp8" in row["precision"]:
+        return None
+    dp, micro = int(row["dp"]), int(row["micro_batch"])
+    batch = int(row["global_batch"]) // dp
+    zero = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}[row["sharding"]]
+    recompute = ",recompute" if row["recompute"] == "True" else ""
+    return MeasuredStep(
+        network=f"mpt-{row['model']}:sequence={row['sequence']}",
+        strategy=f"dp={dp},micro={batch // micro},zero={zero}{recompute}",
+        batch=batch,
+        precision="bf16",
+        attention="fused",
+        optimizer="adam",
+        step_s=float(row["step_s"]),
+        source="llm-foundry",
+    )
+
+
+_READERS = {"neusight": _neusight, "vtrain": _vtrain, "llm_foundry": _llm_foundry}
+
+
+_COLUMNS = {
+    name: Column("text", optional=True)
+    for name in (
+        *("source", "gpu", "model", "layers", "hidden", "heads", "sequence", "vocabulary"),
+        *("global_batch", "micro_batch", "dp", "tp", "pp", "sharding", "recompute", "precision"),
+        *("kind", "step_s", "note"),
+    )
+}
+
+
+def read_gpu_steps(folder: Path) -> list[GpuStep]:
+    """The measured steps of a folder that the simulator can express.
+
+    Raises:
+        JoulecastError: a file is missing or has no such columns.
+    """
+    found = []
+    for name, reader in _READERS.items():
+        path = folder / f"{name}.csv"
+        frame = read_csv(path, "measured steps", _COLUMNS).astype(object).fillna("")
+        try:
+            for row in frame.to_dict("records"):
+                step = reader(row)
+                if step is not None:
+                    platform = _CLUSTERS.get((row["source"], row["gpu"]), row["gpu"])
+                    found.append(GpuStep(name, platform, step))
+        except (KeyError, ValueError) as error:
+            raise JoulecastError(f"{path}: a row that is no measured step: {error}") from None
+    return found
+
+
+def _costs(step: GpuStep) -> tuple[Platform, KernelCosts]:
+    platform = find_platform(step.platform)
+    return platform, KernelCosts(platform.require_cluster().device, step.step.precision)
+
+
+def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
+    """One row a step: measured and predicted seconds, its error, peak memory and whether it fits."""
+    return with_measured_steps(with_errors(steps)).drop(columns="error")
+
+
+def with_errors(steps: Iterable[GpuStep]) -> pd.DataFrame:
+    """The same rows, with the ``error`` that corrects other steps in place of errors after measured ones."""
+    rows = []
+    for each in steps:
+        platform, costs = _costs(each)
+        found = simulated_step(each.step, platform, costs)
+        ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
+        rows.append(
+            {
+                "data": each.source,
+                "gpu": platform.name,
+                "kind": each.kind,
+                "network": each.step.network,
+                "strategy": each.step.strategy,
+                "batch": each.step.batch,
+                "devices": found.strategy.devices,
+                "global_batch": found.batch,
+                "measured_s": each.step.step_s,
+                "predicted_s": found.step_s,
+                "exposed_s": found.breakdown.exposed_communication_s,
+                "error": error_of(each.step, found, ops_factor),
+                "peak_memory_bytes": found.peak_memory_bytes,
+                "out_of_memory": bool(found.out_of_memory),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:
+    """Seconds of a row of :func:`predicted`, its ops corrected by measured steps."""
+    exposed = row["exposed_s"]
+    factor = evidence.factor(row["error"].setting)
+    return float(exposed + factor * (row["predicted_s"] - exposed))
+
+
+def _errors_with(group: pd.DataFrame, place: int, evidences: Sequence[Evidence]) -> list[float]:
+    row = group.iloc[place]
+    return [corrected_s(row, evidence) / row["measured_s"] - 1 for evidence in evidences]
+
+
+def _others(group: pd.DataFrame, place: int, count: int, chance: np.random.Generator) -> Evidence:
+    others = np.delete(np.arange(len(group)), place)
+    taken = chance.choice(others, min(count, len(others)), replace=False)
+    return Evidence(tuple(group["error"].iloc[taken]))
+
+
+def with_measured_steps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Adds ``one_step_error`` and ``three_steps_error``: mean absolute errors with other rows measured.
+
+    The other rows are of the same data, GPU and kind: each of them by itself, and threes by chance.
+    """
+    added = {
+        name: pd.Series(np.nan, index=frame.index, dtype=float)
+        for name in ("one_step_error", "three_steps_error")
+    }
+    for _, group in frame.groupby(["data", "gpu", "kind"]):
+        if len(group) < 2:
+            continue
+        alone = [Evidence((error,)) for error in group["error"]]
+        chance = np.random.default_rng(0)
+        for place, index in enumerate(group.index):
+            threes = [_others(group, place, _SEVERAL, chance) for _ in range(_DRAWS)]
+            for name, evidences in (
+                ("one_step_error", alone[:place] + alone[place + 1 :]),
+                ("three_steps_error", threes),
+            ):
+                errors = _errors_with(group, place, evidences)
+                added[name][index] = float(np.mean(np.abs(errors)))
+    return frame.assign(**added)
+
+
+def judged_widths(frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """What an interval of 90 % has to reach on both sides, as a ratio, by what a prediction rests on.
+
+    Each group of data, GPU and kind counts the same, however many rows it has.
+
+    Args:
+        frame: as of :func:`predicted`.
+    """
+    groups = frame.groupby(["data", "gpu", "kind"])["measured_s"].transform("size")
+    found: dict[str, dict[str, float]] = {}
+    for name, error in (
+        ("description", (frame["predicted_s"] / frame["measured_s"] - 1).abs()),
+        ("calibrated", frame["one_step_error"]),
+    ):
+        found[name] = {}
+        for devices, chosen in (("one", frame["devices"] == 1), ("several", frame["devices"] > 1)):
+            rows = error[chosen].dropna()
+            order = rows.sort_values()
+            share = (1 / groups[order.index]).cumsum()
+            reached = order[share >= LEVEL * share.iloc[-1]].iloc[0]
+            found[name][devices] = round(float(reached), 3)
+    return found

@@ -1,0 +1,231 @@
+"""The simulator judged on real training: two ranks of this machine, replicas and pipelines.
+
+Operators, all-reduces, messages and the other parts of a step come from stand-alone measurements of the same
+session (:mod:`joulecast.simulate.judged.real_results`); the overlap slowdown, gamma, is fitted on two
+configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
+
+What a rank does apart from its operators is simulated so:
+
+* a replica fetches its batch first, and nothing overlaps that (one core): added to the simulated step;
+* a replica copies each gradient into its bucket when it is ready: part of its operator's backward;
+* replicas are at the same operator at about the same time and share the memory's bandwidth: operators as
+  measured with both ranks at work; stages never are: as measured with one;
+* a pipeline adds up the gradients of micro-batches, from the second on: its share of every backward;
+* an all-reduce is work of the ranks' cores on memory that they share, so that a byte costs what it costs
+  when both do it, and overlap only interleaves it with computing (gamma near 1: nothing is gained).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pandas as pd
+from scipy.optimize import minimize_scalar
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Cost, Direction, part_of
+from joulecast.graphs.database import Measured, signature
+from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.judged.judging import calibrated, judged_row, platform_of
+from joulecast.simulate.judged.real_results import TrainingResults
+from joulecast.simulate.judged.real_step import RANKS, TrainingConfiguration
+from joulecast.simulate.network_calibration import NetworkCalibration
+from joulecast.simulate.simulate import Simulation, simulate
+from joulecast.simulate.strategy import Node, Strategy
+
+LARGEST_GAMMA = 4.0
+
+
+@dataclass(frozen=True)
+class TrainingCosts:
+    """Costs of a network's operators as training has them; a shape that was not measured is an error."""
+
+    results: TrainingResults
+    network: str
+    ranks_at_work: int
+    gradient_s_per_byte: float
+    """Added to the operator's own backward for every byte of gradients that it gives."""
+
+    def cost(
+        self, graph: OpGraph, op: Op, parts: Mapping[str, float], direction: Direction
+    ) -> Cost:
+        database = self.results.databases[self.network, self.ranks_at_work]
+        found = database.lookup(signature(graph, op, direction, parts))
+        if found is None:
+            sizes = ", ".join(f"{d.name}={d.size / parts.get(d.name, 1):g}" for d in op.dims)
+            raise JoulecastError(
+                f"database of {self.network}: op `{op.name}` ({op.kind}, {direction}) was not measured at "
+                f"{sizes}; measure that batch too"
+            )
+        seconds = found.seconds
+        if direction == "backward":
+            seconds += self.gradient_s_per_byte * sum(
+                graph.tensors[access.tensor].bytes * part_of(access, parts)
+                for access in op.reads
+                if graph.tensors[access.tensor].role == "parameter"
+            )
+        return Cost(seconds, "measured" if isinstance(found, Measured) else "interpolated")
+
+    def optimizer(self, parameter_bytes: float, training: Training = DEFAULT_TRAINING) -> Cost:
+        updates = _parts(self.results, "update", self.network)
+        same = updates[(updates.bytes / parameter_bytes - 1).abs() < 1e-6]
+        if same.empty:
+            raise JoulecastError(
+                f"parts of {self.network}: the optimizer was not measured on {parameter_bytes:.0f} bytes"
+            )
+        return Cost(float(same.seconds.median()), "measured")
+
+
+def _parts(results: TrainingResults, part: str, network: str) -> pd.DataFrame:
+    parts = results.parts
+    return parts[(parts.part == part) & (parts.network == network)]
+
+
+def _part_s(results: TrainingResults, part: str, network: str) -> float:
+    return float(_parts(results, part, network).seconds.median())
+
+
+def _per_byte(results: TrainingResults, part: str, network: str) -> float:
+    parts = _parts(results, part, network)
+    return float((parts.seconds / parts.bytes).median())
+
+
+def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> TrainingCosts:
+    """Costs of a configuration's operators, with what is done to their gradients."""
+    network = configuration.network
+    if not configuration.is_pipeline:
+        return TrainingCosts(results, network, RANKS, _per_byte(results, "copy", network))
+    # The first micro-batch's gradient is kept as it is.
+    later = (configuration.micro_batches - 1) / configuration.micro_batches
+    return TrainingCosts(results, network, 1, later * _per_byte(results, "accumulate", network))
+
+
+def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
+    """Calibrations of what the ranks exchange: all-reduces in shared memory, messages between stages."""
+    found = results.collectives.assign(ranks=RANKS)
+    return {kind: calibrated(found[found.kind == kind]) for kind in ("all_reduce", "send")}
+
+
+def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
+    """The platform of two ranks of this machine and what is between them."""
+    links: dict[tuple[str, int | None], NetworkCalibration] = {("between_ranks", None): found}
+    return platform_of("two-core-training", "a core", links, RANKS, gamma, nodes=1)
+
+
+def with_named_ops(graph: OpGraph) -> OpGraph:
+    """The graph with every op in a module: those of the network itself in one of their own name."""
+    ops = tuple(replace(op, module=op.module or op.name) for op in graph.ops)
+    return replace(graph, ops=ops)
+
+
+def stage_tree(graph: OpGraph, cut: str) -> Node:
+    """A tree that puts the ops from the first of module ``cut`` on into the second stage.
+
+    Raises:
+        JoulecastError: the network has no such module.
+    """
+    modules = [op.module for op in graph.ops]
+    inside = [i for i, m in enumerate(modules) if m == cut or m.startswith(f"{cut}.")]
+    if not inside:
+        raise JoulecastError(f"graph {graph.name}: no module `{cut}` to begin a stage at")
+    stage = {module: int(i >= inside[0]) for i, module in reversed(list(enumerate(modules)))}
+    # The setting of a module holds for those inside it, unless they are named after it.
+    inner_last = sorted(stage, key=lambda module: module.count("."))
+    return Node(children={module: Node(stage=stage[module]) for module in inner_last})
+
+
+def strategy_of(configuration: TrainingConfiguration, graph: OpGraph) -> Strategy:
+    """The strategy of a configuration, with the second stage where it begins."""
+    if configuration.cut is None:
+        assert configuration.bucket_mb is not None
+        return Strategy(
+            mesh={"data": RANKS},
+            overlap=configuration.overlap,
+            bucket_bytes=configuration.bucket_mb * 1e6,
+        )
+    return Strategy(
+        mesh={"pipeline": RANKS},
+        micro_batches=configuration.micro_batches,
+        schedule="gpipe" if configuration.family == "gpipe" else "1f1b",
+        tree=stage_tree(graph, configuration.cut),
+    )
+
+
+def predict(
+    results: TrainingResults,
+    configuration: TrainingConfiguration,
+    found: Mapping[str, NetworkCalibration],
+    gamma: float,
+) -> Simulation:
+    """Simulate a configuration; fetching the batch is not part of it (see :func:`predicted_s`)."""
+    graph = with_named_ops(results.graphs[configuration.network])
+    kind = "send" if configuration.is_pipeline else "all_reduce"
+    return simulate(
+        graph,
+        training_platform(found[kind], gamma),
+        strategy_of(configuration, graph),
+        configuration.batch,
+        costs_of(results, configuration),
+    )
+
+
+def predicted_s(
+    results: TrainingResults,
+    configuration: TrainingConfiguration,
+    found: Mapping[str, NetworkCalibration],
+    gamma: float,
+) -> float:
+    """Seconds of a configuration's step, its batch included where the step fetches it."""
+    simulated = predict(results, configuration, found, gamma).step_s
+    if configuration.is_pipeline:
+        return simulated
+    return simulated + _part_s(results, "materials", configuration.network)
+
+
+def fitted_gamma(results: TrainingResults) -> float:
+    """The overlap slowdown with the least squared relative error on the configurations marked for it.
+
+    Raises:
+        JoulecastError: none of them was measured.
+    """
+    chosen = [each for each in results.configurations if each.fits_gamma]
+    if not chosen:
+        raise JoulecastError("no measured configuration is marked `fits_gamma`")
+    found = calibrations(results)
+
+    def error(gamma: float) -> float:
+        squares = 0.0
+        for each in chosen:
+            measured = float(results.steps.seconds[each.name])
+            squares += (predicted_s(results, each, found, gamma) / measured - 1) ** 2
+        return squares
+
+    best = minimize_scalar(
+        error, bounds=(0.0, LARGEST_GAMMA), method="bounded", options={"xatol": 1e-3}
+    )
+    return float(best.x)
+
+
+def judge_training(results: TrainingResults) -> pd.DataFrame:
+    """Predict every measured configuration.
+
+    Returns:
+        a row a configuration: the columns of :func:`judged_row`, ``network``, ``buckets``,
+        ``without_gamma_s`` (overlap for free), ``fitted`` (gamma was fitted on it); ``attrs["gamma"]`` is
+        gamma.
+    """
+    found, gamma = calibrations(results), fitted_gamma(results)
+    rows = []
+    for configuration in results.configurations:
+        predicted = predicted_s(results, configuration, found, gamma)
+        more = {
+            "network": configuration.network,
+            "buckets": results.steps.buckets[configuration.name],
+            "without_gamma_s": predicted_s(results, configuration, found, 0.0),
+            "fitted": configuration.fits_gamma,
+        }
+        rows.append(judged_row(configuration, results.steps, predicted) | more)
+    frame = pd.DataFrame(rows)
+    frame.attrs["gamma"] = gamma
+    return frame

@@ -1,0 +1,197 @@
+"""The folder of results of an experiment: needs no root, no torch and no MPI.
+
+A folder has
+
+``configurations.json``   the steps that were measured
+``steps.csv``             a row an iteration: its seconds and what disturbed it
+``collectives.csv``       the same for stand-alone collectives and messages
+other tables              of the experiment
+``provenance.json``       where all this comes from, with the SHA-256 of the others
+
+Disturbed iterations are kept and marked ``polluted``. Nothing but ``steps.csv`` is about steps, which are
+what a prediction is judged on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import pandas as pd
+from pydantic import AfterValidator, BaseModel, TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.columns import Column, read_csv
+from joulecast.runs.files.names import relative_name
+from joulecast.runs.files.reading import read_json, read_json_object, validated
+from joulecast.runs.files.writing import sha256_of
+from joulecast.simulate.judged.jobs import StepConfiguration
+
+FORMAT = 2
+CONFIGURATIONS_FILE = "configurations.json"
+PROVENANCE_FILE = "provenance.json"
+STAGES = (
+    "materials_s",
+    "computing_s",
+    "communicating_wait_s",
+    "communicating_copy_s",
+    "update_s",
+)
+"""Seconds of rank 0 in the stages of a step; only replicas have them."""
+_COLUMNS = {
+    **dict.fromkeys(("configuration", "kind", "algorithm", "network", "part"), Column("text")),
+    **dict.fromkeys(("repeat", "iteration", "rank", "ranks"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("ranks_per_node", "buckets"), Column("whole", 0, 1e9)),
+    **dict.fromkeys(("seconds", "began_s", "ended_s", "late_s"), Column("number", 0, 1e9)),
+    **dict.fromkeys(("waited_share", "foreign_cores"), Column("number", 0, 1e6)),
+    **dict.fromkeys(STAGES, Column("number", 0, 1e9, optional=True)),
+    "bytes": Column("whole", 0, 1e15),
+    "polluted": Column("text", choices=("True", "False")),
+}
+
+
+C = TypeVar("C", bound=StepConfiguration)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of iterations.
+
+    Attributes:
+        key: columns that say what was measured; iterations of the same key are numbered.
+        values: columns of what was seen.
+    """
+
+    key: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its rows have ``seconds``, and may be disturbed."""
+        return "seconds" in self.values
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """The table in a file.
+
+        Raises:
+            JoulecastError: it is not such a table.
+        """
+        names = [*self.key, "iteration", *self.values]
+        names += ["polluted"] if self.is_timed else []
+        columns = {name: _COLUMNS[name] for name in names}
+        table = read_csv(path, "table of measurements", columns)
+        return table.assign(polluted=table["polluted"] == "True") if self.is_timed else table
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[C]):
+    """The format of an experiment's results.
+
+    Attributes:
+        configuration: the class of its configurations.
+        tables: by name, without ``.csv``; ``steps`` and ``collectives`` among them.
+        typical: gives the seconds of something from those of its undisturbed iterations.
+        formats: that are read.
+        missing: of what there are no measurements, and where others are, for a message with ``{why}``.
+    """
+
+    configuration: type[C]
+    tables: Mapping[str, Table]
+    typical: Callable[[list[float]], float]
+    formats: tuple[int, ...]
+    missing: str
+
+    def summary(self, rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+        """Typical seconds of undisturbed iterations in groups.
+
+        Returns:
+            a row a group (the index): ``seconds`` and ``spread_s`` (interquartile range), NaN where no
+            iteration is ``clean``; how many are, and how many ``iterations`` there are.
+        """
+        clean = rows[~rows.polluted].groupby(list(by), sort=False).seconds
+        summary = pd.DataFrame({"iterations": rows.groupby(list(by), sort=False).size()})
+        summary["seconds"] = clean.agg(lambda seconds: self.typical(seconds.tolist()))
+        summary["spread_s"] = clean.quantile(0.75) - clean.quantile(0.25)
+        summary["clean"] = clean.size()
+        return summary.assign(clean=summary.clean.fillna(0).astype(int))
+
+    def apart_from_steps(self, name: str, rows: pd.DataFrame) -> pd.DataFrame:
+        """The summary of a table of what was measured by itself; its key as columns."""
+        return self.summary(rows, self.tables[name].key).reset_index()
+
+
+@dataclass(frozen=True)
+class Results(Generic[C]):
+    """Measurements that were read.
+
+    Attributes:
+        configurations: of all measured steps.
+        steps: a row for each configuration (the index), as of :meth:`Experiment.summary`, and ``again_s``,
+            the seconds of the A/A repeat or NaN.
+        collectives: the same summary by the key of the table (columns).
+        rows: the raw tables by name.
+        provenance: where all this comes from.
+    """
+
+    configurations: list[C]
+    steps: pd.DataFrame
+    collectives: pd.DataFrame
+    rows: dict[str, pd.DataFrame]
+    provenance: dict[str, Any]
+
+    def configuration(self, name: str) -> C:
+        """The configuration of a name."""
+        return next(each for each in self.configurations if each.name == name)
+
+
+class _Known(BaseModel):
+    """The fields of a provenance that reading checks."""
+
+    format: int
+    sha256: dict[Annotated[str, AfterValidator(relative_name)], str]
+
+
+def _checked_provenance(folder: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+    """The provenance of a folder whose files are as they were when it was written."""
+    try:
+        provenance = read_json_object(folder / PROVENANCE_FILE, "provenance of measurements")
+        known = validated(TypeAdapter(_Known), provenance, PROVENANCE_FILE)
+    except JoulecastError as error:
+        raise JoulecastError(f"{folder} has {experiment.missing.format(why=error)}") from None
+    if known.format not in experiment.formats:
+        readable = " and ".join(map(str, experiment.formats))
+        raise JoulecastError(f"{folder}: format {known.format}, this version reads {readable}")
+    wanted = [CONFIGURATIONS_FILE, *(f"{name}.csv" for name in experiment.tables)]
+    for name in {**dict.fromkeys(wanted), **known.sha256}:
+        if sha256_of(folder / name) != known.sha256.get(name):
+            raise JoulecastError(
+                f"{folder / name} was changed since it was measured (its SHA-256 is not that of "
+                f"{PROVENANCE_FILE}); bring it back with git checkout"
+            )
+    return provenance
+
+
+def read_folder(folder: Path, experiment: Experiment[C]) -> Results[C]:
+    """Read what was measured.
+
+    Raises:
+        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+    """
+    provenance = _checked_provenance(folder, experiment)
+    listed = folder / CONFIGURATIONS_FILE
+    configurations: list[C] = validated(
+        TypeAdapter(list[experiment.configuration]),  # type: ignore[name-defined]
+        read_json(listed, "list of configurations"),
+        str(listed),
+    )
+    rows = {name: table.read(folder / f"{name}.csv") for name, table in experiment.tables.items()}
+    steps, by = rows["steps"], ["configuration"]
+    summary = experiment.summary(steps[steps.repeat == 0], by)
+    again = experiment.summary(steps[steps.repeat > 0], by)
+    return Results(
+        configurations=configurations,
+        steps=summary.reindex([each.name for each in configurations]).assign(again_s=again.seconds),
+        collectives=experiment.apart_from_steps("collectives", rows["collectives"]),
+        rows=rows,
+        provenance=provenance,
+    )

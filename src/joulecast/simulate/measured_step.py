@@ -1,0 +1,170 @@
+"""A training step that was measured on a GPU: simulating the same, and what it says of the GPU's costs.
+
+    network: gpt2-large
+    strategy: dp=4
+    batch: 4
+    precision: fp32
+    attention: eager
+    optimizer: none
+    step_s: 0.712
+    memory_bytes: 41.2e+9
+
+Such steps correct what no description tells: clocks, drivers, libraries. What they say of another step is in
+:mod:`joulecast.simulate.correction`; it scales what ops cost, and communication stays as it is. A measured
+peak of memory gives what the process keeps in addition to its tensors.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from scipy.optimize import root_scalar
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Costs, Scaled
+from joulecast.graphs.precision import Training, training_of
+from joulecast.graphs.shipped_graphs import network_for
+from joulecast.quantities import MOST_SAMPLES
+from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.alike import remembered
+from joulecast.simulate.correction import Corrected, Evidence, MeasuredError, setting_of
+from joulecast.simulate.simulate import Assumptions, Simulation, simulate
+from joulecast.simulate.strategy import parse_strategy
+
+_LEAST_FACTOR, _MOST_FACTOR = 0.1, 20.0
+_NEAR = 1e-3
+_TRIES = 20
+
+
+class MeasuredStep(BaseModel):
+    """What ran, and how long a step took."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    network: str = Field(max_length=500, description="By name or numbers, as of `simulate`.")
+    strategy: str = Field("dp=1", max_length=500)
+    batch: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of one replica's step.")
+    precision: str = "fp32"
+    attention: Literal["eager", "fused"] | None = None
+    optimizer: str = "adam"
+    inference: bool = False
+    step_s: float = Field(gt=0, le=1e9, description="Seconds of a step.")
+    memory_bytes: float | None = Field(
+        None,
+        gt=0,
+        le=1e15,
+        description="Peak memory of the device that needs most, if it was measured.",
+    )
+    source: str = Field("", max_length=1000, description="Who measured it, and where.")
+
+    @property
+    def training(self) -> Training:
+        """What the step does with the weights."""
+        return training_of(self.precision, self.optimizer, self.inference)
+
+
+class _Steps(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    steps: list[MeasuredStep] = Field(min_length=1)
+
+
+def read_steps(path: Path) -> list[MeasuredStep]:
+    """Measured steps from YAML: one step, or several under ``steps``.
+
+    Raises:
+        JoulecastError: missing, or with wrong keys; names them.
+    """
+    content = read_yaml(path, "measured step")
+    if isinstance(content, dict) and "steps" in content:
+        return validated(TypeAdapter(_Steps), content, str(path)).steps
+    return [validated(TypeAdapter(MeasuredStep), content, str(path))]
+
+
+# A step that is corrected by is simulated several times, and many measured steps are of one network.
+_network = lru_cache(maxsize=4)(network_for)
+
+
+def simulated_step(step: MeasuredStep, platform: Platform, costs: Costs) -> Simulation:
+    """The simulation of a measured step.
+
+    Raises:
+        JoulecastError: as :func:`joulecast.simulate.simulate.simulate`.
+    """
+    graph = _network(step.network, step.training, step.attention)
+    assumed = Assumptions(training=step.training)
+    return simulate(graph, platform, parse_strategy(step.strategy), step.batch, costs, assumed)
+
+
+def first_factor(simulation: Simulation, measured_s: float) -> float:
+    """A first guess of the factor: all but exposed communication grows with it."""
+    exposed = simulation.breakdown.exposed_communication_s
+    return (measured_s - exposed) / (simulation.step_s - exposed)
+
+
+def factor_of(step: MeasuredStep, platform: Platform, costs: Costs) -> float:
+    """The factor of ops' seconds with which the simulated step lasts as long as the measured one.
+
+    Raises:
+        JoulecastError: none between 0.1 and 20 does.
+    """
+
+    def missing(factor: float) -> float:
+        return (
+            step.step_s - simulated_step(step, platform, Scaled(costs, factor, "calibrated")).step_s
+        )
+
+    first = simulated_step(step, platform, costs)
+    guess = first_factor(first, step.step_s)
+    if _LEAST_FACTOR <= guess <= _MOST_FACTOR:
+        found = root_scalar(missing, x0=1.0, x1=guess * 1.001, rtol=_NEAR, maxiter=_TRIES)
+        if found.converged and _LEAST_FACTOR <= found.root <= _MOST_FACTOR:
+            return float(found.root)
+    raise JoulecastError(
+        f"measured step of {step.network} ({step.strategy}, batch {step.batch}): {step.step_s:g} s, where "
+        f"{first.step_s:g} s are simulated on {platform.name}: too far apart to calibrate on; check "
+        "platform, batch (of one replica), precision and unit"
+    )
+
+
+def error_of(step: MeasuredStep, simulation: Simulation, ops_factor: float) -> MeasuredError:
+    """A measured step's error, from its simulation and the factor of its ops' seconds."""
+    strategy = simulation.strategy
+    micro_batch = simulation.graph.with_batch(round(simulation.batch / strategy.micro_batches))
+    return MeasuredError(
+        setting_of(micro_batch, strategy, step.inference),
+        math.log(step.step_s / simulation.step_s),
+        math.log(ops_factor),
+    )
+
+
+def corrected(
+    platform: Platform, costs: Costs, steps: Sequence[MeasuredStep]
+) -> tuple[Platform, Corrected]:
+    """A platform and its costs as measured steps correct them.
+
+    Raises:
+        JoulecastError: as :func:`factor_of`.
+    """
+    found = [simulated_step(step, platform, costs) for step in steps]
+    errors = tuple(
+        error_of(step, simulation, factor_of(step, platform, costs))
+        for step, simulation in zip(steps, found, strict=True)
+    )
+    extra = [
+        step.memory_bytes - simulation.peak_memory_bytes
+        for step, simulation in zip(steps, found, strict=True)
+        if step.memory_bytes is not None
+    ]
+    cluster = platform.require_cluster()
+    reserved = cluster.device.reserved_bytes
+    known = {"reserved_bytes": max(0.0, reserved + median(extra))} if extra else {}
+    device = cluster.device.model_copy(update=known)
+    described = cluster.model_copy(update={"device": device})
+    there = platform.model_copy(update={"cluster": described})
+    return there, Corrected(remembered(costs), Evidence(errors))

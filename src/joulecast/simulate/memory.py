@@ -1,0 +1,239 @@
+"""Memory that a device needs in a step: activations, weights, gradients and optimizer state.
+
+What backward needs of the forward (:mod:`joulecast.simulate.stage_activations`) is kept for every
+micro-batch under way. Weights, gradients and optimizer state come on top, sharded as ZeRO says (Rajbhandari
+et al. 2020).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.alike import Alike
+from joulecast.simulate.device_order import most_kept, phases
+from joulecast.simulate.phase import Sharding
+from joulecast.simulate.program import StageProgram
+from joulecast.simulate.stage_activations import shape_of, stage_peaks
+from joulecast.simulate.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one device of a stage."""
+
+    stage: int
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    """At the peak."""
+    at_op: str
+    """The op at the peak."""
+    communication_bytes: float = 0.0
+    """Buffers of the communication library."""
+
+    @property
+    def state_bytes(self) -> float:
+        """What is there all the time: weights, gradients and optimizer state."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def peak_bytes(self) -> float:
+        """All of it."""
+        return self.state_bytes + self.activations_bytes + self.communication_bytes
+
+
+def _activations(
+    graph: OpGraph,
+    strategy: Strategy,
+    programs: list[StageProgram],
+    shapes: tuple[Hashable, ...],
+    keeps: bool,
+    alike: Alike,
+) -> tuple[float, str]:
+    """Most bytes of activations on a device, and the op where; without a backward, of one forward."""
+    chunks = [
+        stage_peaks(graph, strategy, program, shape, keeps, alike)
+        for program, shape in zip(programs, shapes, strict=True)
+    ]
+    if not keeps:
+        return max((chunk.forward, chunk.forward_at) for chunk in chunks)
+    if len(chunks) == 1:
+        (chunk,) = chunks
+        forward, backward = most_kept(strategy, programs[0].stage)
+        before = forward * chunk.saved + chunk.forward
+        behind = (backward - 1) * chunk.saved + chunk.backward
+        if behind > before:
+            return behind, chunk.backward_at
+        return before, chunk.forward_at
+    peak, where, saved = 0.0, "", 0.0
+    for phase, _, number in phases(strategy, programs[0].stage):
+        chunk = chunks[number]
+        if phase == "forward":
+            now, at = saved + chunk.forward, chunk.forward_at
+            saved += chunk.saved
+        else:
+            saved -= chunk.saved
+            now, at = saved + chunk.backward, chunk.backward_at
+        if now > peak:
+            peak, where = now, at
+    return peak, where
+
+
+def _largest_block(programs: list[StageProgram]) -> float:
+    """Bytes of the whole weights of the largest block that is gathered from its shards (ZeRO-3)."""
+    blocks = [weights for program in programs for weights in program.gathered.values()]
+    return max(
+        (sum(weight.bytes for weight in weights.values()) for weights in blocks), default=0.0
+    )
+
+
+def _gathered(programs: list[StageProgram]) -> float:
+    """Bytes of whole weights that are there at once where they are kept in shards (ZeRO-3).
+
+    Two blocks': one that computes, and the next, gathered ahead; and those that a later block shares.
+    """
+    blocks = Counter(
+        (program.stage, name)
+        for program in programs
+        for weights in program.gathered.values()
+        for name in weights
+    )
+    shared = {
+        name: weight.bytes
+        for program in programs
+        for weights in program.gathered.values()
+        for name, weight in weights.items()
+        if blocks[program.stage, name] > 1
+    }
+    return 2 * _largest_block(programs) + sum(shared.values())
+
+
+def _gradients_bytes(
+    strategy: Strategy, programs: list[StageProgram], weights: list[Sharding]
+) -> float:
+    """Bytes of gradients: shards, and a block's before it is scattered, or whole where they add up first."""
+    scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
+    if not scattered:
+        return sum(weight.bytes for weight in weights)
+    return sum(_kept(weight, 2) for weight in weights) + _largest_block(programs)
+
+
+def _kept(weight: Sharding, level: int) -> float:
+    """Bytes of the size of a weight that a device keeps, if they are sharded from a level of ZeRO on."""
+    return weight.bytes / (weight.shards if weight.zero >= level else 1)
+
+
+def _communicators(strategy: Strategy) -> int:
+    """Groups of devices that a device talks in: one for each axis, as data parallelism alone has one.
+
+    Megatron's code has two more: all devices, and those that hold one model, for overflows and norms.
+    """
+    axes = {axis for axis, size in strategy.mesh.items() if size > 1}
+    return len(axes) + (2 if axes - {"data"} else 0)
+
+
+def memory_of(
+    graph: OpGraph,
+    strategy: Strategy,
+    programs: list[StageProgram],
+    training: Training = DEFAULT_TRAINING,
+    alike: Alike | None = None,
+    communicator_bytes: float = 0.0,
+) -> Memory:
+    """Peak memory of the devices of a pipeline's place (the largest parts, where dims divide unevenly).
+
+    Args:
+        graph: at the batch of a micro-batch.
+        strategy: that it is run by.
+        programs: of the stages on these devices; several, where the schedule is interleaved.
+        training: precision and optimizer, and whether there is a backward.
+        alike: of the stages that were looked at before, to look at those like them no more.
+        communicator_bytes: of the communication library's buffers, for each group of devices.
+    """
+    alike = alike or Alike()
+    mesh, numbers = dict(strategy.mesh), alike.numbers(graph)
+    shapes = tuple(shape_of(program, mesh, numbers) for program in programs)
+    peak, where = _activations(graph, strategy, programs, shapes, not training.inference, alike)
+    blocks = tuple(_blocks(program) for program in programs)
+    once = strategy.micro_batches > 1 and strategy.scatter == "once"
+    key = ("state", shapes, blocks, tuple(mesh.items()), once, training)
+    state = alike.once(graph, key, lambda: _state(strategy, programs, training))
+    return Memory(
+        programs[0].stage,
+        *state,
+        activations_bytes=peak,
+        at_op=where,
+        communication_bytes=communicator_bytes * _communicators(strategy),
+    )
+
+
+def _blocks(program: StageProgram) -> Hashable:
+    """How the ops of a stage are grouped into blocks that are gathered, and sharded."""
+    numbers: dict[str, int] = {}
+    return tuple((numbers.setdefault(item.unit, len(numbers)), item.zero) for item in program.items)
+
+
+def _state(
+    strategy: Strategy, programs: list[StageProgram], training: Training
+) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and optimizer state."""
+    weights = [weight for program in programs for weight in program.weights.values()]
+    return (
+        sum(_kept(weight, 3) for weight in weights) + _gathered(programs),
+        training.gradient_bytes(_gradients_bytes(strategy, programs, weights)),
+        sum(training.state_bytes(_kept(weight, 1)) for weight in weights),
+    )
+
+
+def least_state_bytes(graph: OpGraph, strategy: Strategy, training: Training) -> float:
+    """Bytes of weights, gradients and optimizer state that some device holds at least.
+
+    As if all were divided over pipeline, tensor and expert axes, and evenly: no op has to be placed.
+    """
+    mesh = strategy.mesh
+    split = math.prod(mesh.get(axis, 1) for axis in ("pipeline", "tensor", "expert"))
+    whole = sum(tensor.bytes for tensor in graph.parameters) / split
+    zero, shards = strategy.tree.zero or 0, mesh.get("data", 1)
+    scattered = strategy.micro_batches == 1 or strategy.scatter == "each"
+    kept = [whole / (shards if zero >= level else 1) for level in (1, 2, 3)]
+    gradients = training.gradient_bytes(kept[1] if scattered else whole)
+    return kept[2] + gradients + training.state_bytes(kept[0])
+
+
+def state_verdict(least_bytes: float, platform: Platform) -> str | None:
+    """Why a strategy whose state takes so much cannot fit, whatever else it keeps; ``None`` if it may."""
+    device = platform.require_cluster().device
+    if device.memory_bytes is None or least_bytes + device.reserved_bytes <= device.memory_bytes:
+        return None
+    return (
+        f"out of memory: weights, gradients and optimizer state alone take {least_bytes / 1e9:.1f} GB or "
+        f"more, a device of {platform.name} has {device.memory_bytes / 1e9:.1f}"
+    )
+
+
+def exceeds(memory: list[Memory], platform: Platform) -> bool | None:
+    """Whether some stage's devices have too little; ``None`` if their memory is not known."""
+    device = platform.require_cluster().device
+    if device.memory_bytes is None:
+        return None
+    return max(m.peak_bytes for m in memory) + device.reserved_bytes > device.memory_bytes
+
+
+def memory_verdict(memory: list[Memory], platform: Platform) -> str:
+    """One line: whether the step fits in memory, and if not, what does not."""
+    device = platform.require_cluster().device
+    limit, worst = device.memory_bytes, max(memory, key=lambda m: m.peak_bytes)
+    needed = worst.peak_bytes + device.reserved_bytes
+    if limit is None:
+        return f"memory of {platform.name}'s devices is not known"
+    if not exceeds(memory, platform):
+        return f"fits: {needed / 1e9:.1f} of {limit / 1e9:.1f} GB"
+    return (
+        f"out of memory: stage {worst.stage} needs {needed / 1e9:.1f} GB, a device of "
+        f"{platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
+    )

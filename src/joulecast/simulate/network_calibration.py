@@ -1,0 +1,122 @@
+"""What a network's links are worth, from stand-alone collectives and messages.
+
+A collective takes a launch, a latency for each of its steps, and the time of its bytes: which of the
+algorithms' forms explains the measurements best is chosen with the rates, by relative error. Nothing of a
+training step goes into it.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from scipy.optimize import nnls
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.reading import read_json_object, validated
+from joulecast.runs.files.writing import written_aside
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.collectives import Algorithm, Kind, sent_share, steps_of
+
+Floats = NDArray[np.float64]
+
+
+_Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class NetworkCalibration:
+    """Rates of one level of links, and how well they explain what was measured."""
+
+    algorithm: Algorithm
+    bytes_per_s: Annotated[float, Field(ge=1, le=1e18, allow_inf_nan=False)]
+    latency_s: _Seconds
+    """Of a step of a collective."""
+    launch_s: _Seconds
+    mape_percent: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    points: Annotated[int, Field(ge=1)]
+
+
+def _terms(kind: str, algorithm: Algorithm, ranks: int, size: float) -> tuple[float, float, float]:
+    collective: Kind = "send" if kind == "send" else "all_reduce"
+    steps = steps_of(collective, algorithm, ranks)
+    return 1.0, steps, sent_share(collective, algorithm, ranks) * size
+
+
+def calibrate_network(points: pd.DataFrame) -> NetworkCalibration:
+    """Fit launch, latency and rate, for the algorithm whose form fits best.
+
+    Args:
+        points: ``kind`` (all_reduce or send), ``ranks``, ``bytes``, ``seconds``.
+
+    Raises:
+        JoulecastError: nothing to fit, or no bytes were seen to take time.
+    """
+    if not len(points):
+        raise JoulecastError("network calibration: there are no measured collectives")
+    seconds = points["seconds"].to_numpy(float)
+    best: NetworkCalibration | None = None
+    for algorithm in get_args(Algorithm):
+        system: Floats = np.array(
+            [
+                _terms(row.kind, algorithm, int(row.ranks), float(row.bytes))
+                for row in points.itertuples()
+            ]
+        )
+        # Relative errors: the small messages tell the latency, and count as much as the large ones.
+        (launch, latency, per_byte), _ = nnls(system / seconds[:, None], np.ones(len(points)))
+        error = np.abs(system @ np.array([launch, latency, per_byte]) / seconds - 1)
+        if per_byte > 0 and (best is None or 100 * error.mean() < best.mape_percent):
+            best = NetworkCalibration(
+                algorithm,
+                float(1 / per_byte),
+                float(latency),
+                float(launch),
+                float(100 * error.mean()),
+                len(points),
+            )
+    if best is None:
+        raise JoulecastError(
+            "network calibration: larger messages took no longer; measure larger ones"
+        )
+    return best
+
+
+def write_calibration(found: NetworkCalibration, path: Path) -> None:
+    """Keep a calibration as JSON."""
+    with written_aside(path) as partial:
+        partial.write_text(json.dumps(asdict(found), indent=1) + "\n")
+
+
+def read_calibration(path: Path) -> NetworkCalibration:
+    """Read what :func:`write_calibration` wrote.
+
+    Raises:
+        JoulecastError: missing, or no calibration.
+    """
+    content = read_json_object(path, "network calibration (the rule calibrate_network makes one)")
+    origin = f"{path}: is no network calibration (the rule calibrate_network makes one)"
+    return validated(TypeAdapter(NetworkCalibration), content, origin)
+
+
+def calibrated(platform: Platform, found: NetworkCalibration) -> Platform:
+    """The platform with what was found of its outermost link: rate, latency, launch and algorithm.
+
+    Raises:
+        JoulecastError: the platform has no links.
+    """
+    cluster = platform.require_cluster()
+    if not cluster.links:
+        raise JoulecastError(f"platform {platform.name}: cluster.links is empty; name one there")
+    values = {"bytes_per_s": found.bytes_per_s, "latency_s": found.latency_s}
+    *inner, outermost = cluster.links
+    changed = {
+        "links": (*inner, outermost.model_copy(update=values)),
+        "collective_launch_s": found.launch_s,
+        "collective_algorithm": found.algorithm,
+    }
+    return platform.model_copy(update={"cluster": cluster.model_copy(update=changed)})

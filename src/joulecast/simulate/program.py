@@ -1,0 +1,398 @@
+"""What one device of a pipeline stage does in a micro-batch: steps of compute, and messages between them.
+
+All devices of a stage run the same program, on their own parts. A step waits for the messages that bring
+what it reads; a message starts after the step that makes what it carries. Collectives are inferred from the
+layouts at both ends of a tensor, in forward and, with the same rule, in backward; tensors that cross a cut
+of the pipeline are sent.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property
+
+from joulecast.graphs.costs import part_of
+from joulecast.graphs.opgraph import Access, DimKind, OpGraph
+from joulecast.simulate.mesh_axes import joined, shards_state, size_along
+from joulecast.simulate.phase import (
+    Key,
+    Message,
+    Phase,
+    Sharding,
+    Step,
+    WeightGradient,
+    WrittenPhases,
+    gather_weights,
+)
+from joulecast.simulate.placement import PlacedOp
+from joulecast.simulate.run_again import run_again
+from joulecast.simulate.tensor_layout import (
+    Layout,
+    conversion,
+    gradient_layout,
+    local_bytes,
+    read_layout,
+    whole,
+    written_layout,
+)
+
+Mesh = Mapping[str, int]
+
+
+class StageProgram:
+    """The phases of one stage, and the weights that it trains; phases are written when they are asked for.
+
+    Memory is known without them, and most of the strategies that a search looks at do not fit.
+    """
+
+    def __init__(self, builder: "ProgramBuilder", stage: int) -> None:
+        self._builder = builder
+        self.stage = stage
+        self.items = builder.items[stage]
+
+    @cached_property
+    def weights(self) -> dict[str, Sharding]:
+        """What a device computes with of each weight, and how its state is sharded."""
+        return {
+            access.tensor: self._builder.sharding(access, item)
+            for item in reversed(self.items)
+            for access in item.op.reads
+            if self._builder.graph.tensors[access.tensor].role == "parameter"
+        }
+
+    @cached_property
+    def gathered(self) -> dict[str, dict[str, Sharding]]:
+        """Each block's weights that are gathered for it, and dropped behind it (ZeRO-3)."""
+        return self._builder.gathered(self.items, 3)
+
+    @cached_property
+    def first_forward(self) -> Phase:
+        """Forward of the first micro-batch, in which weights are gathered that stay for the step (ZeRO-2)."""
+        kept = self._builder.gathered(self.items, 2)
+        if not kept:
+            return self.forward
+        phase = self._builder.forward(self.stage)
+        units = dict.fromkeys([*kept, *self.gathered])
+        return gather_weights(phase, {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units})
+
+    @cached_property
+    def forward(self) -> Phase:
+        """Forward of one micro-batch."""
+        return gather_weights(self._builder.forward(self.stage), self.gathered)
+
+    @cached_property
+    def _backward(self) -> tuple[Phase, list[WeightGradient]]:
+        phase, gradients = self._builder.backward(self.stage)
+        return gather_weights(phase, self.gathered), gradients
+
+    @property
+    def backward(self) -> Phase:
+        """Backward of one micro-batch."""
+        return self._backward[0]
+
+    @property
+    def gradients(self) -> list[WeightGradient]:
+        """Gradients of its weights, in the order in which backward has them ready."""
+        return self._backward[1]
+
+    @cached_property
+    def tied(self) -> list[Message]:
+        """Gradients of weights that other stages have too, sent to each of them at the end."""
+        return self._builder.tied(self.stage, self.gradients)
+
+
+class ForwardProgram(StageProgram):
+    """A stage's program without its backward, for inference."""
+
+    @cached_property
+    def _backward(self) -> tuple[Phase, list[WeightGradient]]:
+        return Phase(), []
+
+
+class ProgramBuilder:
+    """Builds the programs of all stages of a placed graph."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        placed: list[PlacedOp],
+        mesh: Mesh,
+        shards_kept: bool = False,
+        gradient_share: float = 1.0,
+        written: WrittenPhases | None = None,
+    ) -> None:
+        self.graph = graph
+        self._phases = WrittenPhases() if written is None else written
+        self.gradient_share = gradient_share
+        """Bytes of a gradient over those of its weight."""
+        self.shards_kept = shards_kept
+        """Whether of what is gathered for a product only the shard is kept for backward (Megatron)."""
+        self.placed = placed
+        # Collectives along the pipeline axis do not exist: stages send to each other.
+        self.mesh = {axis: size for axis, size in mesh.items() if axis != "pipeline"}
+        self.items: dict[int, list[PlacedOp]] = defaultdict(list)
+        for item in placed:
+            self.items[item.stage].append(item)
+        self.sharded = [a for a, size in self.mesh.items() if size > 1 and shards_state(a)]
+        """Axes along which ZeRO can shard."""
+        self._shardings: dict[tuple[str, str], Sharding] = {}
+
+    # What only phases ask for, and memory does not.
+    @cached_property
+    def readers(self) -> dict[str, list[tuple[PlacedOp, Access]]]:
+        """The ops that read each tensor."""
+        found: dict[str, list[tuple[PlacedOp, Access]]] = defaultdict(list)
+        for item in self.placed:
+            for access in item.op.reads:
+                found[access.tensor].append((item, access))
+        return found
+
+    @cached_property
+    def written(self) -> dict[str, tuple[PlacedOp, Layout]]:
+        """The op that writes each tensor, and the layout that it leaves it in."""
+        return {
+            access.tensor: (item, written_layout(item.op, access, item.placement, self.mesh))
+            for item in self.placed
+            for access in item.op.writes
+        }
+
+    def _convert(
+        self, phase: Phase, tensor: str, have: Layout, want: Layout, after: int, what: str
+    ) -> list[int]:
+        """Messages of a conversion, one behind the other; gives the last, if there is one."""
+        last: list[int] = []
+        for kind, axis, size in conversion(self.graph.tensors[tensor], have, want, self.mesh):
+            message = Message(kind, axis, size, f"{kind} {what}{tensor}", after, last)
+            last = [phase.send(message)]
+        return last
+
+    def _read(self, access: Access, item: PlacedOp) -> Layout:
+        return read_layout(access, item.placement, self.mesh)
+
+    def forward(self, stage: int) -> Phase:
+        """Forward of a stage, without gathers of weights."""
+        if stage not in self._phases.forward:
+            self._phases.forward[stage] = self._forward(stage)
+        return self._phases.forward[stage]
+
+    def _forward(self, stage: int) -> Phase:
+        phase = Phase()
+        converted: dict[tuple[str, Layout], list[int]] = {}
+        for item in self.items[stage]:
+            step = Step(item, "forward")
+            for access in item.op.reads:
+                if access.tensor not in self.written:
+                    continue
+                producer, _ = self.written[access.tensor]
+                want = self._read(access, item)
+                if producer.stage != stage:
+                    step.receives.append((access.tensor, "forward", want, producer.stage, stage))
+                else:
+                    step.needs += converted[access.tensor, want]
+            phase.steps.append(step)
+            for access in item.op.writes:
+                self._pass_on(phase, access.tensor, converted)
+        return phase
+
+    def _pass_on(
+        self, phase: Phase, tensor: str, converted: dict[tuple[str, Layout], list[int]]
+    ) -> None:
+        """Bring a written tensor into the layouts of its readers, and to their stages."""
+        producer, have = self.written[tensor]
+        after = len(phase.steps) - 1
+        sent = set()
+        for reader, access in self.readers[tensor]:
+            want = self._read(access, reader)
+            if (tensor, want) not in converted:
+                converted[tensor, want] = self._convert(phase, tensor, have, want, after, "")
+            key: Key = (tensor, "forward", want, producer.stage, reader.stage)
+            if reader.stage != producer.stage and key not in sent:
+                sent.add(key)
+                size = local_bytes(self.graph.tensors[tensor], want, self.mesh)
+                last = converted[tensor, want]
+                phase.send(Message("send", "", size, f"send {tensor}", after, last, key))
+
+    def backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
+        """Backward of a stage without gathers of weights, and the gradients in the order of the backward."""
+        if stage not in self._phases.backward:
+            self._phases.backward[stage] = self._backward(stage)
+        phase, gradients = self._phases.backward[stage]
+        zero = {item.unit: item.zero for item in self.items[stage]}
+        return phase, [each.at_zero(zero[each.unit]) for each in gradients]
+
+    def _backward(self, stage: int) -> tuple[Phase, list[WeightGradient]]:
+        phase = Phase()
+        done: dict[str, int] = {}
+        gradients: dict[str, WeightGradient] = {}
+        again: set[str] = set()
+        gathered: list[int] = []
+        mine = self.items[stage]
+        for item in reversed(mine):
+            if item.recompute and item.recompute not in again:
+                again.add(item.recompute)
+                self._recompute(phase, [i for i in mine if i.recompute == item.recompute])
+            if not any(access.tensor in self.graph.trained for access in item.op.reads):
+                continue
+            step = Step(item, "backward", needs=gathered)
+            gathered = self._gather_again(phase, item)
+            for access in item.op.writes:
+                needs, receives = self._gradient_of(phase, access.tensor, stage, done)
+                step.needs += needs
+                step.receives += receives
+            phase.steps.append(step)
+            done[item.op.name] = len(phase.steps) - 1
+            self._collect(item, done[item.op.name], gradients)
+            self._send_back(phase, item, stage, done)
+        return phase, list(gradients.values())
+
+    def _gather_again(self, phase: Phase, item: PlacedOp) -> list[int]:
+        """Gather what a product read, of which shards were kept, while its input's gradient is computed.
+
+        The gradient of its weights needs it, which is the second half of the step: the next one waits.
+        """
+        messages: list[int] = []
+        if not self.shards_kept or item.op.kind != "linear":
+            return messages
+        for access in item.op.reads:
+            if access.tensor in self.written:
+                _, have = self.written[access.tensor]
+                want = self._read(access, item)
+                if "partial" not in dict(have).values():
+                    after = len(phase.steps) - 1
+                    messages += self._convert(phase, access.tensor, have, want, after, "again ")
+        return messages
+
+    def _recompute(self, phase: Phase, unit: list[PlacedOp]) -> None:
+        """Run a block's forward again, with the collectives inside it; its inputs were kept."""
+        unit = run_again(self.graph, unit)
+        inside = {access.tensor for item in unit for access in item.op.writes}
+        converted: dict[tuple[str, Layout], list[int]] = {}
+        for item in unit:
+            step = Step(item, "forward", again=True)
+            for access in item.op.reads:
+                if access.tensor in inside:
+                    step.needs += converted[access.tensor, self._read(access, item)]
+            phase.steps.append(step)
+            for access in item.op.writes:
+                after = len(phase.steps) - 1
+                _, have = self.written[access.tensor]
+                for reader, read in self.readers[access.tensor]:
+                    want = self._read(read, reader)
+                    if (
+                        reader.recompute == item.recompute
+                        and (access.tensor, want) not in converted
+                    ):
+                        converted[access.tensor, want] = self._convert(
+                            phase, access.tensor, have, want, after, "again "
+                        )
+
+    def _gradient_layouts(self, tensor: str, stage: int, done: dict[str, int]) -> dict[Layout, int]:
+        """Layouts of the gradients that this stage's readers give of a tensor, and the last step of each."""
+        layouts: dict[Layout, int] = {}
+        for reader, access in self.readers[tensor]:
+            if reader.stage == stage and reader.op.name in done:
+                layout = gradient_layout(access, reader.placement, self.mesh)
+                layouts[layout] = max(layouts.get(layout, -1), done[reader.op.name])
+        return layouts
+
+    def _gradient_of(
+        self,
+        phase: Phase,
+        tensor: str,
+        stage: int,
+        done: dict[str, int],
+    ) -> tuple[list[int], list[Key]]:
+        """What a backward step must wait for before it has the gradient of what the op wrote."""
+        _, written = self.written[tensor]
+        want = whole(written)
+        needs: list[int] = []
+        for have, after in self._gradient_layouts(tensor, stage, done).items():
+            needs += self._convert(phase, tensor, have, want, after, "gradient of ")
+        later = {r.stage for r, _ in self.readers[tensor] if r.stage != stage}
+        keys: list[Key] = [(tensor, "backward", want, other, stage) for other in sorted(later)]
+        return needs, keys
+
+    def _collect(self, item: PlacedOp, step: int, gradients: dict[str, WeightGradient]) -> None:
+        for access in item.op.reads:
+            tensor = self.graph.tensors[access.tensor]
+            if tensor.role != "parameter":
+                continue
+            layout = gradient_layout(access, item.placement, self.mesh)
+            # What is added to a sum once, as a bias is, has a whole gradient on every part of the sum.
+            axes = tuple(
+                a
+                for a, place in layout
+                if place == "partial" and self.mesh[a] > 1 and not self._sums_over(item, a)
+            )
+            # Shards are scattered first, so that they are all that travels along the other axes.
+            axes = joined(axes)
+            sharding = self.sharding(access, item)
+            # A weight that several ops share is ready after the last of them.
+            gradients.pop(tensor.name, None)
+            gradients[tensor.name] = WeightGradient(
+                tensor, axes, step, item.unit, sharding, self.gradient_share
+            )
+
+    @staticmethod
+    def _sums_over(item: PlacedOp, axis: str) -> bool:
+        return item.op.dim(item.placement[axis]).kind is DimKind.REDUCE
+
+    def _send_back(
+        self,
+        phase: Phase,
+        item: PlacedOp,
+        stage: int,
+        done: dict[str, int],
+    ) -> None:
+        """Send gradients of what earlier stages wrote, once the last reader here has added its own."""
+        for access in item.op.reads:
+            if access.tensor not in self.written or access.tensor not in self.graph.trained:
+                continue
+            producer, written = self.written[access.tensor]
+            readers = [r.op.name for r, _ in self.readers[access.tensor] if r.stage == stage]
+            if producer.stage == stage or any(name not in done for name in readers):
+                continue
+            want = whole(written)
+            behind: list[int] = []
+            for have, after in self._gradient_layouts(access.tensor, stage, done).items():
+                behind += self._convert(phase, access.tensor, have, want, after, "gradient of ")
+            key: Key = (access.tensor, "backward", want, stage, producer.stage)
+            if any(message.key == key for message in phase.messages):
+                continue
+            size = local_bytes(self.graph.tensors[access.tensor], want, self.mesh)
+            label = f"send gradient of {access.tensor}"
+            phase.send(Message("send", "", size, label, done[item.op.name], behind, key))
+
+    def tied(self, stage: int, gradients: list[WeightGradient]) -> list[Message]:
+        """Exchanges that keep the copies of a weight alike, as GPT's embedding and output layer."""
+        messages = []
+        for gradient in gradients:
+            name = gradient.tensor.name
+            for other in sorted({item.stage for item, _ in self.readers[name]} - {stage}):
+                key: Key = (name, "backward", (), stage, other)
+                label = f"send gradient of tied {name}"
+                messages.append(Message("send", "", gradient.bytes, label, -1, [], key))
+        return messages
+
+    def sharding(self, access: Access, item: PlacedOp) -> Sharding:
+        """How the state of a weight is divided over the replicas that hold copies of it."""
+        key = item.op.name, access.tensor
+        if key not in self._shardings:
+            split = {dim for dim in access.axes if dim is not None}
+            copies = [a for a in self.sharded if item.placement.get(a) not in split]
+            axis = "+".join(copies)
+            shards = size_along(self.mesh, axis)
+            part = part_of(access, item.parts(self.mesh))
+            size = self.graph.tensors[access.tensor].bytes * part
+            self._shardings[key] = Sharding(size, item.zero, axis, shards)
+        return self._shardings[key]
+
+    def gathered(self, items: list[PlacedOp], zero: int) -> dict[str, dict[str, Sharding]]:
+        """Each block's weights that are kept in shards at a level of ZeRO, by name."""
+        weights: dict[str, dict[str, Sharding]] = {}
+        for item in items:
+            for access in item.op.reads if item.zero == zero else ():
+                if self.graph.tensors[access.tensor].role == "parameter":
+                    weight = self.sharding(access, item)
+                    if weight.axis:
+                        weights.setdefault(item.unit, {})[access.tensor] = weight
+        return weights

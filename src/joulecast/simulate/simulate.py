@@ -1,0 +1,394 @@
+"""Simulating a training step: the one entry to this package.
+
+    simulate(graph, platform, parse_strategy("dp=8,tp=2"), batch=32)
+
+gives the step's time, where it goes, and the memory that each device needs.
+"""
+
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.attention import attention_of
+from joulecast.graphs.costs import Costs, roofline_of
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.activities import ActivityGraph, Slowdown, Timeline
+from joulecast.simulate.alike import remembered
+from joulecast.simulate.breakdown import Breakdown, breakdowns, mean_breakdown
+from joulecast.simulate.collectives import Kind
+from joulecast.simulate.compiler import OPTIMIZER, Compiler
+from joulecast.simulate.correction import costs_in_step
+from joulecast.simulate.executor import execute
+from joulecast.simulate.fleet import Fleet, build_fleet
+from joulecast.simulate.interval import rests_on, step_interval
+from joulecast.simulate.memory import Memory, exceeds, memory_of, memory_verdict
+from joulecast.simulate.network import SharedNetwork
+from joulecast.simulate.phase import WrittenPhases, reduction
+from joulecast.simulate.placement import PlacedOp, check_heads, place
+from joulecast.simulate.program import ForwardProgram, ProgramBuilder, StageProgram
+from joulecast.simulate.steady import Happening, Repeats, happenings, timed_step
+from joulecast.simulate.strategy import Strategy, gradient_passes, text_of
+from joulecast.simulate.topology import Topology, topology_of
+from joulecast.simulate.transfers import Mode, Transfers
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What is simulated in addition to the strategy; switches are for ablations."""
+
+    mode: Mode = "default"
+    """``proteus``: the communication model and whole-op overlap of the paper, for parity with it."""
+    overlap_slowdown: float | None = None
+    """Gamma in place of the platform's."""
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    """Devices that compute so many times as long."""
+    folded: bool = True
+    """Whether what is alike is simulated once: devices, and micro-batches that repeat each other."""
+    sharing: bool = True
+    """Whether flows divide the ports that they meet on."""
+    training: Training = DEFAULT_TRAINING
+    """Precision, optimizer, and whether a step is a forward pass alone."""
+    single_queue: bool = False
+    """Whether compute waits for every message that it has sent (an ablation)."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A simulated step. Times in seconds, memory in bytes."""
+
+    graph: OpGraph
+    strategy: Strategy
+    platform: Platform
+    batch: float
+    """Samples of all devices."""
+    step_s: float
+    breakdown: Breakdown
+    memory: list[Memory]
+    """Memory of each stage's devices."""
+    cost_sources: dict[str, int]
+    """Ops by how their cost is known: measured, interpolated, roofline, given."""
+    fleet: Fleet
+    activities: ActivityGraph
+    """With fewer micro-batches than the step has, where they repeat each other."""
+    timeline: Timeline
+    repeats: Repeats
+    """The period of the timeline that passes more often in the step."""
+    by_class: list[Breakdown]
+    training: Training
+    optimizer_s: float
+    """Seconds of the optimizer, the mean over devices; part of computing."""
+    capacity: list[float]
+    """Bytes/s of the ports that the activities name."""
+
+    def happenings(self) -> Iterator[Happening]:
+        """All activities of the step at their times."""
+        return happenings(self.activities, self.timeline, self.repeats)
+
+    def without_timeline(self) -> "Simulation":
+        """The same without its activities: a ranking of many needs their times alone."""
+        return replace(self, activities=ActivityGraph(), timeline=Timeline([], []))
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput of all devices."""
+        return self.batch / self.step_s
+
+    @property
+    def peak_memory_bytes(self) -> float:
+        """Peak memory of the device that needs most."""
+        reserved = self.platform.require_cluster().device.reserved_bytes
+        return max(memory.peak_bytes for memory in self.memory) + reserved
+
+    @property
+    def out_of_memory(self) -> bool | None:
+        """Whether some device has too little; ``None`` if the platform does not tell how much it has."""
+        return exceeds(self.memory, self.platform)
+
+    def verdict(self) -> str:
+        """One line: whether the step fits in memory, and if not, what does not."""
+        return memory_verdict(self.memory, self.platform)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data of the simulation, without the timeline."""
+        parts = self.breakdown
+        interval = step_interval(self.step_s, self.strategy.devices, self.cost_sources)
+        return {
+            "network": self.graph.name,
+            "platform": self.platform.name,
+            "strategy": text_of(self.strategy),
+            "devices": self.strategy.devices,
+            "batch": self.batch,
+            "precision": self.training.precision.name,
+            "optimizer": self.training.optimizer.name,
+            "inference": self.training.inference,
+            "attention": attention_of(self.graph),
+            "parameters": sum(tensor.elements for tensor in self.graph.parameters),
+            "step_s": self.step_s,
+            "step_low_s": interval[0] if interval else None,
+            "step_high_s": interval[1] if interval else None,
+            "rests_on": rests_on(self.cost_sources),
+            "samples_per_s": self.samples_per_s,
+            "computing_s": parts.computing_s,
+            "exposed_communication_s": parts.exposed_communication_s,
+            "bubble_s": parts.bubble_s,
+            "communication_s": parts.communication_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "state_bytes": max(memory.state_bytes for memory in self.memory),
+            "memory": [asdict(memory) for memory in self.memory],
+            "out_of_memory": self.out_of_memory,
+            "verdict": self.verdict(),
+            "op_costs": self.cost_sources,
+            "source": "simulated",
+        }
+
+
+def _kinds(
+    programs: list[StageProgram], places: int
+) -> tuple[set[tuple[Kind, str]], set[tuple[int, int]]]:
+    """Collectives by mesh axis, and the places of the pipeline between which tensors are sent."""
+    kinds: set[tuple[Kind, str]] = set()
+    cuts: set[tuple[int, int]] = set()
+    for program in programs:
+        sent = (*program.first_forward.messages, *program.forward.messages)
+        for message in (*sent, *program.backward.messages, *program.tied):
+            if message.key is None:
+                kinds.add((message.kind, message.axis))
+            else:
+                cuts.add((message.key[3] % places, message.key[4] % places))
+        for gradient in program.gradients:
+            for axis in gradient.axes:
+                kinds.add((reduction(gradient.zero, axis), axis))
+            if gradient.gathered_after_update:
+                kinds.add(("all_gather", gradient.sharding.axis))
+    return kinds, cuts
+
+
+@contextmanager
+def no_cycles() -> Iterator[None]:
+    """Look for no cycles among objects: those of a step have none, and the looking takes long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _optimizer_s(graph: ActivityGraph, fleet: Fleet) -> float:
+    sizes = fleet.classes.size
+    updates = [activity for activity in graph.activities if activity.label == OPTIMIZER]
+    return float(sum(each.work * sizes[each.devices[0]] for each in updates) / sizes.sum())
+
+
+def _check_batch(strategy: Strategy, batch: int) -> int:
+    """Samples of one micro-batch over all replicas, from those of a replica's step."""
+    if batch < 1 or batch % strategy.micro_batches:
+        raise JoulecastError(
+            f"batch {batch}: does not divide into {strategy.micro_batches} micro-batches (micro="
+            f"{strategy.micro_batches}); take a number that divides the {batch} samples of a replica"
+        )
+    return batch * strategy.replicas // strategy.micro_batches
+
+
+def placed_programs(
+    graph: OpGraph,
+    strategy: Strategy,
+    costs: Costs,
+    send_s_per_byte: float = 0.0,
+    kind: type[StageProgram] = StageProgram,
+    gradient_share: float = 1.0,
+) -> tuple[list[PlacedOp], list[StageProgram]]:
+    """Place a graph (at the batch of one micro-batch) and write the program of every stage."""
+    placed = place(graph, strategy, costs, send_s_per_byte)
+    split, written = strategy.sequence_parallel, None
+    if strategy.is_inferred:
+        # What a strategy shards changes no phase but by its gathers of weights.
+        stages = tuple(item.stage for item in placed)
+        settings = (tuple(strategy.mesh.items()), split, strategy.tree.recompute, gradient_share)
+        key = ("phases", settings, stages)
+        written = remembered(costs).alike.once(graph, key, WrittenPhases)
+    builder = ProgramBuilder(graph, placed, strategy.mesh, split, gradient_share, written)
+    return placed, [kind(builder, stage) for stage in range(strategy.stages)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A strategy placed on a platform, before anything is run."""
+
+    graph: OpGraph
+    """At the batch of all replicas of one micro-batch."""
+    placed: list[PlacedOp]
+    programs: list[StageProgram]
+    topology: Topology
+    costs: Costs
+
+    training: Training = DEFAULT_TRAINING
+    communicator_bytes: float = 0.0
+
+    def memory(self, strategy: Strategy) -> list[Memory]:
+        """Memory of each stage's devices."""
+        places = strategy.pipeline
+        return [
+            memory_of(
+                self.graph,
+                strategy,
+                self.programs[place::places],
+                self.training,
+                remembered(self.costs).alike,
+                self.communicator_bytes,
+            )
+            for place in range(places)
+        ]
+
+
+def prepare(
+    graph: OpGraph,
+    platform: Platform,
+    strategy: Strategy,
+    batch: int,
+    costs: Costs | None = None,
+    training: Training = DEFAULT_TRAINING,
+    uneven_heads: bool = False,
+) -> Prepared:
+    """Place a strategy and write its programs: all that memory depends on.
+
+    The graph is at the precision of ``training``, and for inference without what only training does.
+
+    Raises:
+        JoulecastError: as :func:`simulate`.
+    """
+    strategy.check()
+    at_batch = graph.with_batch(_check_batch(strategy, batch))
+    costs = costs_in_step(
+        costs or roofline_of(platform),
+        gradient_passes(strategy),
+        at_batch,
+        strategy,
+        training.inference,
+    )
+    topology = topology_of(platform, strategy.devices)
+    slowest = 1 / min(topology.bytes_per_s) if topology.bytes_per_s else 0.0
+    kind = ForwardProgram if training.inference else StageProgram
+    share = training.gradient_share
+    placed, programs = placed_programs(at_batch, strategy, costs, slowest, kind, share)
+    if not uneven_heads and strategy.mesh.get("tensor", 1) > 1 and not strategy.tree.split:
+        check_heads(placed, strategy.mesh["tensor"])
+    buffers = platform.require_cluster().communicator_bytes
+    return Prepared(at_batch, placed, programs, topology, costs, training, buffers)
+
+
+def simulate(
+    graph: OpGraph,
+    platform: Platform,
+    strategy: Strategy,
+    batch: int,
+    costs: Costs | None = None,
+    assumptions: Assumptions | None = None,
+) -> Simulation:
+    """Simulate one training step.
+
+    Args:
+        graph: the network.
+        platform: devices and links.
+        strategy: how it is parallelised.
+        batch: samples of one replica's step (of a device, where only the batch is split).
+        costs: seconds of ops; the platform's roofline by default.
+        assumptions: what differs from the platform's file, and ablations.
+
+    Raises:
+        JoulecastError: the strategy, graph and platform do not go together; says what to change. A step that
+            does not fit in memory is no error: see :meth:`Simulation.verdict`.
+    """
+    assumed = assumptions or Assumptions()
+    # The paper's own model splits GPT's 12 heads over 8 devices.
+    uneven_heads = assumed.mode == "proteus"
+    ready = prepare(graph, platform, strategy, batch, costs, assumed.training, uneven_heads)
+    return run_prepared(ready, graph, platform, strategy, assumed)
+
+
+def compiler_of(
+    ready: Prepared, platform: Platform, strategy: Strategy, assumed: Assumptions
+) -> Compiler:
+    """What compiles the activities of a step: its devices, folded, and the flows between them."""
+    cluster, topology = platform.require_cluster(), ready.topology
+    numbers = np.arange(strategy.devices, dtype=np.int64)
+    fleet = build_fleet(
+        strategy,
+        ready.placed,
+        topology.node_of(numbers),
+        topology.widths,
+        assumed.stragglers,
+        # A folded flow is several that share ports: without sharing each has to be one of its own.
+        assumed.folded and (assumed.sharing or assumed.mode == "proteus"),
+        by_place=cluster.collective_algorithm not in ("ring", "nccl"),
+    )
+    kinds, cuts = _kinds(ready.programs, strategy.pipeline)
+    return Compiler(
+        ready.graph,
+        strategy,
+        ready.programs,
+        fleet,
+        Transfers(fleet, topology, cluster, kinds, cuts, assumed.mode, assumed.sharing),
+        ready.costs,
+        fuse=assumed.mode != "proteus",
+        training=ready.training,
+        blocking=assumed.single_queue,
+    )
+
+
+def overlap_slowdown(platform: Platform, assumed: Assumptions) -> float:
+    """Gamma: compute and gradients that overlap take ``1 + gamma`` times as long."""
+    if assumed.overlap_slowdown is not None:
+        return assumed.overlap_slowdown
+    return platform.require_cluster().overlap_slowdown or 0.0
+
+
+def run_prepared(
+    ready: Prepared,
+    graph: OpGraph,
+    platform: Platform,
+    strategy: Strategy,
+    assumed: Assumptions,
+    compiler: Compiler | None = None,
+) -> Simulation:
+    """Simulate what :func:`prepare` has made of a strategy, and :func:`compiler_of` if that is given."""
+    compiler = compiler or compiler_of(ready, platform, strategy, assumed)
+    fleet, capacity = compiler.fleet, compiler.transfers.capacity
+    proteus = assumed.mode == "proteus"
+    gamma = overlap_slowdown(platform, assumed)
+    slowdown = Slowdown(gamma, gamma, whole_activity=proteus)
+
+    def timed(micro_batches: int) -> Timeline:
+        network = SharedNetwork(capacity, assumed.sharing and not proteus)
+        return execute(compiler.compile(micro_batches), network, slowdown)
+
+    with no_cycles():
+        timeline, repeats = timed_step(compiler, timed, assumed.folded)
+        activities = compiler.activities
+        by_class = breakdowns(activities, timeline, fleet.classes.count, repeats)
+    return Simulation(
+        graph=graph,
+        strategy=strategy,
+        platform=platform,
+        batch=ready.graph.batch * strategy.micro_batches,
+        step_s=timeline.duration_s + repeats.left_out_s,
+        breakdown=mean_breakdown(by_class, fleet.classes.size),
+        memory=ready.memory(strategy),
+        cost_sources=compiler.sources,
+        fleet=fleet,
+        activities=activities,
+        timeline=timeline,
+        repeats=repeats,
+        by_class=by_class,
+        training=ready.training,
+        optimizer_s=_optimizer_s(activities, fleet),
+        capacity=capacity,
+    )

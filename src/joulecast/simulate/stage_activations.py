@@ -1,0 +1,243 @@
+"""Activations of a pipeline stage, by counting who still needs each tensor.
+
+A tensor lives from the op that makes it to the last op that reads it, forward or backward. With recomputation
+only a block's inputs are kept for backward, and one block at a time is made again. Stages that are alike, as
+most of a pipeline's are, are looked at once.
+"""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from joulecast.graphs.costs import part_of
+from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.saved_for_backward import extra_kept, kept_for_backward
+from joulecast.simulate.alike import Alike
+from joulecast.simulate.placement import PlacedOp
+from joulecast.simulate.program import StageProgram
+from joulecast.simulate.strategy import Strategy
+
+
+def _largest_part(op: Op, name: str, parts: float) -> float:
+    """Parts of a dim as the device with the largest of them sees it."""
+    size = op.dim(name).size
+    return size / math.ceil(size / parts)
+
+
+def _parts(item: PlacedOp, mesh: dict[str, int]) -> dict[str, float]:
+    return {name: _largest_part(item.op, name, p) for name, p in item.parts(mesh).items()}
+
+
+def _sizes(
+    graph: OpGraph, items: list[PlacedOp], mesh: dict[str, int], as_written: bool
+) -> dict[str, float]:
+    """Bytes that a device holds of each activation that its stage reads or writes.
+
+    What is gathered for a product is held whole, or ``as_written``: gathered again for backward.
+    """
+    sizes: dict[str, float] = {}
+    written = {access.tensor for item in items for access in item.op.writes}
+    for item in items:
+        parts = _parts(item, mesh)
+        reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
+        for access in (*reads, *item.op.writes):
+            tensor = graph.tensors[access.tensor]
+            if tensor.role in ("input", "activation"):
+                size = tensor.bytes * part_of(access, parts)
+                sizes[tensor.name] = max(sizes.get(tensor.name, 0.0), size)
+    return sizes
+
+
+class _Stage:
+    """Activations of one stage: what a forward leaves, and the peaks of forward and backward above it."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        program: StageProgram,
+        mesh: dict[str, int],
+        keeps: bool = True,
+        as_written: bool = False,
+    ) -> None:
+        self.items = program.items
+        self.sizes = _sizes(graph, program.items, mesh, as_written)
+        self.gathered = [self._gathered_for(graph, item, mesh) for item in self.items]
+        """Bytes that an op gathers of what is held in shards, and drops behind it."""
+        self.last_read: dict[str, int] = {}
+        self.keepers: dict[str, list[int]] = {}
+        """Ops whose backward needs a tensor, in the order of the forward."""
+        self.made: dict[str, int] = {}
+        self.makes: list[list[str]] = []
+        """What each op makes: what it writes, and what else it keeps for backward."""
+        for place, item in enumerate(self.items):
+            for access in item.op.reads:
+                self.last_read[access.tensor] = place
+            makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
+            for access in kept_for_backward(graph, item.op) if keeps else ():
+                self.keepers.setdefault(access.tensor, []).append(place)
+            extra = extra_kept(graph, item.op) if keeps else None
+            if extra is not None:
+                name = f"kept by {item.op.name}"
+                self.sizes[name] = extra.bytes * part_of(extra.access, _parts(item, mesh))
+                self.keepers[name] = [place]
+                makes.append(name)
+            self.makes.append(makes)
+            self.made |= dict.fromkeys(makes, place)
+        self.units: dict[str, list[int]] = {}
+        """Ops that are recomputed together."""
+        for place, item in enumerate(self.items):
+            if item.recompute:
+                self.units.setdefault(item.recompute, []).append(place)
+        saved = {
+            tensor
+            for tensor, places in self.keepers.items()
+            if any(not self.items[place].recompute for place in places)
+        }
+        for unit in self.units if keeps else ():
+            saved |= self._inputs_of(unit)
+        self.saved = {t for t in saved if t in self.sizes}
+        self.saved_bytes = sum(self.sizes[t] for t in self.saved)
+
+    def _gathered_for(self, graph: OpGraph, item: PlacedOp, mesh: dict[str, int]) -> float:
+        parts = _parts(item, mesh)
+        return sum(
+            max(0.0, graph.tensors[a.tensor].bytes * part_of(a, parts) - self.sizes[a.tensor])
+            for a in item.op.reads
+            if a.tensor in self.sizes
+        )
+
+    def _inside(self, unit: str) -> set[str]:
+        return {tensor for place in self.units[unit] for tensor in self.makes[place]}
+
+    def _inputs_of(self, unit: str) -> set[str]:
+        read = {a.tensor for place in self.units[unit] for a in self.items[place].op.reads}
+        return read - self._inside(unit)
+
+    def forward_peak(self) -> tuple[float, int]:
+        """Most bytes during a forward, from nothing, and the place of its op; -1: before all."""
+        live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
+        now = sum(self.sizes[t] for t in live)
+        live -= self.saved
+        peak, where = now, -1
+        for place in range(len(self.items)):
+            for tensor in self.makes[place]:
+                # What is saved stays: only the others are looked through below.
+                if tensor not in self.saved:
+                    live.add(tensor)
+                now += self.sizes[tensor]
+            if now + self.gathered[place] > peak:
+                peak, where = now + self.gathered[place], place
+            done = [t for t in live if self.last_read.get(t, place) <= place]
+            for tensor in done:
+                live.discard(tensor)
+                now -= self.sizes[tensor]
+        return peak, where
+
+    def _freed(self) -> dict[int, list[str]]:
+        """Saved tensors by the op whose backward is the last to need them: the first that keeps them."""
+        first = {tensor: places[0] for tensor, places in self.keepers.items()}
+        for places in self.units.values():
+            for place in places:
+                for access in self.items[place].op.reads:
+                    first[access.tensor] = min(first.get(access.tensor, place), places[0])
+        freed: dict[int, list[str]] = {}
+        for tensor in self.saved:
+            freed.setdefault(first[tensor], []).append(tensor)
+        return freed
+
+    def backward_peak(self) -> tuple[float, int]:
+        """Most bytes during a backward that starts with what its forward saved, and the place of the op."""
+        now = self.saved_bytes
+        freed = self._freed()
+        gradients = 0.0
+        held: dict[str, float] = {}
+        again: dict[str, float] = {}
+        peak, where = now, -1
+        for place in range(len(self.items) - 1, -1, -1):
+            item = self.items[place]
+            if item.recompute and item.recompute not in again:
+                again = {item.recompute: self._made_again(item.recompute)}
+            elif not item.recompute:
+                again = {}
+            for access in item.op.reads:
+                # The gradient of what was read; several readers add into one.
+                if access.tensor in self.sizes and access.tensor not in held:
+                    held[access.tensor] = self.sizes[access.tensor]
+                    gradients += held[access.tensor]
+            # What was gathered is gathered again, and its gradient is whole before it is scattered.
+            total = now + gradients + sum(again.values()) + 2 * self.gathered[place]
+            if item.op.kind == "cross_entropy":
+                # The gradient of the shares' logarithms, and that of the logits at their precision.
+                kept, logits = f"kept by {item.op.name}", item.op.reads[0].tensor
+                total += self.sizes[kept] + max(0.0, self.sizes[kept] - self.sizes[logits])
+            if total > peak:
+                peak, where = total, place
+            for access in item.op.writes:
+                gradients -= held.pop(access.tensor, 0.0)
+            now -= sum(self.sizes[t] for t in freed.get(place, ()))
+        return peak, where
+
+    def _made_again(self, unit: str) -> float:
+        return sum(self.sizes[t] for t in self._inside(unit) - self.saved if t in self.keepers)
+
+
+@dataclass(frozen=True)
+class StagePeaks:
+    """Bytes of a stage's activations of one micro-batch."""
+
+    saved: float
+    """What a forward leaves for its backward."""
+    forward: float
+    """Most during a forward, from nothing."""
+    forward_at: str
+    """The op where."""
+    backward: float
+    """Most during a backward that starts with what its forward saved; 0 without a backward."""
+    backward_at: str
+
+
+_Peaks = tuple[float, tuple[float, int], tuple[float, int]]
+
+
+def shape_of(program: StageProgram, mesh: dict[str, int], numbers: dict[str, int]) -> Hashable:
+    """What tells a stage from another but names: its ops by signature, their parts, and who reads what."""
+    places: dict[str, int] = {}
+    found: list[Hashable] = []
+    for item in program.items:
+        tensors = [
+            places.setdefault(a.tensor, len(places)) for a in (*item.op.reads, *item.op.writes)
+        ]
+        again = places.setdefault(f"again {item.recompute}", len(places)) if item.recompute else -1
+        parts = tuple((dim, mesh[axis]) for axis, dim in item.placement.items())
+        found.append((numbers[item.op.name], parts, again, *tensors))
+    return tuple(found)
+
+
+def stage_peaks(
+    graph: OpGraph,
+    strategy: Strategy,
+    program: StageProgram,
+    shape: Hashable,
+    keeps: bool,
+    alike: Alike,
+) -> StagePeaks:
+    """Bytes of the activations of a stage.
+
+    Args:
+        graph: at the batch of a micro-batch.
+        strategy: that it is run by.
+        program: of the stage.
+        shape: of it, as of :func:`shape_of`.
+        keeps: whether there is a backward.
+        alike: what is known of other stages.
+    """
+    mesh, as_written = dict(strategy.mesh), strategy.sequence_parallel
+
+    def looked_at() -> _Peaks:
+        stage = _Stage(graph, program, mesh, keeps, as_written)
+        backward = stage.backward_peak() if keeps else (0.0, -1)
+        return stage.saved_bytes, stage.forward_peak(), backward
+
+    saved, forward, backward = alike.once(graph, (shape, keeps, as_written), looked_at)
+    names = [*(item.op.name for item in program.items), ""]
+    return StagePeaks(saved, forward[0], names[forward[1]], backward[0], names[backward[1]])

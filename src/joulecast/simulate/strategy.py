@@ -1,0 +1,382 @@
+"""The strategy tree: how a network's ops are split over a mesh of devices, and in which order they run.
+
+The mesh has named axes, ``pipeline``, ``data`` and ``tensor`` by habit, whose sizes multiply to the number
+of devices; a tree that mirrors the network's modules says which dim of an op is split along which axis,
+which pipeline stage it belongs to, whether its activations are computed again for backward, and how much of
+its training state each device keeps (ZeRO). What a node does not say it inherits from its parent; what
+is not given is inferred: ``data`` splits the batch, ``tensor`` splits columns and rows of matrix products
+in turn (Megatron), ``pipeline`` cuts the network where the stages' times come out even, and every other op
+follows the tensors that it reads (Duan et al. 2024, section 4; placements by mesh axis after GSPMD).
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.reading import read_yaml, validated
+from joulecast.simulate.mesh_axes import REPLICAS
+
+DDP_FIRST_BUCKET = 1 << 20
+DDP_BUCKET = 25 << 20
+_MOST_DEVICES = 1_000_000
+
+
+class Node(BaseModel):
+    """What a subtree of the network's modules does; ``None`` and missing keys are inherited."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    split: dict[str, str] = Field(
+        {},
+        description="Mesh axis by dim: a dim's own name, or `batch`, `out` (columns), `in` (rows).",
+    )
+    stage: int | None = Field(None, ge=0, le=_MOST_DEVICES, description="Pipeline stage.")
+    recompute: bool | Literal["selective"] | None = Field(
+        None,
+        description="Compute activations again for backward: of whole blocks, or `selective`: of the scores "
+        "of attention alone.",
+    )
+    zero: Literal[0, 1, 2, 3] | None = Field(
+        None,
+        description="Shard over the data axis: 1 optimizer state, 2 also gradients, 3 also weights.",
+    )
+    children: dict[Annotated[str, Field(max_length=500)], "Node"] = Field(
+        {}, description="By module path from this node."
+    )
+
+
+class Strategy(BaseModel):
+    """A parallel training step."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    mesh: dict[str, int] = Field(
+        {"data": 1}, description="Axes and sizes, the outermost first: neighbours lie on the last."
+    )
+    micro_batches: int = Field(1, ge=1, le=10_000)
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zb-h1"] | tuple[int, ...] = Field(
+        "1f1b", description="Or, for each stage, how many micro-batches may be under way at most."
+    )
+    virtual: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="Chunks of the network on each device (schedule `interleaved`).",
+    )
+    scatter: Literal["each", "once"] = Field(
+        "each",
+        description="With ZeRO-2 and 3, gradients are scattered after each micro-batch, as FSDP and "
+        "DeepSpeed do, or once a step (FSDP under `no_sync`).",
+    )
+    sequence_parallel: bool = Field(
+        False,
+        description="Split what is not split by tensor along the sequence, over the same devices (Megatron).",
+    )
+    overlap: bool = Field(True, description="Send gradients during the backward pass.")
+    bucket_bytes: float | None = Field(
+        None,
+        ge=1,
+        le=1e15,
+        description="Least size of a gradient bucket; null: 1 MiB, then 25 MiB (DDP).",
+    )
+    tree: Node = Node()
+
+    @property
+    def devices(self) -> int:
+        """Devices that it takes."""
+        count = 1
+        for size in self.mesh.values():
+            count *= size
+        return count
+
+    @property
+    def pipeline(self) -> int:
+        """Devices in a pipeline."""
+        return self.mesh.get("pipeline", 1)
+
+    @property
+    def stages(self) -> int:
+        """Parts that the network is cut into: stage ``s`` lies on the pipeline's device ``s % pipeline``."""
+        return self.pipeline * self.virtual
+
+    @property
+    def replicas(self) -> int:
+        """Parts of the batch."""
+        return math.prod(self.mesh.get(axis, 1) for axis in REPLICAS)
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the tree leaves all splits and stages open."""
+        return not (self.tree.children or self.tree.split or self.tree.stage is not None)
+
+    def under_way(self, stage: int) -> int:
+        """Micro-batches whose forward a stage may have done without their backward."""
+        if self.schedule == "gpipe":
+            return self.micro_batches
+        if isinstance(self.schedule, tuple):
+            return min(self.micro_batches, self.schedule[stage])
+        return min(self.micro_batches, self.pipeline - stage)
+
+    def check(self, devices: int | None = None) -> "Strategy":
+        """The strategy itself, if it can be run on that many devices.
+
+        Raises:
+            JoulecastError: sizes that do not multiply to the devices, or a schedule that does not fit.
+        """
+        for name, size in self.mesh.items():
+            if size < 1:
+                raise JoulecastError(f"strategy: mesh.{name}: {size} is below 1")
+        if self.devices > _MOST_DEVICES:
+            raise JoulecastError(
+                f"strategy: its mesh takes {self.devices} devices, more than the {_MOST_DEVICES} that can be "
+                "simulated"
+            )
+        if devices is not None and devices != self.devices:
+            short = {axis: key for key, axis in _AXES.items()}
+            sizes = [f"{short.get(a, a)}={size}" for a, size in self.mesh.items() if size > 1]
+            product = " x ".join(sizes) or "one device"
+            raise JoulecastError(
+                f"strategy: {product} takes {self.devices} devices, not the {devices} asked for"
+            )
+        if self.sequence_parallel and self.mesh.get("tensor", 1) == 1:
+            raise JoulecastError(
+                "strategy: sp splits the sequence over a tensor-parallel group, and there is none; give tp=2 "
+                "or more with it, or leave sp out"
+            )
+        self._check_schedule()
+        return self
+
+    def _check_schedule(self) -> None:
+        if (self.schedule == "interleaved") != (self.virtual > 1) or (
+            self.virtual > 1 and self.pipeline == 1
+        ):
+            raise JoulecastError(
+                f"strategy: schedule {self.schedule} with virtual={self.virtual} on {self.pipeline} pipeline "
+                "stages: `interleaved` takes two stages and virtual=2 at least, the others virtual=1"
+            )
+        if self.schedule == "interleaved" and self.micro_batches % self.pipeline:
+            raise JoulecastError(
+                f"strategy: schedule interleaved: micro={self.micro_batches} is no multiple of the pp="
+                f"{self.pipeline} stages; take the next multiple, or schedule=1f1b"
+            )
+        if not isinstance(self.schedule, tuple):
+            return
+        if len(self.schedule) != self.pipeline or min(self.schedule) < 1:
+            raise JoulecastError(
+                f"strategy: schedule {list(self.schedule)}: one number above 0 for each of the "
+                f"{self.pipeline} stages"
+            )
+        for stage, (here, later) in enumerate(zip(self.schedule, self.schedule[1:], strict=False)):
+            if here < later:
+                raise JoulecastError(
+                    f"strategy: schedule: stage {stage} may have {here} micro-batches under way "
+                    f"and stage {stage + 1} waits for {later}: it would wait for ever"
+                )
+
+
+def gradient_passes(strategy: Strategy) -> float:
+    """Reads and writes of a weight's gradient in a micro-batch's backward, in addition to its product's own.
+
+    From the second micro-batch on it is added to what is there: two reads and a write. DDP copies it into a
+    bucket before it is sent and out of it afterwards (its default, ``gradient_as_bucket_view=False``).
+    """
+    zero, count = strategy.tree.zero or 0, strategy.micro_batches
+    added = 3 * (count - 1) / count if zero < 2 else 0.0
+    copied = 4 / count if zero == 0 and strategy.overlap and strategy.replicas > 1 else 0.0
+    return added + copied
+
+
+def _schedule(text: str, value: str) -> str | list[int]:
+    if value in _SCHEDULES:
+        return value
+    if all(part.isdigit() for part in value.split("/")):
+        return [int(part) for part in value.split("/")]
+    raise JoulecastError(
+        f"strategy `{text}`: schedule={value}: {', '.join(_SCHEDULES)}, or how many micro-batches each stage "
+        "may have under way, as 3/2/1"
+    )
+
+
+_SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1")
+_RECOMPUTE: dict[str, bool | str] = {"": True, "full": True, "selective": "selective"}
+_AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
+_GROUPS = {"shard": ("replica", "data"), "ep": ("data", "expert")}
+"""Axes of groups of replicas, and of the replicas in a group."""
+
+
+def _number(text: str, key: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        raise JoulecastError(f"strategy `{text}`: {key}={value} is no number") from None
+    if not math.isfinite(number):
+        raise JoulecastError(f"strategy `{text}`: {key}={value} is not finite")
+    return number
+
+
+def _whole(text: str, key: str, value: str) -> int:
+    number = _number(text, key, value)
+    if number != int(number):
+        raise JoulecastError(f"strategy `{text}`: {key}={value}: a whole number is needed")
+    return int(number)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """A strategy from a line like ``dp=8,tp=2,pp=4,micro=16,zero=1,recompute``.
+
+    Keys: ``dp``, ``tp``, ``pp`` (sizes), ``micro`` (micro-batches), ``schedule`` (1f1b, gpipe, interleaved,
+    zb-h1, or how many micro-batches each stage may have under way, as 3/2/1), ``virtual`` (chunks a device,
+    for interleaved; ``interleaved=2`` says both), ``zero`` (0..3), ``shard`` (hybrid sharding: training state
+    is sharded over so many neighbouring replicas, and those groups hold copies), ``ep`` (expert parallelism:
+    so many neighbouring replicas share the experts of a mixture), ``scatter`` (each or once), ``bucket``
+    (bytes), and the words ``recompute`` (or ``recompute=selective``), ``sp`` (sequence parallelism) and
+    ``no-overlap``. A path of a YAML file gives a strategy with a tree of its own.
+
+    Raises:
+        JoulecastError: an unknown word, or a number that is none.
+    """
+    if text.endswith((".yaml", ".yml")):
+        return read_strategy(Path(text))
+    sizes = {"pp": 1, "dp": 1, "tp": 1}
+    rest: dict[str, object] = {}
+    root: dict[str, object] = {}
+    groups: dict[str, int] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = word.partition("=")
+        if key in sizes:
+            sizes[key] = _size(text, key, value)
+        elif key in _GROUPS:
+            groups[key] = _size(text, key, value)
+        elif key in _NUMBERS:
+            rest[_NUMBERS[key]] = _whole(text, key, value)
+        elif key == "interleaved":
+            rest |= {"schedule": "interleaved", "virtual": _whole(text, key, value)}
+        elif key == "bucket":
+            rest["bucket_bytes"] = _number(text, key, value)
+        elif key == "schedule":
+            rest["schedule"] = _schedule(text, value)
+        elif key == "scatter":
+            rest["scatter"] = value
+        elif key == "zero":
+            root["zero"] = _whole(text, key, value)
+        elif key == "recompute" and value in _RECOMPUTE:
+            root["recompute"] = _RECOMPUTE[value]
+        elif word in ("no-overlap", "sp"):
+            rest |= {"overlap": False} if word == "no-overlap" else {"sequence_parallel": True}
+        else:
+            raise JoulecastError(
+                f"strategy `{text}`: `{word}` is not known (known: dp=, tp=, pp=, ep=, micro=, schedule=, "
+                "virtual=, zero=, shard=, scatter=each|once, bucket=, recompute, recompute=selective, sp, "
+                "no-overlap; or the path of a YAML file)"
+            )
+    if rest.get("schedule") == "interleaved":
+        rest.setdefault("virtual", 2)
+    mesh = _mesh(text, sizes, groups, root)
+    return _validated({"mesh": mesh, "tree": root, **rest}, f"strategy `{text}`")
+
+
+_NUMBERS = {"micro": "micro_batches", "virtual": "virtual"}
+
+
+def _size(text: str, key: str, value: str) -> int:
+    size = _whole(text, key, value)
+    if size < 1:
+        raise JoulecastError(f"strategy `{text}`: {key}={value}: a whole number above 0 is needed")
+    return size
+
+
+def _mesh(
+    text: str, sizes: dict[str, int], groups: dict[str, int], root: dict[str, object]
+) -> dict[str, int]:
+    """The mesh, with replicas in groups of neighbours that share shards or experts."""
+    for key, size in groups.items():
+        if sizes["dp"] % size:
+            raise JoulecastError(
+                f"strategy `{text}`: {key}={size} does not divide the dp={sizes['dp']} replicas"
+            )
+    if "shard" in groups and not root.get("zero"):
+        raise JoulecastError(
+            f"strategy `{text}`: shard={groups['shard']} is for sharded training state; add zero=1, 2 or 3"
+        )
+    if len(groups) > 1:
+        raise JoulecastError(
+            f"strategy `{text}`: ep={groups['ep']} and shard={groups['shard']} cannot be combined; leave one "
+            "out"
+        )
+    mesh = {"pipeline": sizes["pp"], "data": sizes["dp"], "tensor": sizes["tp"]}
+    for key, size in groups.items():
+        mesh = divided_replicas(mesh, key, size)
+    return mesh
+
+
+def divided_replicas(mesh: Mapping[str, int], key: str, size: int) -> dict[str, int]:
+    """A mesh with its replicas in groups of so many neighbours: ``shard`` or ``ep``."""
+    outer, inner = _GROUPS[key]
+    found: dict[str, int] = {}
+    for axis, count in mesh.items():
+        found |= {outer: count // size, inner: size} if axis == "data" else {axis: count}
+    return found
+
+
+def _validated(content: object, origin: str) -> Strategy:
+    strategy = validated(TypeAdapter(Strategy), content, origin)
+    try:
+        return strategy.check()
+    except JoulecastError as error:
+        raise JoulecastError(f"{origin}: {error}") from None
+
+
+def read_strategy(path: Path) -> Strategy:
+    """Read a strategy with its tree from YAML.
+
+    Raises:
+        JoulecastError: missing, no YAML, or wrong keys.
+    """
+    return _validated(read_yaml(path, "strategy file"), str(path))
+
+
+def _words_of_mesh(strategy: Strategy) -> list[str]:
+    short = {axis: key for key, axis in _AXES.items()}
+    groups = {key: axes for key, axes in _GROUPS.items() if set(axes) <= set(strategy.mesh)}
+    inside = {axis for axes in groups.values() for axis in axes}
+    words = []
+    for axis, size in strategy.mesh.items():
+        if groups and axis in inside:
+            size = strategy.replicas if axis == "data" else 1
+        if size > 1:
+            words.append(f"{short.get(axis, axis)}={size}")
+    words += [f"{key}={strategy.mesh[inner]}" for key, (_, inner) in groups.items()]
+    return words or ["dp=1"]
+
+
+def text_of(strategy: Strategy) -> str:
+    """The line that :func:`parse_strategy` reads; a tree or axes of one's own are only hinted at."""
+    words = _words_of_mesh(strategy)
+    if strategy.micro_batches > 1:
+        words.append(f"micro={strategy.micro_batches}")
+    if strategy.pipeline > 1:
+        schedule = strategy.schedule
+        text = schedule if isinstance(schedule, str) else "/".join(map(str, schedule))
+        words.append(f"schedule={text}")
+    if strategy.virtual > 1:
+        words.append(f"virtual={strategy.virtual}")
+    if strategy.tree.zero:
+        words.append(f"zero={strategy.tree.zero}")
+    if strategy.scatter == "once":
+        words.append("scatter=once")
+    if strategy.tree.recompute:
+        selective = strategy.tree.recompute == "selective"
+        words.append("recompute=selective" if selective else "recompute")
+    if strategy.sequence_parallel:
+        words.append("sp")
+    if strategy.bucket_bytes:
+        words.append(f"bucket={strategy.bucket_bytes:.15g}")
+    if not strategy.overlap:
+        words.append("no-overlap")
+    if strategy.tree.children or strategy.tree.split:
+        words.append("with a tree")
+    return ",".join(words)

@@ -1,0 +1,274 @@
+"""Ranking parallel strategies: every way to divide devices, batch and training state that fits in memory.
+
+Strategies that differ only in what fits are not all timed: recomputation and gradients that add up over
+micro-batches cost time for memory, so that they are tried where the same strategy without them does not fit.
+Where only the best are asked for, strategies are simulated in the order of the least time that they can take
+(:mod:`joulecast.simulate.least_time`), until what is left cannot be among them.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Costs, roofline_of
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.quantities import steady
+from joulecast.runs.platforms import Platform
+from joulecast.runs.provenance import usable_cores
+from joulecast.simulate.alike import remembered
+from joulecast.simulate.compiler import Compiler
+from joulecast.simulate.in_processes import Found, in_processes
+from joulecast.simulate.least_time import Least, least_time
+from joulecast.simulate.least_work import least_work
+from joulecast.simulate.memory import (
+    exceeds,
+    least_state_bytes,
+    memory_verdict,
+    state_verdict,
+)
+from joulecast.simulate.simulate import (
+    Assumptions,
+    Prepared,
+    Simulation,
+    compiler_of,
+    no_cycles,
+    overlap_slowdown,
+    prepare,
+    run_prepared,
+)
+from joulecast.simulate.strategy import Strategy, text_of
+from joulecast.simulate.strategy_space import (
+    Candidate,
+    Recompute,
+    candidates,
+    recomputations,
+    recomputing,
+)
+
+Value = Callable[[float, float], float]
+"""What strategies are ranked by, of the seconds of a step and those that a device computes; never falls with
+either."""
+_ROUNDING = 1e-7
+"""Share of a time by which its least may be above it."""
+_WORTH_PROCESSES = 20_000
+"""Micro-batches in all stages of all strategies from which on several processes simulate them."""
+
+
+def _seconds(step_s: float, computing_s: float) -> float:
+    """The time of a step."""
+    return step_s
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Simulated strategies, the best first, and what was left out and why.
+
+    Simulations have no timeline; :func:`joulecast.simulate.simulate.simulate` gives one with it.
+    """
+
+    feasible: list[Simulation]
+    beaten: dict[str, float]
+    """Strategies that fit and are no better than those, and the seconds that their step takes at least."""
+    out_of_memory: dict[str, str]
+    """Strategies that do not fit, and what does not; they are not timed."""
+    impossible: dict[str, str]
+    """Strategies that cannot be run at all, and why."""
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A strategy that fits in memory."""
+
+    strategy: Strategy
+    place: int
+    """In the order in which strategies are tried."""
+    least: Least
+    ready: Prepared
+    compiler: Compiler | None = None
+    """Where the least is that of its longest path, and not of its work alone."""
+
+
+@dataclass
+class _Search:
+    """What a search has found so far."""
+
+    graph: OpGraph
+    platform: Platform
+    costs: Costs
+    assumed: Assumptions
+    top: int | None
+    value: Value
+    fits: list[_Fitting] = field(default_factory=list)
+    too_large: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _recomputations(self) -> list[Recompute]:
+        return recomputations(self.graph, self.assumed.training.inference)
+
+    def _prepared(self, strategy: Strategy, batch: int) -> Prepared:
+        training = self.assumed.training
+        return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
+
+    def fewest(self, tried: list[Strategy], batch: int) -> tuple[Strategy, Prepared] | None:
+        """The strategy with the fewest micro-batches that fits; more of them never need more memory."""
+        smallest = self._prepared(tried[-1], batch)
+        memory = smallest.memory(tried[-1])
+        if exceeds(memory, self.platform):
+            self.too_large[text_of(tried[-1])] = memory_verdict(memory, self.platform)
+            return None
+        found, below = (tried[-1], smallest), tried[:-1]
+        while below:
+            # The fewest first, as one micro-batch is most often enough; then by halves.
+            place = 0 if len(below) == len(tried) - 1 else (len(below) - 1) // 2
+            ready = self._prepared(below[place], batch)
+            if exceeds(ready.memory(below[place]), self.platform):
+                below = below[place + 1 :]
+            else:
+                found, below = (below[place], ready), below[:place]
+        return found
+
+    def look_at(self, candidate: Candidate) -> None:
+        """Note the strategy that fits with the fewest micro-batches.
+
+        Where that takes several for want of memory, or none fits, the same with recomputation is looked at
+        too.
+        """
+        strategies = list(candidate.by_micro_batches)
+        least = least_state_bytes(self.graph, strategies[-1], self.assumed.training)
+        verdict = state_verdict(least, self.platform)
+        if verdict is not None:
+            self.too_large[text_of(strategies[-1])] = verdict
+            return
+        for recompute in self._recomputations:
+            tried = [recomputing(strategy, recompute) for strategy in strategies]
+            try:
+                found = self.fewest(tried, candidate.batch)
+                if found is not None:
+                    self._note(*found)
+            except JoulecastError as error:
+                self.impossible[text_of(tried[-1])] = str(error)
+                return
+            if found is not None:
+                fewer = [s for s in strategies if s.micro_batches < found[0].micro_batches]
+                if not fewer or found[0].pipeline > 1:
+                    return
+                strategies = fewer
+
+    def _note(self, strategy: Strategy, ready: Prepared) -> None:
+        least = Least(0.0, 0.0)
+        if self.top is not None and not self.assumed.stragglers:
+            least = least_work(ready, strategy)
+        self.fits.append(_Fitting(strategy, len(self.fits), least, ready))
+
+    def _followed(self, each: _Fitting) -> _Fitting:
+        """The same with the least time of its longest path."""
+        compiler = compiler_of(each.ready, self.platform, each.strategy, self.assumed)
+        path = least_time(compiler, overlap_slowdown(self.platform, self.assumed))
+        least = Least(
+            max(each.least.step_s, path.step_s), max(each.least.computing_s, path.computing_s)
+        )
+        return replace(each, least=least, compiler=compiler)
+
+    def _simulated(self, each: _Fitting) -> Simulation:
+        done = run_prepared(
+            each.ready, self.graph, self.platform, each.strategy, self.assumed, each.compiler
+        )
+        if each.compiler is not None:
+            each.compiler.forget()
+        return done.without_timeline()
+
+    def _entry(self, fitting: _Fitting) -> tuple[float, int, _Fitting]:
+        least = self.value(fitting.least.step_s, fitting.least.computing_s)
+        return (0.0 if self.top is None else steady(least)), fitting.place, fitting
+
+    def of(self, simulation: Simulation) -> float:
+        """What a simulation is ranked by."""
+        return self.value(simulation.step_s, simulation.breakdown.computing_s)
+
+    def simulated(self, ordered: Sequence[_Fitting], found: Found) -> dict[int, Simulation]:
+        """Simulations of what may be among the best and no other process has taken, by their places.
+
+        The strategy of the least bound comes first. Its bound is that of its work, then that of its longest
+        path, then it is simulated: none is looked at closer than is needed to know that it is beaten.
+        """
+        done: dict[int, Simulation] = {}
+        waiting: list[tuple[float, int, _Fitting]] = []
+        while True:
+            following = [self._entry(each) for each in ordered[found.taken : found.taken + 1]]
+            if following and (not waiting or following[0] < waiting[0]):
+                if (place := found.take()) < len(ordered):
+                    heapq.heappush(waiting, self._entry(ordered[place]))
+                continue
+            if not waiting:
+                break
+            least, place, fitting = heapq.heappop(waiting)
+            if least > found.limit * (1 + _ROUNDING):
+                break
+            if self.top is not None and fitting.compiler is None:
+                heapq.heappush(waiting, self._entry(self._followed(fitting)))
+            else:
+                done[place] = self._simulated(fitting)
+                found.add(self.of(done[place]))
+        return done
+
+    def best(self) -> tuple[list[Simulation], dict[str, float]]:
+        """The best of what fits, and the least seconds of all others."""
+        top = self.top
+        ordered = sorted(self.fits, key=lambda fitting: self._entry(fitting)[:2])
+        work = sum(each.strategy.pipeline * each.strategy.micro_batches for each in ordered)
+        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        done = in_processes(self.simulated, ordered, processes, top)
+        # Equals stay in the order in which they were tried: the plainer first.
+        ranked = [(done[place], place) for place in sorted(done)]
+        ranked.sort(key=lambda each: steady(self.of(each[0])))
+        among = {place for _, place in ranked[:top]}
+        beaten = {
+            text_of(each.strategy): each.least.step_s or done[each.place].step_s
+            for each in self.fits
+            if each.place not in among
+        }
+        # A simulation that comes from another process has a copy of the network.
+        return [replace(one, graph=self.graph) for one, _ in ranked[:top]], beaten
+
+
+def search(
+    graph: OpGraph,
+    platform: Platform,
+    devices: int,
+    global_batch: int,
+    costs: Costs | None = None,
+    assumptions: Assumptions | None = None,
+    top: int | None = None,
+    value: Value = _seconds,
+) -> Ranking:
+    """Rank the candidates that fit in memory, by their step time or another value.
+
+    Args:
+        graph: the network.
+        platform: devices and links.
+        devices: how many are used.
+        global_batch: samples of a step over all devices.
+        costs: seconds of ops; the platform's roofline by default.
+        assumptions: as for :func:`joulecast.simulate.simulate.simulate`.
+        top: how many are wanted: those that cannot be among them are not simulated. ``None``: all.
+        value: what they are ranked by, the least first.
+
+    Raises:
+        JoulecastError: no strategy divides this batch over these devices.
+    """
+    known = remembered(costs or roofline_of(platform))
+    found = _Search(graph, platform, known, assumptions or Assumptions(), top, value)
+    with no_cycles():
+        inference = found.assumed.training.inference
+        for candidate in candidates(graph, platform, devices, global_batch, inference):
+            found.look_at(candidate)
+        ranked, beaten = found.best()
+    if not found.fits and not found.too_large:
+        why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
+        raise JoulecastError(
+            f"{graph.name}: no strategy divides a batch of {global_batch} over {devices} devices: {why}"
+        )
+    return Ranking(ranked, beaten, found.too_large, found.impossible)

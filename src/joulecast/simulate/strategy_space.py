@@ -1,0 +1,143 @@
+"""The strategies that a search tries: ways to divide devices, batch, training state and the pipeline's work.
+
+This is the one list of them. A way that is worth nothing on a network or a cluster is left out: sequence
+parallelism without a sequence, chunks of fewer than one block, groups of shards as large as all replicas.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from joulecast.graphs.opgraph import OpGraph
+from joulecast.runs.platforms import Platform
+from joulecast.simulate.attention_cores import attention_cores
+from joulecast.simulate.cutting import block_count
+from joulecast.simulate.inferred_splits import experts_in, has_sequence
+from joulecast.simulate.strategy import Node, Strategy, divided_replicas
+
+_ZERO_LEVELS: tuple[Literal[0, 2, 3], ...] = (0, 2, 3)
+"""ZeRO-2 sends what ZeRO-1 sends and keeps no more, so that it takes its place."""
+_CHUNKS = 2
+"""Of a device, where the schedule is interleaved."""
+Recompute = bool | Literal["selective"] | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Strategies of which the first that fits in memory is the one to take."""
+
+    by_micro_batches: tuple[Strategy, ...]
+    """They differ in their micro-batches alone; the fewest come first."""
+    batch: int
+    """Samples of a replica."""
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _meshes(devices: int, blocks: int, per_node: int) -> Iterator[dict[str, int]]:
+    """Ways to divide devices; a tensor-parallel group stays within a node, as its messages are in line."""
+    for tensor in _divisors(devices):
+        if tensor > 1 and (tensor > per_node or per_node % tensor):
+            continue
+        for stages in _divisors(devices // tensor):
+            if stages <= blocks:
+                yield {"pipeline": stages, "data": devices // tensor // stages, "tensor": tensor}
+
+
+def _micro_batches(stages: int, batch: int) -> list[int]:
+    """Numbers of micro-batches to try, the fewest that fit in memory are taken.
+
+    With a pipeline four a stage, or as near below as the batch divides: more of them leave a shorter bubble,
+    and at four a stage it is a fifth of the step. Without one, micro-batches only save memory.
+    """
+    divisors = _divisors(batch)
+    return [max(d for d in divisors if d <= 4 * stages)] if stages > 1 else divisors
+
+
+def _shardings(
+    mesh: Mapping[str, int], per_node: int, experts: int, inference: bool
+) -> Iterator[tuple[dict[str, int], Node]]:
+    """Levels of ZeRO; without a pipeline also full shards within a node, with copies between nodes.
+
+    Of a mixture, each also with its experts on as many replicas as can share them.
+    """
+    data = mesh["data"]
+    share = max((d for d in _divisors(data) if experts % d == 0), default=1) if experts else 1
+    # Without gradients and optimizer there are weights alone to shard.
+    levels = tuple(level for level in _ZERO_LEVELS if level != 2 or not inference)
+    for zero in levels if data > 1 else levels[:1]:
+        yield dict(mesh), Node(zero=zero)
+        if share > 1:
+            yield divided_replicas(mesh, "ep", share), Node(zero=zero)
+    shard = per_node // mesh["tensor"]
+    if mesh["pipeline"] == 1 and 1 < shard < data and data % shard == 0:
+        yield divided_replicas(mesh, "shard", shard), Node(zero=3)
+
+
+def _schedules(
+    stages: int, micro_batches: int, blocks: int, inference: bool
+) -> Iterator[dict[str, Any]]:
+    """Orders of a pipeline's work; without a backward none that divides it."""
+    yield {}
+    if stages == 1:
+        return
+    if micro_batches % stages == 0 and _CHUNKS * stages <= blocks:
+        yield {"schedule": "interleaved", "virtual": _CHUNKS}
+    if not inference:
+        yield {"schedule": "zb-h1"}
+
+
+def candidates(
+    graph: OpGraph, platform: Platform, devices: int, global_batch: int, inference: bool = False
+) -> Iterator[Candidate]:
+    """All that a search tries, the plainer first, without recomputation (see :func:`recomputations`).
+
+    A pipeline whose weights are sharded (ZeRO-3) is tried with 1F1B alone: every micro-batch gathers them.
+    """
+    blocks = block_count(graph)
+    per_node = platform.require_cluster().devices_per_node
+    splits_sequence, experts = has_sequence(graph), experts_in(graph)
+    for mesh in _meshes(devices, blocks, per_node):
+        batch, rest = divmod(global_batch, mesh["data"])
+        if rest or not batch:
+            continue
+        counts = _micro_batches(mesh["pipeline"], batch)
+        ways = [False, True] if mesh["tensor"] > 1 and splits_sequence else [False]
+        for axes, node in _shardings(mesh, per_node, experts, inference):
+            for schedule in _schedules(mesh["pipeline"], counts[0], blocks, inference):
+                if schedule and node.zero == 3:
+                    continue
+                for split in ways:
+                    tried = tuple(
+                        Strategy(
+                            mesh=axes,
+                            micro_batches=count,
+                            tree=node,
+                            sequence_parallel=split,
+                            **schedule,
+                        )
+                        for count in counts
+                    )
+                    yield Candidate(tried, batch)
+
+
+def recomputations(graph: OpGraph, inference: bool = False) -> list[Recompute]:
+    """What may be computed again for backward, the least first; ``inference``: there is none.
+
+    Of a fused attention the core keeps next to nothing: selective recomputation is for one written out.
+    """
+    if inference:
+        return [None]
+    cores = attention_cores(graph)
+    written_out = any(op.kind == "softmax" and op.name in cores for op in graph.ops)
+    return [None, "selective", True] if written_out else [None, True]
+
+
+def recomputing(strategy: Strategy, recompute: Recompute) -> Strategy:
+    """The strategy with that much computed again."""
+    if recompute is None:
+        return strategy
+    tree = strategy.tree.model_copy(update={"recompute": recompute})
+    return strategy.model_copy(update={"tree": tree})

@@ -1,0 +1,172 @@
+"""Topology of the devices: their places, and the ports that a message between two of them crosses.
+
+The network is a tree of levels. At each level, units of devices (single ones at the first, those that the
+level below joins at the others) hang on a port each, full duplex: one direction out, one in. A message
+leaves through the out ports of every level up to the one that joins sender and receiver, and comes in
+through the in ports there. Devices are numbered node after node.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.platforms import Cluster, Platform
+from joulecast.simulate.direct_links import Links, rate_share
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Hops:
+    """Messages of flows: ``flow`` sends ``weight`` times its bytes from ``source`` to ``target``."""
+
+    flow: Ints
+    source: Ints
+    target: Ints
+    weight: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PortLoad:
+    """What flows take of ports: parallel arrays, one entry for each flow and port that it crosses."""
+
+    flow: Ints
+    port: Ints
+    times: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The ports between ``devices`` devices of a cluster."""
+
+    devices: int
+    devices_per_node: int
+    widths: tuple[int, ...]
+    """Devices behind one port, by level."""
+    bytes_per_s: tuple[float, ...]
+    latency_s: tuple[float, ...]
+    pairs: Links = ()
+    """Lines between each two devices of a node, where no switch joins them."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the devices fill, the last one perhaps in part."""
+        return -(-self.devices // self.devices_per_node)
+
+    def node_of(self, devices: Ints) -> Ints:
+        """The node of each device."""
+        return devices // self.devices_per_node
+
+    def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
+        """Share of a device's lines that each group (a row) can use, where lines join devices directly."""
+        # Groups that stand alike in their nodes are looked at once.
+        first = groups[:, :1] // self.devices_per_node * self.devices_per_node
+        alike, where = np.unique(groups - first, axis=0, return_inverse=True)
+        shares = []
+        for row in alike:
+            of_node: dict[int, list[int]] = {}
+            for device in sorted(row.tolist()):
+                node, place = divmod(device, self.devices_per_node)
+                of_node.setdefault(node, []).append(place)
+            ways = {tuple(places) for places in of_node.values()}
+            shares.append(min(rate_share(self.pairs, places) for places in ways))
+        found: NDArray[np.float64] = np.array(shares)[where.reshape(-1)]
+        return found
+
+    def _offset(self, level: int) -> int:
+        return sum(2 * -(-self.devices // width) for width in self.widths[:level])
+
+    @property
+    def port_count(self) -> int:
+        """Ports of all levels; each direction is one."""
+        return self._offset(len(self.widths))
+
+    def capacity(self) -> NDArray[np.float64]:
+        """Bytes/s of every port."""
+        counts = [2 * -(-self.devices // width) for width in self.widths]
+        return np.repeat(np.array(self.bytes_per_s, float), counts)
+
+    def load(self, hops: Hops) -> PortLoad:
+        """Ports that the hops cross, summed for each flow and port."""
+        flows, ports, times = [], [], []
+        for level, width in enumerate(self.widths):
+            leaves, enters = hops.source // width, hops.target // width
+            crosses = leaves != enters
+            base = self._offset(level)
+            for unit, direction in ((leaves, 0), (enters, 1)):
+                flows.append(hops.flow[crosses])
+                ports.append(base + 2 * unit[crosses] + direction)
+                times.append(hops.weight[crosses])
+        flow, port = np.concatenate(flows), np.concatenate(ports)
+        key, where = np.unique(flow * self.port_count + port, return_inverse=True)
+        summed = np.zeros(len(key))
+        np.add.at(summed, where, np.concatenate(times))
+        return PortLoad(key // self.port_count, key % self.port_count, summed)
+
+    def levels_crossed(self, hops: Hops) -> Ints:
+        """Outermost level that each hop crosses; -1 for a message to oneself."""
+        outermost = np.full(len(hops.source), -1)
+        for level, width in enumerate(self.widths):
+            outermost[hops.source // width != hops.target // width] = level
+        return outermost
+
+
+def topology_of(platform: Platform, devices: int) -> Topology:
+    """The ports that join the first ``devices`` devices of a platform.
+
+    Raises:
+        JoulecastError: the platform has fewer, or a link that they need has no rate; names the key.
+    """
+    cluster = platform.require_cluster()
+    if cluster.nodes is not None and devices > cluster.nodes * cluster.devices_per_node:
+        raise JoulecastError(
+            f"platform {platform.name}: {devices} devices, but it has {cluster.nodes} nodes of "
+            f"{cluster.devices_per_node} (key cluster.nodes)"
+        )
+    widths, rates, latencies = [], [], []
+    width = 1
+    for level, link in enumerate(cluster.links):
+        if devices <= width:
+            break
+        if link.bytes_per_s is None:
+            raise JoulecastError(
+                f"platform {platform.name}: cluster.links.{level}.bytes_per_s (`{link.name}`) is not "
+                f"known, and {devices} devices need it; measure it, or give an assumption with "
+                f"--link {link.name}=BYTES_PER_S"
+            )
+        widths.append(width)
+        rates.append(link.bytes_per_s)
+        latencies.append(link.latency_s or 0.0)
+        width = link.joins or devices
+    if devices > width:
+        raise JoulecastError(
+            f"platform {platform.name}: cluster.links join {width} devices at most, {devices} are asked for"
+        )
+    pairs = cluster.links[0].pairs if widths else ()
+    return Topology(
+        devices, cluster.devices_per_node, tuple(widths), tuple(rates), tuple(latencies), pairs
+    )
+
+
+def with_links(platform: Platform, rates: dict[str, float]) -> Platform:
+    """The platform with other link rates (bytes/s by the link's name).
+
+    Raises:
+        JoulecastError: no link of that name, or a rate that is not positive.
+    """
+    cluster: Cluster = platform.require_cluster()
+    known = {link.name for link in cluster.links}
+    for name, rate in rates.items():
+        if name not in known:
+            raise JoulecastError(
+                f"platform {platform.name}: no link `{name}` (known: {', '.join(sorted(known)) or 'none'})"
+            )
+        if not rate > 0:
+            raise JoulecastError(f"link {name}: a rate of {rate} bytes/s is not positive")
+    links = tuple(
+        link.model_copy(update={"bytes_per_s": rates[link.name]}) if link.name in rates else link
+        for link in cluster.links
+    )
+    return platform.model_copy(update={"cluster": cluster.model_copy(update={"links": links})})

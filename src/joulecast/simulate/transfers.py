@@ -1,0 +1,289 @@
+"""The flows of a strategy: which groups of devices talk, through which ports, and at which price.
+
+Groups whose devices belong to the same classes are one flow. Where ranks are folded, a port stands for all
+that are loaded alike, and a flow takes from it what all its groups together take from one such port, so that
+what a class meets in the network is what each of its devices would meet.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from joulecast.runs.platforms import Cluster, Ring
+from joulecast.simulate.activities import Activity
+from joulecast.simulate.collectives import (
+    Algorithm,
+    Kind,
+    hops_of,
+    nccl_cost,
+    sent_share,
+    steps_of,
+    tree_share,
+    tree_steps,
+)
+from joulecast.simulate.fleet import Fleet
+from joulecast.simulate.folding import Ints, scrambled, signatures, summed_by
+from joulecast.simulate.network import Usage, alone
+from joulecast.simulate.topology import Hops, Topology
+
+Mode = Literal["default", "proteus"]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The other way of an all-reduce: fewer steps, and more bytes."""
+
+    bytes_per_byte: float
+    launch_s: float
+    bytes_per_s: float
+    """Of the flow if it has its ports for itself, by which the library chooses."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Groups that send alike: the classes in them, their ports, and what a byte costs."""
+
+    number: int
+    kind: Kind
+    members: tuple[int, ...]
+    usage: Usage
+    bytes_per_byte: float
+    """Bytes through a device's port for each byte of the buffer."""
+    launch_s: float
+    tree: Tree | None = None
+    """Of an all-reduce over several nodes, where the library may take one."""
+    ring: Ring | None = None
+    """For ``mode: proteus``."""
+    ranks: int = 2
+    nodes: int = 1
+
+    def activity(self, label: str, size: float, gradient: bool) -> Activity:
+        """The transfer of a buffer of ``size`` bytes."""
+        latency, sent = self.launch_s, size * self.bytes_per_byte
+        if self.ring is not None:
+            latency = nccl_cost(self.kind, self.ring, self.ranks, self.nodes, size).latency_s
+        elif self.tree is not None:
+            by_tree = size * self.tree.bytes_per_byte
+            if (by_tree - sent) / self.tree.bytes_per_s < latency - self.tree.launch_s:
+                latency, sent = self.tree.launch_s, by_tree
+        return Activity(label, self.members, sent, self.usage, latency, gradient)
+
+
+def _members(groups: Ints, class_of: Ints, rows: Ints) -> list[tuple[int, ...]]:
+    return [tuple(np.unique(class_of[groups[row]]).tolist()) for row in rows]
+
+
+class Transfers:
+    """All flows of a strategy, built once, and the capacities of the ports that they use."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        topology: Topology,
+        cluster: Cluster,
+        kinds: set[tuple[Kind, str]],
+        cuts: set[tuple[int, int]],
+        mode: Mode,
+        sharing: bool,
+    ) -> None:
+        self.fleet = fleet
+        self.topology = topology
+        self.cluster = cluster
+        self.mode = mode
+        self.sharing = sharing
+        chosen = cluster.collective_algorithm
+        self.trees = chosen == "nccl" and mode != "proteus"
+        self.algorithm: Algorithm = "ring" if mode == "proteus" or chosen == "nccl" else chosen
+        self._flows: dict[tuple[object, ...], Flow] = {}
+        self._class_flow: dict[tuple[object, int], int] = {}
+        self._partners: dict[tuple[int, int], int] = {}
+        self._hops: list[Hops] = []
+        self._specs: list[tuple[Kind, Ints, tuple[int, ...]]] = []
+        for kind, axis in sorted(kinds):
+            self._add_axis(kind, axis)
+        for source, target in sorted(cuts):
+            self._add_cut(source, target)
+        self.capacity: list[float] = []
+        self.flows = self._priced()
+
+    def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
+        """Flows of groups: one for each signature; ``devices`` look their flow up by class."""
+        class_of = self.fleet.classes.of_device
+        _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
+        base = len(self._specs)
+        for members, row in zip(_members(groups, class_of, rows), rows, strict=True):
+            self._specs.append((kind, groups[row], members))
+        flows = base + flow_of_group.reshape(-1)
+        if kind == "send":
+            hops = Hops(flows, groups[:, 0], groups[:, 1], np.ones(len(groups)))
+        else:
+            hops = hops_of(kind, self.algorithm, groups, flows)
+        if self.topology.pairs and self.mode != "proteus":
+            hops = self._over_lines(hops, groups, flows)
+        self._hops.append(hops)
+        for row in rows:
+            for device in devices[row]:
+                self._class_flow[name, int(class_of[device])] = int(flows[row])
+
+    def _over_lines(self, hops: Hops, groups: Ints, flows: Ints) -> Hops:
+        """Hops within a node take more of a device's port, where few of its lines lead to the others.
+
+        Groups of one flow differ in it; the slowest counts, for which the others wait.
+        """
+        shares = np.ones(int(flows.max()) + 1)
+        np.minimum.at(shares, flows, self.topology.share_of_lines(groups))
+        within = self.topology.levels_crossed(hops) == 0
+        weight = hops.weight / np.where(within, shares[hops.flow], 1.0)
+        return Hops(hops.flow, hops.source, hops.target, weight)
+
+    def _add_axis(self, kind: Kind, axis: str) -> None:
+        groups = self.fleet.groups(axis)
+        signature = signatures(self.fleet.group_of(axis), self.fleet.classes.of_device)
+        self._add(kind, (kind, axis), groups, groups, signature[groups[:, 0]])
+
+    def _add_cut(self, source: int, target: int) -> None:
+        pipelines = self.fleet.groups("pipeline")
+        signature = signatures(self.fleet.group_of("pipeline"), self.fleet.classes.of_device)
+        pairs = pipelines[:, [source, target]]
+        self._add("send", ("send", source, target), pairs, pairs[:, :1], signature[pipelines[:, 0]])
+
+    def partner(self, number: int, stage: int) -> int:
+        """The class at another stage of the same pipeline."""
+        place = stage % self.fleet.mesh["pipeline"]
+        if (number, place) not in self._partners:
+            self._partners[number, place] = self._partner(number, place)
+        return self._partners[number, place]
+
+    def _partner(self, number: int, place: int) -> int:
+        along = list(self.fleet.mesh).index("pipeline")
+        places = [int(p[self.fleet.classes.first[number]]) for p in self.fleet.place.values()]
+        places[along] = place
+        return int(self.fleet.classes.of_device[self.fleet.grid[tuple(places)]])
+
+    def flow(self, kind: Kind, axis: str, number: int) -> Flow:
+        """The flow of a class for collectives of a kind along an axis."""
+        return self.flows[self._class_flow[(kind, axis), number]]
+
+    def send(self, number: int, source: int, target: int) -> Flow:
+        """The flow of what a class at stage ``source`` sends to ``target``."""
+        places = self.fleet.mesh["pipeline"]
+        return self.flows[self._class_flow[("send", source % places, target % places), number]]
+
+    def _latency(self, kind: Kind, group: Ints) -> float:
+        """Seconds before the last byte that are not bandwidth: a step for each hop along the ring.
+
+        A message goes around the ring but for its costliest hop, so that a ring over N nodes crosses
+        N - 1 times between them (as NCCL counts).
+        """
+        if not self.topology.latency_s:
+            return 0.0
+        pair = group.reshape(1, -1)
+        flow = np.zeros(1, dtype=np.int64)
+        levels = self.topology.levels_crossed(hops_of("all_gather", "ring", pair, flow))
+        hop_s = np.sort(np.array([*self.topology.latency_s, 0.0])[levels])
+        along = hop_s[:-1] if len(hop_s) > 1 else hop_s
+        ranks = len(group)
+        return float(along.mean()) * steps_of(kind, self.algorithm, ranks)
+
+    def _priced(self) -> list[Flow]:
+        usage = self._ring_usage() if self.mode == "proteus" else self._port_usage()
+        launch = self.cluster.collective_launch_s
+        flows = []
+        for number, (kind, group, members) in enumerate(self._specs):
+            ranks = len(group)
+            nodes = len(np.unique(self.topology.node_of(group)))
+            if self.mode == "proteus":
+                ring = self._ring(group)
+                flows.append(
+                    Flow(number, kind, members, usage[number], 1.0, 0.0, None, ring, ranks, nodes)
+                )
+                continue
+            share = sent_share(kind, self.algorithm, ranks)
+            latency = launch + self._latency(kind, group)
+            tree = None
+            if self.trees and kind == "all_reduce" and nodes > 1:
+                rate = alone(usage[number], self.capacity)
+                tree = Tree(tree_share(), launch + self._tree_latency(ranks, nodes), rate)
+            flows.append(Flow(number, kind, members, usage[number], share, latency, tree))
+        return flows
+
+    def _tree_latency(self, ranks: int, nodes: int) -> float:
+        inner, outer = self.topology.latency_s[0], self.topology.latency_s[-1]
+        within, between = tree_steps(ranks, nodes)
+        return within * inner + between * outer
+
+    def _port_usage(self) -> list[dict[int, float]]:
+        """What each flow takes of each port; ports that are loaded alike are one."""
+        usage: list[dict[int, float]] = [{} for _ in self._specs]
+        if not self._hops:
+            return usage
+        hops = Hops(
+            *(
+                np.concatenate([getattr(h, name) for h in self._hops])
+                for name in ("flow", "source", "target", "weight")
+            )
+        )
+        load = self.topology.load(hops)
+        capacity = self.topology.capacity()
+        ports, port = np.unique(load.port, return_inverse=True)
+        stands_for = np.arange(len(ports))
+        if self.fleet.classes.count < len(self.fleet.pace):
+            # Ports of the same rate that carry the same flows in the same shares are alike.
+            loads = scrambled(load.flow) ^ scrambled(np.round(load.times * 2**20).astype(np.int64))
+            rates = scrambled(np.unique(capacity[ports], return_inverse=True)[1].reshape(-1))
+            _, first, stands_for = np.unique(
+                summed_by(port, loads) + rates, return_index=True, return_inverse=True
+            )
+            ports, kept = ports[first], np.isin(port, first)
+        else:
+            kept = np.ones(len(port), dtype=bool)
+        self.capacity = capacity[ports].tolist()
+        for flow, number, times in zip(
+            load.flow[kept].tolist(),
+            stands_for[port[kept]].tolist(),
+            load.times[kept].tolist(),
+            strict=True,
+        ):
+            usage[flow][number] = times
+        return usage
+
+    def _ring(self, group: Ints) -> Ring:
+        """The ring that the platform's file gives for a group, or the slowest port on its way."""
+        per_node = self.topology.devices_per_node
+        nodes = np.unique(self.topology.node_of(group))
+        places = sorted({int(device) % per_node for device in group})
+        name = "-".join(map(str, places)) + ("xN" if len(nodes) > 1 else "")
+        if name in self.cluster.rings:
+            return self.cluster.rings[name]
+        hops = hops_of("all_gather", "ring", group.reshape(1, -1), np.zeros(1, dtype=np.int64))
+        slowest = int(self.topology.levels_crossed(hops).max())
+        rates = self.topology.bytes_per_s[: slowest + 1]
+        return Ring(bytes_per_s=min(rates), nvlink=self.cluster.links[0].name == "nvlink")
+
+    def _ring_usage(self) -> list[dict[int, float]]:
+        """Each flow its own port; groups of a kind that cross a level above the device divide it."""
+        usage: list[dict[int, float]] = []
+        for number, (kind, group, _) in enumerate(self._specs):
+            nodes = len(np.unique(self.topology.node_of(group)))
+            cost = nccl_cost(kind, self._ring(group), len(group), nodes, 0.0)
+            sharers = self._sharers(number) if self.sharing else 1.0
+            usage.append({len(self.capacity): 1.0})
+            self.capacity.append(cost.bandwidth_bytes_per_s / sharers)
+        return usage
+
+    def _sharers(self, number: int) -> float:
+        """Groups of the same kind that cross the same port between units of devices."""
+        kind, group, _ = self._specs[number]
+        mine = [h for h in self._hops if number in h.flow]
+        load = self.topology.load(mine[0])
+        first_shared = 2 * self.topology.devices
+        shared = (load.port >= first_shared) if self.topology.widths[:1] == (1,) else load.port >= 0
+        crossed = self.topology.load(
+            hops_of(kind, "ring", group.reshape(1, -1), np.array([number]))
+            if kind != "send"
+            else Hops(np.array([number]), group[:1], group[1:], np.ones(1))
+        ).port
+        on_my_ports = shared & np.isin(load.port, crossed)
+        totals = np.bincount(load.port[on_my_ports], weights=load.times[on_my_ports])
+        return float(totals.max()) if len(totals) else 1.0

@@ -1,5 +1,0 @@
-"""MPI data-parallel training with a stage clock, and the calibration runs.
-
-``python -m joulecast.training --spec SPEC --out RECORD`` under a launcher is one run;
-:func:`joulecast.training.attempt_to_record.measure` starts it and checks its record.
-"""

@@ -1,0 +1,228 @@
+"""Comparing policies: cumulative cost, break-even, regret, and whether a difference is more than chance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from joulecast.quantities import steady
+from joulecast.tune.curve import Curve
+from joulecast.tune.expectation import (
+    best_configuration,
+    expected,
+    expected_default,
+    expected_recurrences,
+)
+from joulecast.tune.policy_experiment import Setting, replayed
+from joulecast.tune.trial import PLAIN, Goal, SearchSpace
+
+QUANTITIES = {"energy": "energy_j", "time": "time_s", "cost": "cost"}
+"""What is compared with the default, and its column in a table of recurrences."""
+Curves = dict[tuple[str, str], NDArray[np.float64]]
+_ROUNDING = 1e-9
+STEADY = 5
+"""Recurrences at the end that count as steady state."""
+
+
+def by_setting(table: pd.DataFrame, column: str) -> Curves:
+    """An array of seeds by recurrences for each setting."""
+    return {
+        (str(workload), str(gpu)): rows.pivot(
+            index="seed", columns="recurrence", values=column
+        ).to_numpy(float)
+        for (workload, gpu), rows in table.groupby(["workload", "gpu"], sort=False)
+    }
+
+
+def recurrences_of(
+    policy: str,
+    table: pd.DataFrame,
+    settings: Sequence[Setting],
+    column: str,
+    goal: Goal = PLAIN,
+) -> Curves:
+    """An array of seeds by recurrences for each setting; without chance one row, the expected one.
+
+    Args:
+        table: what was replayed.
+    """
+    curves = by_setting(table, column)
+    for setting in settings:
+        found = expected_recurrences(setting.trace, policy, goal)
+        if found is not None:
+            first, later = (getattr(each, column) for each in found)
+            after = curves[setting.name].shape[1] - 1
+            curves[setting.name] = np.array([[first, *[later] * after]])
+    return curves
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and the 95 % interval of it (Student's t); none for a single row."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, by_seed: NDArray[np.float64]) -> "Estimate":
+        """The difference from one value a seed."""
+        mean, n = float(by_seed.mean()), len(by_seed)
+        if n < 2:
+            return cls(mean, None, None)
+        half = float(stdtrit(n - 1, 0.975) * by_seed.std(ddof=1) / np.sqrt(n))
+        return cls(mean, mean - half, mean + half)
+
+
+def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0.5) -> Curves:
+    """Mean cost of the first n recurrences relative to the default's, for each setting: seeds by n.
+
+    Args:
+        costs: by setting, seeds by recurrences.
+    """
+    return {
+        setting.name: np.cumsum(costs[setting.name], axis=1)
+        / np.arange(1, costs[setting.name].shape[1] + 1)
+        / expected_default(setting.trace, eta).cost
+        for setting in settings
+    }
+
+
+def break_even(ratios: NDArray[np.float64]) -> int | None:
+    """The recurrence from which on the mean over seeds has not cost more than the default; ``None``: never.
+
+    Args:
+        ratios: cumulative ratios, seeds by recurrences.
+    """
+    above = np.flatnonzero(ratios.mean(axis=0) > 1 + _ROUNDING)
+    if len(above) == 0:
+        return 1
+    first = int(above[-1]) + 2
+    return first if first <= ratios.shape[1] else None
+
+
+def regret(costs: NDArray[np.float64], best: float) -> float:
+    """What all recurrences together cost above the oracle, in units of its mean one; mean over seeds."""
+    return float((costs - best).sum(axis=1).mean() / best)
+
+
+def oracle_cost(setting: Setting, eta: float = 0.5) -> float:
+    """Expected cost of a recurrence of the best configuration."""
+    return expected(setting.trace, *best_configuration(setting.trace, eta), eta).cost
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Difference of two policies' cumulative ratios over settings at one recurrence.
+
+    Attributes:
+        difference: mean over settings, negative when the first is better.
+        over_settings: 95 % interval, settings drawn again.
+        over_workloads: the same with whole workloads drawn again: the settings of a workload share its
+            epochs, so that they are not independent.
+        better_in: settings in which the first is better.
+    """
+
+    recurrence: int
+    difference: float
+    over_settings: tuple[float, float]
+    over_workloads: tuple[float, float]
+    better_in: int
+    settings: int
+
+
+def _interval(
+    values: NDArray[np.float64], draws: int, rng: np.random.Generator
+) -> tuple[float, float]:
+    drawn = values[rng.integers(len(values), size=(draws, len(values)))].mean(axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def paired_bootstrap(
+    ours: Curves, theirs: Curves, recurrence: int, draws: int = 10_000, seed: int = 1
+) -> PairedDifference:
+    """Paired bootstrap over settings (Efron and Tibshirani 1993) of the ratio after n recurrences."""
+    differences = {
+        name: float(ours[name][:, recurrence - 1].mean() - theirs[name][:, recurrence - 1].mean())
+        for name in theirs
+    }
+    by_workload: dict[str, list[float]] = {}
+    for (workload, _), difference in differences.items():
+        by_workload.setdefault(workload, []).append(difference)
+    of_settings = np.array(list(differences.values()))
+    of_workloads = np.array([np.mean(each) for each in by_workload.values()])
+    rng = np.random.default_rng(seed)
+    return PairedDifference(
+        recurrence,
+        float(of_settings.mean()),
+        _interval(of_settings, draws, rng),
+        _interval(of_workloads, draws, rng),
+        int((of_settings < 0).sum()),
+        len(of_settings),
+    )
+
+
+# What is chosen by the other workloads before the curve policy is judged on one.
+Choice = Mapping[str, float]
+CHOICES: tuple[Choice, ...] = tuple(
+    {"beta": beta, "horizon": horizon, "reach": reach}
+    for beta, horizon, reach in product((1.5, 2.0, 2.5), (2.5, 5.0, 10.0), (1, 2, 3))
+)
+_CHOSEN_AT = 20
+HELD_OUT = "curve, held out"
+
+
+def _chosen(choice: Choice, space: SearchSpace) -> Curve:
+    return Curve(space, beta=choice["beta"], horizon=choice["horizon"], reach=int(choice["reach"]))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The curve policy with what the other workloads chose for it.
+
+    Attributes:
+        table: recurrences of every workload, each with the choice that does not know it.
+        choices: by workload.
+    """
+
+    table: pd.DataFrame
+    choices: dict[str, Choice]
+
+
+def leave_one_workload_out(
+    settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
+) -> HeldOut:
+    """Choose three of the curve policy's constants on all workloads but one, and replay that one with them.
+
+    The choice is the least mean cumulative ratio after 20 recurrences. The policy's form and the constants
+    of its prior are not chosen here.
+    """
+    workloads = list(dict.fromkeys(setting.name[0] for setting in settings))
+    until = min(_CHOSEN_AT, recurrences)
+    means = []
+    for choice in CHOICES:
+        table = replayed(
+            settings, HELD_OUT, seeds, until, goal=Goal(eta), make=partial(_chosen, choice)
+        )
+        ratios = cumulative_ratios(by_setting(table, "cost"), settings, eta)
+        means.append({name: float(curve[:, -1].mean()) for name, curve in ratios.items()})
+    tables, choices = [], {}
+    for held_out in workloads:
+        scores = [
+            float(np.mean([ratio for (workload, _), ratio in mean.items() if workload != held_out]))
+            for mean in means
+        ]
+        choice = choices[held_out] = CHOICES[int(np.argmin([steady(score) for score in scores]))]
+        judged = [setting for setting in settings if setting.name[0] == held_out]
+        tables.append(
+            replayed(
+                judged, HELD_OUT, seeds, recurrences, goal=Goal(eta), make=partial(_chosen, choice)
+            )
+        )
+    return HeldOut(pd.concat(tables, ignore_index=True), choices)

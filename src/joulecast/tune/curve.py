@@ -1,0 +1,227 @@
+"""A policy that pays back sooner: a batch size is tried only where the curve of costs makes it worth it.
+
+Where Zeus runs every batch size twice before it samples, this one asks of each that is untried: what is
+it expected to save in the recurrences to come, and what to cost in this one? (Expected improvement times a
+horizon, against expected excess: the knowledge-gradient idea of Frazier et al. 2008, one step deep.) Power
+limits are first tried from the highest down to the middle, later only around the best one known, and
+further as long as the best stands at the edge of those tried.
+"""
+
+import random
+from dataclasses import dataclass
+from math import inf, log, sqrt
+
+from joulecast.errors import JoulecastError
+from joulecast.quantities import steady
+from joulecast.tune.cost_curve import (
+    CostCurve,
+    CurvePrior,
+    expected_excess,
+    expected_improvement,
+    log_mean,
+    pooled_variance,
+)
+from joulecast.tune.history import History
+from joulecast.tune.limit_choice import selector_of
+from joulecast.tune.policies import is_blind, what_is_left
+from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
+from joulecast.tune.zeus import check_beta
+
+FIRST_SD, LEAST_SD = 0.05, 0.02
+# A size that was stopped at a bound costs more than the bound, by about this much of log cost.
+_ABOVE_BOUND, _ABOVE_BOUND_SD = 0.3, 0.3
+_CLOSE_TO_BEST = 1.5
+# A try of what is known to work may cost this many times the bound of an experiment.
+_KNOWN_TO_WORK = 2.0
+
+
+class NarrowLimits:
+    """Power limits for a batch size, few at a time."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._select = selector_of(space)
+
+    def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
+        """Power limits of a proposal."""
+        settable = self._space.limits(batch_size)
+        if len(settable) < 2:
+            return settable
+        arm = history.arms.get(batch_size)
+        if arm is not None and arm.limits:
+            best = settable.index(self._select(arm.limits))
+            around = settable[max(best - 1, 0) : best + 2]
+            return tuple(w for w in around if w == settable[best] or w not in arm.limits)
+        profiled = [size for size, arm in history.arms.items() if arm.limits]
+        if not profiled:
+            return settable[: len(settable) // 2 + 1]
+        nearest = min(profiled, key=lambda b: max(b / batch_size, batch_size / b))
+        best_w = self._select(history.arms[nearest].limits)
+        best = min(range(len(settable)), key=lambda i: abs(settable[i] - best_w))
+        return settable[max(best - 1, 0) : best + 2]
+
+
+@dataclass(slots=True)
+class _Size:
+    """What the trials of one batch size say."""
+
+    epochs: list[float]
+    cost_of_epoch: float = inf
+    stopped_at: float = 0.0
+
+
+class Curve:
+    """Tries what the curve of costs makes worth trying; else samples among what was tried.
+
+    Args:
+        prior: of cost curves.
+        horizon: recurrences that a better batch size is expected to be used for.
+        reach: an untried size is at most so many sizes from one that has reached the target.
+        beta: a try is stopped when it costs more than this many times the best.
+        window: only so many last trials of every batch size count; ``None``: all.
+
+    Raises:
+        JoulecastError: ``beta`` not above 1, a horizon, reach or window below 1.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        *,
+        prior: CurvePrior | None = None,
+        horizon: float = 5.0,
+        reach: int = 3,
+        beta: float = 2.0,
+        window: int | None = None,
+    ) -> None:
+        check_beta(beta)
+        for name, value in (("horizon", horizon), ("reach", reach), ("window", window or 1)):
+            if value < 1:
+                raise JoulecastError(
+                    f"the curve policy's {name} is {value}; it has to be at least 1"
+                )
+        self._space, self._beta, self._horizon, self._reach = space, beta, horizon, reach
+        self._window = window
+        self._warm = prior is not None and prior.earlier is not None
+        self._curve = CostCurve(space.batch_sizes, space.default, prior or CurvePrior())
+        self._limits = NarrowLimits(space)
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        known = self._known(history.trials)
+        worked = {b: size for b, size in known.items() if size.epochs and size.cost_of_epoch < inf}
+        if not worked:
+            return self._first(history)
+        costs = {b: s.cost_of_epoch * sum(s.epochs) / len(s.epochs) for b, s in worked.items()}
+        best = min(costs, key=lambda batch: costs[batch])
+        if is_blind(history):
+            return self._proposal(history, best, inf, "best")
+        last = history.trials[-1]
+        if not last.reached:
+            # What works is run after an experiment that failed; if that was what works, costs have drifted.
+            drifted = last.proposal.batch_size == best
+            bound = inf if drifted else _KNOWN_TO_WORK * self._beta * costs[best]
+            return self._proposal(history, best, bound, "best")
+        bound = self._beta * costs[best]
+        variance = pooled_variance(
+            [[log(epochs) for epochs in size.epochs] for size in worked.values()],
+            FIRST_SD,
+            LEAST_SD,
+        )
+        worth_it = self._worth_trying(known, costs, variance)
+        if worth_it is not None:
+            return self._proposal(history, worth_it, bound, "walk")
+        sampled = self._sampled(worked, costs, variance, rng)
+        return self._proposal(history, sampled, _KNOWN_TO_WORK * bound, "sample")
+
+    def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
+        return Proposal(size, self._limits.limits(history, size), bound, phase)
+
+    def _first(self, history: History) -> Proposal:
+        """The default, or what earlier runs would choose; if all has failed, what was not tried yet."""
+        space = self._space
+        if self._warm and not history.trials:
+            cheapest = space.batch_sizes[int(self._curve.shape.argmin())]
+            return self._proposal(history, cheapest, inf, "walk")
+        return what_is_left(space, history, self._limits)
+
+    def _known(self, trials: list[Trial]) -> dict[int, _Size]:
+        """What is known of each batch size; the newest trial gives the cost of an epoch."""
+        known: dict[int, _Size] = {}
+        for trial in trials:
+            size = known.setdefault(trial.proposal.batch_size, _Size([]))
+            if trial.cost is None:
+                continue
+            if trial.reached:
+                size.epochs.append(trial.epochs)
+                if self._window is not None:
+                    del size.epochs[: -self._window]
+            else:
+                bound = trial.proposal.cost_bound
+                size.stopped_at = max(size.stopped_at, trial.cost, bound if bound < inf else 0.0)
+            if trial.limits:
+                at_limits = [
+                    self._space.cost.of(epoch.time_s, epoch.energy_j)
+                    for epoch in trial.limits.values()
+                ]
+                known_costs = [cost for cost in at_limits if cost is not None]
+                if known_costs:
+                    size.cost_of_epoch = min(known_costs)
+            elif trial.epochs:
+                size.cost_of_epoch = trial.cost / trial.epochs
+        return known
+
+    def _worth_trying(
+        self, known: dict[int, _Size], costs: dict[int, float], variance: float
+    ) -> int | None:
+        """The untried size that is expected to save most, after what trying it costs; ``None`` if none."""
+        sizes = self._space.batch_sizes
+        seen = {
+            batch: (log(cost), variance / len(known[batch].epochs)) for batch, cost in costs.items()
+        }
+        for batch, size in known.items():
+            if batch not in seen and size.stopped_at > 0:
+                seen[batch] = log(size.stopped_at) + _ABOVE_BOUND, _ABOVE_BOUND_SD**2
+        believed = self._curve.believe(seen)
+        worked = [i for i, batch in enumerate(sizes) if batch in costs]
+        best = min(worked, key=lambda i: believed.mean[i])
+        spread = believed.covariance
+        most, choice = 0.0, None
+        for i, batch in enumerate(sizes):
+            if batch in known or min(abs(i - j) for j in worked) > self._reach:
+                continue
+            doubt = max(spread[i, i] + spread[best, best] - 2 * spread[i, best], 1e-9)
+            better_by = float(believed.mean[best] - believed.mean[i])
+            gain = self._horizon * expected_improvement(better_by, sqrt(doubt))
+            excess = expected_excess(better_by, sqrt(doubt + variance), self._beta)
+            net = steady(gain - excess, beside=gain)
+            if net > most:  # of equals the smaller
+                most, choice = net, batch
+        return choice
+
+    def _sampled(
+        self,
+        worked: dict[int, _Size],
+        costs: dict[int, float],
+        variance: float,
+        rng: random.Random,
+    ) -> int:
+        """Thompson sampling among what is close to the best."""
+        close = _CLOSE_TO_BEST * min(costs.values())
+        drawn = {
+            batch: rng.gauss(cost, cost * sqrt(variance / len(worked[batch].epochs)))
+            for batch, cost in costs.items()
+            if cost <= close
+        }
+        return min(drawn, key=lambda batch: drawn[batch])
+
+
+def earlier_costs(history: History) -> dict[int, float]:
+    """Log cost by batch size in the history of another device, as a prior takes it.
+
+    A size that never reached the target there is believed to cost more than what was spent on it.
+    """
+    return {
+        batch: log_mean(arm.costs) + (0.0 if arm.reached else _ABOVE_BOUND)
+        for batch, arm in history.arms.items()
+        if arm.costs
+    }

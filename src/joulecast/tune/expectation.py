@@ -1,0 +1,163 @@
+"""What a fixed configuration costs on average over the runs of a trace: exact, nothing is drawn."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from joulecast.errors import JoulecastError
+from joulecast.tune.limit_choice import selector_of
+from joulecast.tune.traces import Trace
+from joulecast.tune.trial import PLAIN, CostModel, EpochAtLimit, Goal
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expectation of one recurrence: a training to its target, tries that fail included."""
+
+    cost: float
+    energy_j: float
+    time_s: float
+
+    def __truediv__(self, other: "Expected") -> "Expected":
+        return Expected(
+            self.cost / other.cost, self.energy_j / other.energy_j, self.time_s / other.time_s
+        )
+
+
+def expected_tries(trace: Trace, batch_size: int) -> tuple[float, float]:
+    """Epochs of a recurrence with one batch size, and tries; infinite where no run reaches the target.
+
+    A try that fails runs to the last epoch and is followed by another.
+    """
+    runs = trace.epochs[batch_size]
+    reached = [epochs for epochs in runs if epochs is not None and epochs <= trace.max_epochs]
+    if not reached:
+        return inf, inf
+    failures = len(runs) / len(reached) - 1
+    return fmean(reached) + failures * trace.max_epochs, 1 + failures
+
+
+def _of_epochs(trace: Trace, eta: float, epochs: float, epoch: EpochAtLimit) -> Expected:
+    energy_j = epochs * (epoch.energy_j or 0.0)
+    time_s = epochs * epoch.time_s
+    cost = CostModel(eta, trace.max_power_w).of(time_s, energy_j)
+    assert cost is not None
+    return Expected(cost, energy_j, time_s)
+
+
+def expected(trace: Trace, batch_size: int, power_limit_w: int, eta: float = 0.5) -> Expected:
+    """One recurrence with a batch size and a power limit."""
+    epochs, _ = expected_tries(trace, batch_size)
+    return _of_epochs(trace, eta, epochs, trace.at_limit[batch_size][power_limit_w])
+
+
+def expected_default(trace: Trace, eta: float = 0.5) -> Expected:
+    """One recurrence without tuning.
+
+    Raises:
+        JoulecastError: no run of the default batch size reaches the target.
+    """
+    found = expected(trace, trace.default, trace.max_power_w, eta)
+    if found.cost == inf:
+        raise JoulecastError(
+            f"{trace.workload} on {trace.gpu}: no recorded run of the default batch size {trace.default} "
+            f"reaches the target in {trace.max_epochs} epochs, so there is nothing to compare with"
+        )
+    return found
+
+
+def configurations(trace: Trace) -> Iterator[tuple[int, int]]:
+    """All batch sizes and power limits of a trace."""
+    for batch, limits in trace.at_limit.items():
+        for watts in limits:
+            yield batch, watts
+
+
+def best_configuration(trace: Trace, eta: float = 0.5) -> tuple[int, int]:
+    """The batch size and power limit that cost least on average: what an oracle would use.
+
+    Raises:
+        JoulecastError: no batch size reaches the target.
+    """
+    best = min(configurations(trace), key=lambda c: expected(trace, c[0], c[1], eta).cost)
+    if expected(trace, *best, eta).cost == inf:
+        raise JoulecastError(
+            f"{trace.workload} on {trace.gpu}: no batch size reaches the target in {trace.max_epochs} epochs"
+        )
+    return best
+
+
+def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expected, Expected]:
+    """The first recurrence of the default batch size with its profile of power limits, and later ones."""
+    at_limit = trace.at_limit[trace.default]
+    kept, eta = selector_of(trace.space(goal))(at_limit), goal.eta
+    later = expected(trace, trace.default, kept, eta)
+    profiled = EpochAtLimit(
+        fmean(epoch.time_s for epoch in at_limit.values()),
+        fmean(epoch.energy_j or 0.0 for epoch in at_limit.values()),
+    )
+    # The first epoch is profiled instead of run under the limit that is kept.
+    instead = _of_epochs(trace, eta, 1, at_limit[kept])
+    extra = _of_epochs(trace, eta, 1, profiled)
+    first = Expected(
+        later.cost + extra.cost - instead.cost,
+        later.energy_j + extra.energy_j - instead.energy_j,
+        later.time_s + extra.time_s - instead.time_s,
+    )
+    return first, later
+
+
+def expected_recurrences(
+    trace: Trace, policy: str, goal: Goal = PLAIN
+) -> tuple[Expected, Expected] | None:
+    """The first and later recurrences of a policy that draws nothing; ``None`` for those that do.
+
+    Args:
+        policy: by name.
+    """
+    if policy == "default":
+        return (expected_default(trace, goal.eta),) * 2
+    if policy == "oracle":
+        return (expected(trace, *best_configuration(trace, goal.eta), eta=goal.eta),) * 2
+    return expected_power_limit_only(trace, goal) if policy == "power-limit-only" else None
+
+
+@dataclass(frozen=True)
+class Potential:
+    """Least energy relative to the default, as in figure 1 of the paper."""
+
+    batch_size_only: float
+    power_limit_only: float
+    both: float
+    batch_size: int
+    power_limit_w: int
+
+
+def energy_potential(trace: Trace) -> Potential:
+    """What tuning batch size, power limit, or both could save at most, in energy.
+
+    Only batch sizes all of whose runs reached the target count.
+    """
+    default = expected_default(trace)
+
+    def relative(batch: int, watts: int) -> float:
+        return expected(trace, batch, watts).energy_j / default.energy_j
+
+    sure = [batch for batch in trace.epochs if trace.always_reached(batch)]
+    at_highest = [batch for batch in sure if trace.max_power_w in trace.at_limit[batch]]
+    if not at_highest:
+        raise JoulecastError(
+            f"{trace.workload} on {trace.gpu}: no batch size reached the target in all of its runs and has a "
+            f"power limit of {trace.max_power_w} W, so there is no potential to tell"
+        )
+    both = min(
+        ((batch, watts) for batch, watts in configurations(trace) if batch in sure),
+        key=lambda c: relative(c[0], c[1]),
+    )
+    return Potential(
+        min(relative(batch, trace.max_power_w) for batch in at_highest),
+        min(relative(trace.default, watts) for watts in trace.at_limit[trace.default]),
+        relative(*both),
+        *both,
+    )

@@ -1,0 +1,241 @@
+"""What was tried so far: the only thing a policy knows.
+
+A history also lives in a file, a JSON line a trial after a line that says whose it is, so that a loop that
+was killed continues where it was.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.reading import json_of, read_bytes, validated
+from joulecast.runs.files.writing import written_aside
+from joulecast.tune.trial import EpochAtLimit, Trial
+
+_TRIAL = TypeAdapter(Trial)
+_LEAST = 1e-9
+_FORMAT = 1
+_BEGUN = "begun"
+# As people read it in a message; no header has it.
+_ABSENT = "not given"
+# A size whose first epoch alone is above the bound is taken for this many times the bound.
+_NOT_STARTED_PENALTY = 100.0
+
+
+@dataclass(slots=True)
+class Arm:
+    """Trials of one batch size.
+
+    Attributes:
+        costs: of the trials whose cost is known, in order; one that was not started, because its first
+            epoch would have been above the bound, stands there with 100 times that bound.
+        limits: epochs under the power limits that were tried, the newest of each.
+    """
+
+    costs: list[float] = field(default_factory=list)
+    reached: int = 0
+    failed: int = 0
+    limits: Mapping[int, EpochAtLimit] = field(default_factory=dict)
+
+
+class History:
+    """Trials in order, and what policies ask of them.
+
+    Attributes:
+        trials: all of them.
+        arms: by batch size.
+        totals: cost of every recurrence that reached its target with known cost, in order of their end.
+    """
+
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self.trials: list[Trial] = []
+        self.arms: dict[int, Arm] = {}
+        self.totals: list[float] = []
+        self._open: dict[int, float | None] = {}
+        for trial in trials:
+            self.append(trial)
+
+    def append(self, trial: Trial) -> None:
+        """A trial has ended."""
+        self.trials.append(trial)
+        arm = self.arms.setdefault(trial.proposal.batch_size, Arm())
+        if trial.reached:
+            arm.reached += 1
+        else:
+            arm.failed += 1
+        if trial.limits:
+            arm.limits = {**arm.limits, **trial.limits}
+        spent = self._open.get(trial.recurrence, 0.0)
+        if trial.cost is None:
+            spent = None
+        else:
+            not_started = trial.stopped_by == "not_started"
+            penalty = _NOT_STARTED_PENALTY * trial.proposal.cost_bound
+            arm.costs.append(penalty if not_started else trial.cost)
+            if spent is not None:
+                spent += trial.cost
+        self._open[trial.recurrence] = spent
+        if trial.reached:
+            if spent is not None:
+                self.totals.append(spent)
+            del self._open[trial.recurrence]
+
+    def least_total(self, window: int | None = None) -> float:
+        """The least cost of a recurrence, tries that failed included; of the last ``window`` ones.
+
+        Only recurrences that reached their target count: one that did not was cheap for no good reason.
+        """
+        totals = self.totals if window is None else self.totals[-window:]
+        return min(totals, default=inf)
+
+
+def _header(whose: Mapping[str, Any], begun: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"format": _FORMAT, **whose} | ({} if begun is None else {_BEGUN: dict(begun)})
+
+
+def _differences(
+    then: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Keys of either whose value is another in the other; those of inner mappings one by one."""
+    for key in dict.fromkeys([*now, *then]):
+        was, value = then.get(key, _ABSENT), now.get(key, _ABSENT)
+        if isinstance(value, dict) and isinstance(was, dict):
+            yield from _differences(was, value, f"{prefix}{key}.")
+        elif was != value:
+            yield f"{prefix}{key}", was, value
+
+
+def begin_history_file(
+    path: Path, whose: Mapping[str, Any], *, begun: Mapping[str, Any] | None = None
+) -> History:
+    """Begin a history file, or continue the one that is there.
+
+    A last line that was cut off is removed from a file that is continued, so that the next trial gets a
+    line of its own.
+
+    Args:
+        whose: what the trials are trials of; a file whose header differs is not continued.
+        begun: where a new file comes from (host, versions); stands in its first line and is not compared.
+
+    Raises:
+        JoulecastError: the file is of something else, no history, or cannot be written; its folder is not
+            there.
+    """
+    if path.exists():
+        content = _content(path)
+        first_line, history = _read(path, content)
+        first_line.pop(_BEGUN, None)
+        for key, then, now in _differences(
+            first_line, json.loads(json.dumps(_header(whose, None)))
+        ):
+            raise JoulecastError(
+                f"{path}: its `{key}` is {then}, now it is {now}; unlike trials do not mix: move "
+                "the file away, or name another"
+            )
+        with _explained(path), open(path, "r+b") as file:
+            whole = _whole_lines(content)
+            if len(whole) < len(content):
+                file.truncate(len(whole))
+        return history
+    if not path.parent.is_dir():
+        raise JoulecastError(f"{path}: there is no folder {path.parent}; make it, or name another")
+    with _explained(path), written_aside(path) as aside:
+        aside.write_text(json.dumps(_header(whose, begun)) + "\n", encoding="utf-8")
+    return History()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise JoulecastError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def add_to_history_file(path: Path, trial: Trial) -> None:
+    """Append a trial; a line that is not whole (the machine died) is passed over when the file is read.
+
+    Raises:
+        JoulecastError: the file cannot be written.
+    """
+    content = asdict(trial)
+    bound = trial.proposal.cost_bound
+    content["proposal"]["cost_bound"] = None if bound == inf else bound
+    with _explained(path), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(content, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file)
+
+
+def _trial(content: Any, where: str) -> Trial:
+    if isinstance(content, dict) and isinstance(content.get("proposal"), dict):
+        proposal = content["proposal"]
+        if proposal.get("cost_bound", inf) is None:
+            content = content | {"proposal": proposal | {"cost_bound": inf}}
+    trial = validated(_TRIAL, content, where)
+    # A trial that ran took time; what is advised are ratios of these.
+    spent = (("time_s", trial.time_s), ("energy_j", trial.energy_j), ("cost", trial.cost))
+    for key, value in spent:
+        if trial.epochs and value is not None and value < _LEAST * trial.epochs:
+            raise JoulecastError(f"{where}: {key} is {value:g} for {trial.epochs:g} epochs")
+    if (trial.reached and not trial.epochs) or 0 < trial.epochs < _LEAST:
+        raise JoulecastError(f"{where}: epochs is {trial.epochs:g}, too few to have trained")
+    return trial
+
+
+def read_history_file(path: Path) -> tuple[dict[str, Any], History]:
+    """What a history file says it is of, and its trials; changes nothing on disk.
+
+    Raises:
+        JoulecastError: no such file, another format, or a line that is no trial (the last one may be cut
+            off: it is passed over).
+    """
+    return _read(path, _content(path))
+
+
+def begun_of(first_line: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Provenance of the first trial of a history file; ``None`` where the file has none."""
+    return first_line.get(_BEGUN)
+
+
+def _content(path: Path) -> bytes:
+    return read_bytes(path, "history of trials")
+
+
+def _whole_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
+
+
+def _read(path: Path, content: bytes) -> tuple[dict[str, Any], History]:
+    if not content:
+        raise JoulecastError(f"{path}: is empty; remove it")
+    try:
+        lines = _whole_lines(content).decode("utf-8").split("\n")[:-1]
+    except UnicodeDecodeError:
+        raise JoulecastError(f"{path}: is no history of trials, nor any text") from None
+    if not lines:
+        raise JoulecastError(
+            f"{path}: is no history of trials (or one that was cut off in its first line)"
+        )
+    trials, first_line = [], None
+    for number, line in enumerate(lines, 1):
+        where = f"{path}: line {number} is no trial"
+        parsed = json_of(line, where)
+        if first_line is not None:
+            trials.append(_trial(parsed, where))
+            continue
+        if not isinstance(parsed, dict) or "format" not in parsed:
+            raise JoulecastError(f"{path}: line 1 does not say what the trials are of")
+        if parsed["format"] != _FORMAT:
+            raise JoulecastError(f"{path}: format {parsed['format']}, this version reads {_FORMAT}")
+        first_line = parsed
+    assert first_line is not None
+    return first_line, History(trials)

@@ -1,0 +1,191 @@
+"""Measuring power limits during trainings (You et al., Zeus, section 4.2).
+
+Each limit, from the highest to the lowest, gets some steps to settle and then a window of steps and seconds.
+A window may span epochs: one that is not full when an epoch ends pauses for the evaluation and continues
+with the next epoch, so that epochs of a single step are profiled like any other. It may span trainings: one
+that is not full when the training ends continues in the next one of that batch size, after some steps to
+settle, so that trainings of a second are profiled too, over several recurrences.
+
+::
+
+    epoch     |- - - - - - - -|eval|- - - - - - - -|eval|- - -
+    400 W      warm  [measured.....      .....]
+    375 W                                      warm [..   ....
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecast.errors import JoulecastError
+from joulecast.tune.limit_choice import Selector
+from joulecast.tune.trial import EpochAtLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Length of the measurement of a limit: all three conditions have to be met.
+
+    Attributes:
+        warmup_steps: before it, under the new limit.
+        measured_steps: at least.
+        least_s: at least; an energy counter that is renewed every 0.1 s is within some percent then, also
+            when the window has several pieces: what one misses at an end it has too much at the other.
+
+    Raises:
+        JoulecastError: fewer than no steps or seconds, or no step to be measured.
+    """
+
+    warmup_steps: int = 10
+    measured_steps: int = 40
+    least_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0 or self.measured_steps < 1 or not self.least_s >= 0:
+            raise JoulecastError(
+                f"a window of {self.measured_steps} steps and {self.least_s} s after {self.warmup_steps} "
+                "measures nothing"
+            )
+
+
+@dataclass(slots=True)
+class _Measured:
+    """The pieces of a window so far; ``joules`` is ``None`` once a reading failed."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    joules: float | None = 0.0
+
+
+class LimitProfile:
+    """Goes through limits while trainings of one batch size take their steps; keeps the one that is chosen.
+
+    It is notified of every step (:meth:`stepped`), of pauses for an evaluation (:meth:`paused`,
+    :meth:`resumed`), and of the next training (:meth:`again`).
+
+    Args:
+        limits_w: at least one; they are taken in descending order.
+        set_limit: sets a limit of so many watts.
+        seconds: a clock.
+        joules: an energy counter; it answers ``None`` when it cannot be read.
+        select: chooses among limits that have been measured.
+        steps_per_epoch: what windows are scaled to.
+        measured: limits that need not be measured any more.
+
+    Attributes:
+        limits: a whole epoch under each limit that has been measured; ``energy_j`` is ``None`` where the
+            counter was not read, or did not move.
+        in_force_w: the limit that is set.
+    """
+
+    def __init__(
+        self,
+        limits_w: Sequence[int],
+        set_limit: Callable[[int], None],
+        seconds: Callable[[], float],
+        joules: Callable[[], float | None],
+        select: Selector,
+        steps_per_epoch: int,
+        window: Window | None = None,
+        measured: Mapping[int, EpochAtLimit] | None = None,
+    ) -> None:
+        self._seconds, self._joules = seconds, joules
+        self._select, self._steps_per_epoch = select, steps_per_epoch
+        self._window = Window() if window is None else window
+        self.limits = dict(measured or {})
+        self._pieces: dict[int, _Measured] = {}
+        # Of the window that is open, if any: steps since the limit was set, and the piece that is measured
+        # now (steps, and readings at its begin).
+        self._open: _Measured | None = None
+        self._steps, self._piece = 0, 0
+        self._since: tuple[float, float | None] | None = None
+        self.again(limits_w, set_limit)
+
+    def again(self, limits_w: Sequence[int], set_limit: Callable[[int], None]) -> None:
+        """Another training begins; limits that have been measured are not measured again.
+
+        If all proposed limits were measured already, they are measured again.
+        """
+        self._proposed = set(limits_w)
+        if self._proposed <= set(self.limits):
+            self.limits = {w: e for w, e in self.limits.items() if w not in self._proposed}
+        self._set_limit = set_limit
+        self._left = sorted(self._proposed - set(self.limits))
+        self.in_force_w = max(limits_w)
+        self._begin_next()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every limit has been measured and the chosen one is set."""
+        return self._open is None
+
+    @property
+    def chosen_w(self) -> int:
+        """The choice among what has been measured so far; the limit in force before any has been."""
+        if self.limits:
+            # A limit is judged beside all that are known, and used only if it is proposed.
+            chosen = self._select(self.limits)
+            if chosen in self._proposed:
+                return chosen
+            usable = {w: epoch for w, epoch in self.limits.items() if w in self._proposed}
+            if usable:
+                return self._select(usable)
+        return self.in_force_w
+
+    def stepped(self) -> None:
+        """The training has taken a step."""
+        if self._open is None:
+            return
+        self._steps += 1
+        taken = self._steps - self._window.warmup_steps
+        if taken == 0:
+            self.resumed()
+        elif taken > 0 and self._since is not None:
+            self._piece += 1
+            if self._open.steps + self._piece >= self._window.measured_steps:
+                spent_s = self._open.seconds + self._seconds() - self._since[0]
+                if spent_s >= self._window.least_s:
+                    self.paused()
+                    self._close(self._open)
+
+    def paused(self) -> None:
+        """What comes now is no training (an evaluation)."""
+        if self._open is None or self._since is None:
+            return
+        window, (before_s, before_j) = self._open, self._since
+        now_s, now_j = self._seconds(), self._joules()
+        window.steps += self._piece
+        window.seconds += now_s - before_s
+        if window.joules is None or now_j is None or before_j is None:
+            window.joules = None
+        else:
+            window.joules += now_j - before_j
+        self._since = None
+
+    def resumed(self) -> None:
+        """The training continues."""
+        if self._open is not None and self._steps >= self._window.warmup_steps:
+            self._piece, self._since = 0, (self._seconds(), self._joules())
+
+    def _begin_next(self) -> None:
+        # A piece that a broken training left is part of nothing.
+        self._steps, self._piece, self._since = 0, 0, None
+        if self._left:
+            watts = self._left.pop()
+            self._open = self._pieces.setdefault(watts, _Measured())
+            self._put_in_force(watts)
+            self.resumed()
+        else:
+            self._open = None
+            self._put_in_force(self.chosen_w)
+
+    def _put_in_force(self, watts: int) -> None:
+        self._set_limit(watts)
+        self.in_force_w = watts
+
+    def _close(self, window: _Measured) -> None:
+        scale = self._steps_per_epoch / window.steps
+        # A counter that stood still has measured nothing.
+        joules = window.joules * scale if window.joules else None
+        self.limits[self.in_force_w] = EpochAtLimit(window.seconds * scale, joules)
+        del self._pieces[self.in_force_w]
+        self._begin_next()

@@ -1,0 +1,391 @@
+"""Live tuning: every trial is a training of a real network to its target, here and now.
+
+    environment = LiveTraining(live_job(target_accuracy=0.9))
+    tune_live(environment, Zeus(environment.space), 50, seed=1, history_file=Path("history.jsonl"))
+
+On a CPU the batch size is all there is to choose and the cost is seconds; thread counts and CPU quotas do
+not limit power. On an NVIDIA GPU the energy is that of its counter, and power limits are tried when the job
+allows it and the driver lets this process set them.
+"""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.power.counters import EnergyCounter, first_visible_gpu, open_energy_counter
+from joulecast.measure.power.foreign_load import LoadWatch, disturbances
+from joulecast.measure.power.limits import PowerLimit, Preflight, preflight
+from joulecast.measure.power.zeus_devices import gpu_identity
+from joulecast.measure.training.machine import held_machine, machine_lock
+from joulecast.measure.training.ranks import leave_mpi_job
+from joulecast.runs import provenance
+from joulecast.tune.history import History, add_to_history_file, begin_history_file
+from joulecast.tune.limit_choice import selector_of
+from joulecast.tune.limit_measurement import LimitProfile
+from joulecast.tune.live_job import LiveJob, Training, live_job, live_provenance, stopped_by
+from joulecast.tune.policies import Policy, SeededByTrial
+from joulecast.tune.recurrences import TRIES, Recurrence, recur
+from joulecast.tune.training_monitor import Watch
+from joulecast.tune.trial import CostModel, EpochAtLimit, Proposal, SearchSpace, Trial
+
+__all__ = ["LiveJob", "LiveTraining", "live_job", "tune_live"]
+
+
+def _open_training(job: LiveJob) -> Training:
+    leave_mpi_job()
+    # torch and MPI are loaded when something is trained, and not before.
+    from joulecast.measure.training.to_target import TrainingToTarget
+
+    return TrainingToTarget(
+        job.workload,
+        target_accuracy=job.target_accuracy,
+        max_epochs=job.max_epochs,
+        default_batch_size=job.default_batch_size,
+        learning_rate=job.learning_rate,
+        momentum=job.momentum,
+        max_learning_rate=job.max_learning_rate,
+        device=job.device,
+        threads=job.threads,
+        prefetch_batches=job.prefetch_batches,
+    )
+
+
+class LiveTraining:
+    """Trains as proposed, on this machine.
+
+    Where power limits may be set, making one waits until no other measurement of this user holds the machine:
+    the limit that is found would be that of a training which is just being tuned. So do not make one while
+    holding the machine.
+
+    Attributes:
+        space: what can be chosen here.
+        notes: what people should know of it (a missing right, a missing sensor), in order.
+
+    Args:
+        open_training: what trains, of the job; the campaign's own loop unless a test says otherwise.
+        counter: an energy counter; the device's own unless a test says otherwise.
+        seconds: a clock.
+
+    Raises:
+        JoulecastError: CUDA_VISIBLE_DEVICES does not say which GPU is meant, and the job does not either.
+    """
+
+    def __init__(
+        self,
+        job: LiveJob,
+        *,
+        open_training: Callable[[LiveJob], Training] = _open_training,
+        counter: EnergyCounter | None = None,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job, self.notes = job, list[str]()
+        self._open_training, self._seconds = open_training, seconds
+        self._training: Training | None = None
+        on_gpu = job.device == "cuda"
+        self._gpu = (first_visible_gpu() if job.gpu is None else job.gpu) if on_gpu else 0
+        self._counter = counter or open_energy_counter(job.device, self._gpu)
+        if self._counter.why_not is not None:
+            self.notes.append(f"no energy is measured: {self._counter.why_not}")
+        limits_w: tuple[int, ...] = ()
+        cost = CostModel(0.0, None)
+        self._machine = provenance.cpu_model()
+        if on_gpu:
+            looked = self._look_at_limits()
+            limits_w = looked.watts(job.limit_step_w)
+            # What nothing here goes above, where an administrator has capped it.
+            cost = self._cost(limits_w[0] if limits_w else looked.highest_w)
+            self._machine += "" if looked.name is None else f", {looked.name}"
+        else:
+            self._say_what_a_cpu_has_not()
+        self.space = SearchSpace(
+            tuple(job.batch_sizes),
+            job.default_batch_size,
+            {size: limits_w for size in job.batch_sizes} if limits_w else {},
+            cost,
+            job.criterion,
+            job.max_slowdown,
+        )
+        self._select = selector_of(self.space)
+        self.go_on_from(History())
+
+    def _say_what_a_cpu_has_not(self) -> None:
+        job = self.job
+        without = "without a power limit there is no Pmax"
+        if self._counter.why_not is None:
+            self.notes.append(f"energy is measured and reported, the cost is time alone: {without}")
+        if job.eta != LiveJob.model_fields["eta"].default:
+            self.notes.append(
+                f"eta {job.eta:g} has no effect on a CPU: the cost is seconds, {without}"
+            )
+        if job.allow_power_limit:
+            self.notes.append("allow_power_limit has no effect on a CPU: none is set")
+
+    def _look_at_limits(self) -> Preflight:
+        may_set = self.job.allow_power_limit
+        # The limit that is found would be that of another training which is just being tuned.
+        with machine_lock(sys.stderr) if may_set else nullcontext():
+            looked = preflight(self._gpu, may_set=may_set)
+        if looked.why_not is not None:
+            self.notes.append(
+                f"the power limit is left alone ({looked.why_not}); batch sizes alone are tuned"
+            )
+        return looked
+
+    def _cost(self, max_power_w: float | None) -> CostModel:
+        if max_power_w is None:
+            self.notes.append(
+                "the cost is seconds: the driver does not say the highest power limit"
+            )
+            return CostModel(0.0, None)
+        eta = self.job.eta
+        if eta > 0 and self._counter.why_not is not None:
+            self.notes.append("the cost is that of time alone (eta 0), for no energy is measured")
+            eta = 0.0
+        return CostModel(eta, max_power_w)
+
+    def whose(self) -> dict[str, Any]:
+        """What trials of this environment are trials of, for a history file."""
+        return {
+            "environment": "live",
+            "machine": self._machine,
+            "job": self.job.as_trained(),
+            "power_limits_w": list(self.space.limits(self.job.default_batch_size)),
+            "cost": asdict(self.space.cost),
+        }
+
+    def go_on_from(self, history: History) -> None:
+        """Take up where earlier trials ended: seeds are not used twice, epochs are known in advance, and
+        limits that were measured are not measured again."""
+        self._number = 0
+        self._epoch_cost: dict[int, float] = {}
+        self._measured: dict[int, dict[int, EpochAtLimit]] = {}
+        self._profiles: dict[int, LimitProfile] = {}
+        for trial in history.trials:
+            self._learn(trial)
+
+    def _learn(self, trial: Trial) -> None:
+        self._number += 1
+        size = trial.proposal.batch_size
+        if trial.cost is not None and trial.epochs:
+            self._epoch_cost[size] = trial.cost / trial.epochs
+        if trial.limits:
+            self._measured[size] = {**self._measured.get(size, {}), **trial.limits}
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        """Train once as proposed; the power limit is as found again when it returns, or raises.
+
+        A try whose first epoch is known, from the last try with its batch size, to be above the bound is
+        not started. What is not known is found out: the first epoch of a batch size is always trained.
+
+        Raises:
+            JoulecastError: a power limit is proposed that cannot be set here; what
+                :class:`~joulecast.measure.power.limits.PowerLimit` raises.
+        """
+        absent = set(proposal.power_limits_w) - set(self.space.limits(proposal.batch_size))
+        if absent:
+            raise JoulecastError(
+                f"a power limit of {', '.join(map(str, sorted(absent)))} W is proposed, which is none of "
+                f"those that can be set here ({self.space.limits(proposal.batch_size) or 'none can'})"
+            )
+        if self._epoch_cost.get(proposal.batch_size, 0.0) > proposal.cost_bound:
+            trial = self._not_started(proposal, recurrence)
+        else:
+            held: AbstractContextManager[PowerLimit | None] = (
+                PowerLimit(self._gpu) if proposal.power_limits_w else nullcontext()
+            )
+            with held as limits:
+                trial = self._train(proposal, recurrence, limits)
+        self._learn(trial)
+        return trial
+
+    def _not_started(self, proposal: Proposal, recurrence: int) -> Trial:
+        why = "the training was not started"
+        # Nothing was spent, which is known without a meter.
+        return Trial(
+            recurrence, proposal, False, "not_started", 0, 0.0, None, None, 0.0, why_no_energy=why
+        )
+
+    def _train(self, proposal: Proposal, recurrence: int, limits: PowerLimit | None) -> Trial:
+        training = self._opened()
+        size = proposal.batch_size
+        steps = training.steps_per_epoch(size)
+        profile_of = partial(self._profile, proposal, steps)
+        watch = Watch(
+            proposal, self.space.cost, self._counter, self._seconds, steps, limits, profile_of
+        )
+        trained = training.train(
+            size,
+            100_000 * self.job.seed + self._number,
+            begun=watch.begun,
+            stepped=watch.stepped,
+            ended=watch.ended,
+            go_on=watch.go_on,
+        )
+        energy_j, why_no_energy = watch.energy()
+        cost = self.space.cost.of(trained.time_s, energy_j)
+        if trained.failed is not None:
+            self._note(f"a training of batch size {size} broke: {trained.failed}")
+            # It broke for good, so policies have to see what it cost at least.
+            cost = self.space.cost.of(trained.time_s, 0.0) if cost is None else cost
+        profile = watch.profile
+        if profile is not None and not profile.limits and trained.failed is None:
+            self._note(
+                "a training ended before a single power limit was measured "
+                f"({self.job.window.measured_steps} steps and {self.job.window.least_s:g} s after "
+                f"{self.job.window.warmup_steps} steps to settle); the next one of this size continues"
+            )
+        return Trial(
+            recurrence,
+            proposal,
+            trained.reached,
+            stopped_by(trained),
+            trained.epochs,
+            trained.time_s,
+            energy_j,
+            None if energy_j is None else "measured",
+            cost,
+            watch.limit_w,
+            {} if profile is None else dict(profile.limits),
+            why_no_energy,
+            trained.accuracy,
+        )
+
+    def _profile(
+        self, proposal: Proposal, steps_per_epoch: int, set_limit: Callable[[int], None]
+    ) -> LimitProfile:
+        """Profile of a batch size over all of its trainings: one may be too short for a single limit."""
+        size = proposal.batch_size
+        known = self._profiles.get(size)
+        if known is not None:
+            known.again(proposal.power_limits_w, set_limit)
+            return known
+        self._profiles[size] = LimitProfile(
+            proposal.power_limits_w,
+            set_limit,
+            self._seconds,
+            self._counter.read,
+            self._select,
+            steps_per_epoch,
+            self.job.window,
+            self._measured.get(size),
+        )
+        return self._profiles[size]
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _opened(self) -> Training:
+        if self._training is None:
+            if self.job.device == "cuda":
+                # CUDA then numbers devices as NVML does.
+                os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+                os.environ.setdefault("CUDA_VISIBLE_DEVICES", str(self._gpu))
+            self._training = self._open_training(self.job)
+            self._check_gpu(self._training.device_uuid())
+        return self._training
+
+    def _check_gpu(self, trained_on: str | None) -> None:
+        metered = None if trained_on is None else gpu_identity(self._gpu)
+        # Where the driver says nothing, nothing is metered or limited either.
+        if metered is not None and metered != trained_on:
+            raise JoulecastError(
+                f"torch trains on {trained_on}, and GPU {self._gpu} of nvidia-smi is {metered}; set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID and `gpu` to the number of the first device that "
+                "CUDA_VISIBLE_DEVICES shows"
+            )
+
+
+def _to_stderr(note: str) -> None:
+    print(note, file=sys.stderr, flush=True)
+
+
+def tune_live(
+    environment: LiveTraining,
+    policy: Policy,
+    recurrences: int,
+    *,
+    seed: int,
+    history_file: Path | None = None,
+    whose: Mapping[str, Any] | None = None,
+    tries: int = TRIES,
+    ended: Callable[[Trial], None] | None = None,
+    say: Callable[[str], None] = _to_stderr,
+    quiet_wait_s: float = 0.0,
+) -> list[Recurrence]:
+    """Let a policy tune real trainings, from where its history file ends.
+
+    Waits until no other measurement of this user holds the machine.
+
+    Args:
+        recurrences: how many there are to be in all, those of the history file included.
+        seed: of the policy's draws.
+        history_file: gets every trial when it has ended; none that stands there is done again.
+        whose: what else the trials are trials of (the policy's name and options, say).
+        ended: called with every trial.
+        quiet_wait_s: longest wait for other programs to end before the first trial.
+        say: called once with each of the environment's notes, and with each new reason why an energy is
+            not known.
+
+    Returns:
+        All recurrences, those of the history file included.
+
+    Raises:
+        JoulecastError: the history file is of something else; a GPU is asked for and there is none; a
+            power limit could not be put back.
+    """
+    noted: set[str] = set()
+
+    def say_once(note: str) -> None:
+        if note not in noted:
+            noted.add(note)
+            say(note)
+
+    def say_notes() -> None:
+        for note in environment.notes:
+            say_once(note)
+
+    history = History()
+
+    def keep(trial: Trial) -> None:
+        if history_file is not None:
+            add_to_history_file(history_file, trial)
+        say_notes()
+        lost = trial.why_no_energy
+        if lost is not None and trial.stopped_by != "not_started":
+            say_once(f"no energy is measured: {lost}")
+        if ended is not None:
+            ended(trial)
+
+    say_notes()
+    seeded = SeededByTrial(policy, seed)
+    # Held before the history is read: two loops on one file would both continue from its end.
+    with held_machine(sys.stderr, quiet_wait_s) as machine:
+        load, watch = machine.wait_for_quiet(), LoadWatch()
+        if history_file is not None:
+            of = environment.whose() | {"policy_seed": seed} | dict(whose or {})
+            history = begin_history_file(history_file, of, begun=live_provenance())
+        environment.go_on_from(history)
+        for _ in recur(
+            environment,
+            seeded,
+            recurrences,
+            random.Random(seed),
+            history=history,
+            tries=tries,
+            ended=keep,
+        ):
+            pass
+        environment.notes += [f"Disturbed: {why}." for why in disturbances(load, watch.load())]
+    say_notes()
+    by_recurrence = groupby(history.trials, key=lambda trial: trial.recurrence)
+    return [Recurrence.of(number, list(trials)) for number, trials in by_recurrence]

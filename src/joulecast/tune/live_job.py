@@ -1,0 +1,102 @@
+"""The job of a live tuning: what is trained, what is asked of a training, and where its trials come from."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from joulecast.runs.files.reading import validated
+from joulecast.runs.provenance import host_fingerprint, source_state, versions
+from joulecast.runs.spec import Workload
+from joulecast.tune.limit_measurement import Window
+from joulecast.tune.section import RecurringTraining
+from joulecast.tune.trial import StoppedBy
+
+
+class LiveJob(RecurringTraining):
+    """What a live tuning trains, and what may be chosen: the configuration's keys, and what it leaves open.
+
+    Attributes:
+        momentum: of the optimizer.
+        threads: of torch.
+        prefetch_batches: made ready ahead of the training.
+        limit_step_w: between the power limits that are tried.
+        window: how long a power limit is measured.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    momentum: float = Field(0.9, ge=0, lt=1)
+    threads: int = Field(1, ge=1)
+    prefetch_batches: int = Field(0, ge=0)
+    limit_step_w: int = Field(25, ge=1)
+    window: Window = Window()
+
+    @property
+    def workload(self) -> Workload:
+        """The network, and digits of its size."""
+        return Workload(network=self.network, image_size=self.image_size)
+
+    def as_trained(self) -> dict[str, Any]:
+        """Plain data that tells trials of one job from those of another."""
+        content = self.model_dump(mode="json", exclude={"network", "image_size"})
+        return content | {"workload": self.workload.model_dump(mode="json")}
+
+
+def live_job(**keys: Any) -> LiveJob:
+    """A job of these keys; the others have their defaults.
+
+    Raises:
+        JoulecastError: a key that there is not, or a value that it cannot have; names it.
+    """
+    return validated(TypeAdapter(LiveJob), keys, "live tuning")
+
+
+class Trained(Protocol):
+    """The end of a training; :class:`joulecast.measure.training.to_target.TrainedToTarget` is one."""
+
+    @property
+    def reached(self) -> bool: ...
+    @property
+    def stopped(self) -> bool: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def accuracy(self) -> float | None: ...
+    @property
+    def failed(self) -> str | None: ...
+
+
+class Training(Protocol):
+    """What trains; :class:`joulecast.measure.training.to_target.TrainingToTarget` is one."""
+
+    def steps_per_epoch(self, batch_size: int) -> int: ...
+
+    def device_uuid(self) -> str | None: ...
+
+    def train(
+        self,
+        batch_size: int,
+        seed: int,
+        *,
+        begun: Callable[[], None] | None = None,
+        stepped: Callable[[int], None] | None = None,
+        ended: Callable[[], None] | None = None,
+        go_on: Callable[[int, float], bool] | None = None,
+    ) -> Trained: ...
+
+
+def stopped_by(trained: Trained) -> StoppedBy:
+    """Reason why a training ended, in the terms of a trial."""
+    if trained.failed is not None:
+        return "interrupted"
+    if trained.reached:
+        return "target"
+    return "cost_bound" if trained.stopped else "max_epochs"
+
+
+def live_provenance() -> dict[str, Any]:
+    """Provenance of trials that are made now."""
+    return {"host": host_fingerprint(), "versions": versions(), "source": source_state()}

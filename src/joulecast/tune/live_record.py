@@ -1,0 +1,46 @@
+"""What a training that was tuned live leaves: its recurrences, and where they come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from joulecast.tune.history import History
+from joulecast.tune.live import LiveTraining
+from joulecast.tune.live_job import live_provenance
+from joulecast.tune.recurrences import Recurrence
+
+
+def live_record(
+    environment: LiveTraining,
+    policy: str,
+    recurrences: Sequence[Recurrence],
+    history: History,
+    begun: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Record of a live tuning as plain data; times in s, energies in J or ``None`` with the reason.
+
+    Args:
+        begun: where the first of the trials came from, as their history file has it; the loop may have
+            continued with other versions since.
+    """
+    job = environment.job
+    trials = history.trials
+    without = [trial.why_no_energy for trial in trials if trial.energy_j is None and trial.epochs]
+    sources = {trial.energy_source for trial in trials if trial.energy_source is not None}
+    return {
+        "label": "measured",
+        "network": job.workload.network,
+        "dataset": job.workload.dataset,
+        "target_accuracy": job.target_accuracy,
+        "policy": policy,
+        "cost_unit": environment.space.cost.unit,
+        "energy_source": ", ".join(sorted(sources)) or None,
+        "why_no_energy": without[0] if without else None,
+        "notes": list(environment.notes),
+        "training_s": sum(trial.time_s for trial in trials),
+        "tries": len(trials),
+        "recurrences": [asdict(recurrence) for recurrence in recurrences],
+        "job": environment.whose(),
+        "begun": None if begun is None else dict(begun),
+        "now": live_provenance(),
+    }

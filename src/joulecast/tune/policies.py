@@ -1,0 +1,173 @@
+"""Policies that need no model, and the interface that all policies have.
+
+A new policy is one class with a ``propose``, and an entry in :mod:`joulecast.tune.policy_registry`.
+"""
+
+import random
+from typing import Protocol
+
+from joulecast.tune.history import History
+from joulecast.tune.limit_choice import selector_of
+from joulecast.tune.trial import Proposal, SearchSpace
+
+
+class Policy(Protocol):
+    """Proposes what to try next; keeps nothing that is not in the history."""
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        """What to try next.
+
+        Args:
+            history: all trials that have ended; the last one failed if this is another try.
+            rng: for policies that draw.
+        """
+        ...
+
+
+class LimitsOf(Protocol):
+    """Chooses the power limits of a proposal."""
+
+    def limits(self, history: History, batch_size: int) -> tuple[int, ...]: ...
+
+
+class LimitChooser:
+    """Power limits for a batch size: all of them the first time, afterwards the one that was best."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._select = selector_of(space)
+
+    def limits(self, history: History, batch_size: int) -> tuple[int, ...]:
+        """Power limits of a proposal."""
+        arm = history.arms.get(batch_size)
+        settable = self._space.limits(batch_size)
+        if arm is None or not arm.limits:
+            return settable
+        best = self._select(arm.limits)
+        # A run that was over before its profile continues with the limits that it had not reached.
+        return tuple(watts for watts in settable if watts == best or watts not in arm.limits)
+
+
+class Default:
+    """No tuning: the default batch size under the highest limit."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._proposal = Proposal(space.default, space.highest_limit(space.default))
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        return self._proposal
+
+
+class PowerLimitOnly:
+    """The default batch size under its best limit, which the first run finds."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._batch_size = space.default
+        self._limits = LimitChooser(space)
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        return Proposal(self._batch_size, self._limits.limits(history, self._batch_size))
+
+
+class Fixed:
+    """One configuration, always: the oracle, when it is the best one."""
+
+    def __init__(self, batch_size: int, power_limit_w: int | None) -> None:
+        limits = () if power_limit_w is None else (power_limit_w,)
+        self._proposal = Proposal(batch_size, limits)
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        return self._proposal
+
+
+class GridSearch:
+    """Every batch size under every limit once, each for a whole run, then the cheapest for ever.
+
+    A batch size that fails is not tried under its other limits.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._grid: list[tuple[int, tuple[int, ...]]] = []
+        for batch in space.batch_sizes:
+            limits = space.limits(batch)
+            self._grid += [(batch, (watts,)) for watts in limits] or [(batch, ())]
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        if is_blind(history):
+            best_arm = cheapest_arm(history)
+            size = self._space.default if best_arm is None else best_arm
+            return Proposal(size, self._space.highest_limit(size), phase="best")
+        tried, failed = set(), set()
+        best: tuple[float, int, tuple[int, ...]] | None = None
+        for trial in history.trials:
+            asked = trial.proposal
+            tried.add((asked.batch_size, asked.power_limits_w))
+            if not trial.reached:
+                failed.add(asked.batch_size)
+            elif trial.cost is not None and (best is None or trial.cost < best[0]):
+                best = trial.cost, asked.batch_size, asked.power_limits_w
+        for batch, limits in self._grid:
+            if (batch, limits) not in tried and batch not in failed:
+                return Proposal(batch, limits, phase="sweep")
+        if best is None:
+            return Proposal(
+                self._space.default,
+                self._space.highest_limit(self._space.default),
+                phase="unbounded",
+            )
+        return Proposal(best[1], best[2], phase="best")
+
+
+def cheapest_arm(history: History, window: int | None = None) -> int | None:
+    """The batch size with the least mean cost among those that have reached the target.
+
+    Args:
+        window: only so many last costs of every batch size count; ``None``: all.
+    """
+    best: tuple[float, int] | None = None
+    for batch, arm in history.arms.items():
+        if arm.reached and arm.costs:
+            costs = arm.costs if window is None else arm.costs[-window:]
+            mean = sum(costs) / len(costs)
+            if best is None or mean < best[0]:
+                best = mean, batch
+    return None if best is None else best[1]
+
+
+def is_blind(history: History) -> bool:
+    """Whether the last trial's cost is not known (its meter was lost).
+
+    Experiments teach nothing then; policies run what they know until costs are known again.
+    """
+    return bool(history.trials) and history.trials[-1].cost is None
+
+
+def nearest_untried(space: SearchSpace, history: History) -> int | None:
+    """The batch size that was not tried and is fewest doublings from the default."""
+    untried = [size for size in space.batch_sizes if size not in history.arms]
+    default = space.default
+    return min(untried, key=lambda b: max(b / default, default / b), default=None)
+
+
+def what_is_left(space: SearchSpace, history: History, limits: LimitsOf) -> Proposal:
+    """What to try where no batch size is known to reach the target at a known cost.
+
+    The untried one that is nearest to the default, as long as there is one and costs are known; the default
+    without a bound where all have failed.
+    """
+    size = None if is_blind(history) else nearest_untried(space, history)
+    if size is None:
+        return Proposal(space.default, space.highest_limit(space.default), phase="unbounded")
+    return Proposal(size, limits.limits(history, size), phase="walk")
+
+
+class SeededByTrial:
+    """A policy whose draws depend on the seed and on how many trials there are, so that a loop that was
+    interrupted draws what it would have drawn."""
+
+    def __init__(self, policy: Policy, seed: int) -> None:
+        self._policy, self._seed = policy, seed
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        return self._policy.propose(history, random.Random(f"{self._seed}/{len(history.trials)}"))

@@ -1,0 +1,151 @@
+"""Replays of policies over settings and seeds, as tables of recurrences.
+
+A *setting* is a workload on a GPU. All policies see the same sequence of recorded runs in a setting and seed
+as far as they ask alike, so that their differences can be compared in pairs.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from joulecast.errors import JoulecastError
+from joulecast.tune.cost_curve import CurvePrior
+from joulecast.tune.curve import Curve, earlier_costs
+from joulecast.tune.expectation import best_configuration, expected_default
+from joulecast.tune.history import History
+from joulecast.tune.policies import Fixed, Policy
+from joulecast.tune.policy_registry import POLICIES, make_policy
+from joulecast.tune.recurrences import Recurrence, recur
+from joulecast.tune.replay import Replay
+from joulecast.tune.traces import MAX_POWER_W, WORKLOADS, Trace, read_trace
+from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace
+
+# The policies of the tables, in their order.
+COMPARED = (
+    *("default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve", "warm-start"),
+    "oracle",
+)
+COLUMNS = (
+    *("workload", "gpu", "policy", "seed", "recurrence", "tries", "reached", "cost", "energy_j"),
+    *("time_s", "batch_size", "power_limit_w", "phase"),
+)
+MakePolicy = Callable[[SearchSpace], Policy]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A workload on a GPU, and the same workload on another one, whose runs a warm start has seen."""
+
+    trace: Trace
+    elsewhere: Trace
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Workload and GPU."""
+        return self.trace.workload, self.trace.gpu
+
+
+def read_settings(
+    folder: Path,
+    workloads: Iterable[str] = tuple(WORKLOADS),
+    gpus: Sequence[str] = tuple(MAX_POWER_W),
+    target: float | None = None,
+) -> list[Setting]:
+    """All pairs of workloads and GPUs.
+
+    Raises:
+        JoulecastError: as :func:`joulecast.tune.traces.read_trace`.
+    """
+    settings = []
+    for workload in workloads:
+        traces = [read_trace(folder, workload, gpu, target=target) for gpu in gpus]
+        others = [*traces[1:], traces[0]]
+        settings += [Setting(*pair) for pair in zip(traces, others, strict=True)]
+    return settings
+
+
+def paper_recurrences(trace: Trace) -> int:
+    """Number of recurrences in the paper: twice the number of configurations."""
+    return 2 * len(trace.epochs) * len(trace.at_limit[trace.default])
+
+
+def swept(trace: Trace, rng: random.Random, goal: Goal) -> History:
+    """One run of every batch size of a trace, each under its best power limit."""
+    environment, history = Replay(trace, rng, goal=goal), History()
+    for number, batch in enumerate(trace.epochs):
+        limits = environment.space.limits(batch)
+        history.append(environment.run(Proposal(batch, limits, phase="sweep"), number))
+    return history
+
+
+def policy_for(setting: Setting, name: str, seed: int, goal: Goal = PLAIN) -> Policy:
+    """A policy by its name, those included that know more than the search space.
+
+    Raises:
+        JoulecastError: no such policy.
+    """
+    if name == "oracle":
+        return Fixed(*best_configuration(setting.trace, goal.eta))
+    space = setting.trace.space(goal)
+    if name == "warm-start":
+        history = swept(setting.elsewhere, random.Random(f"swept {seed}"), goal)
+        return Curve(space, prior=CurvePrior(earlier=earlier_costs(history)))
+    return make_policy(name, space)
+
+
+def replay(
+    setting: Setting,
+    policy: Policy,
+    recurrences: int,
+    seed: int,
+    *,
+    goal: Goal = PLAIN,
+) -> list[Recurrence]:
+    """Replay one policy, which was made for the same goal, in one setting."""
+    workload, gpu = setting.name
+    drawn = random.Random(f"{workload} {gpu} {seed}")
+    environment = Replay(setting.trace, drawn, goal=goal)
+    return list(recur(environment, policy, recurrences, random.Random(seed)))
+
+
+def replayed(
+    settings: Sequence[Setting],
+    name: str,
+    seeds: int,
+    recurrences: int | None,
+    *,
+    goal: Goal = PLAIN,
+    make: MakePolicy | None = None,
+) -> pd.DataFrame:
+    """A row a recurrence of a policy, over all settings and seeds.
+
+    Args:
+        recurrences: of every setting; ``None``: as many as the paper runs.
+        make: the policy; by default the one of that name.
+
+    Raises:
+        JoulecastError: no such policy, or a setting that no batch size reaches the target in.
+    """
+    if make is None and name not in (*POLICIES, *COMPARED):
+        raise JoulecastError(f"no policy `{name}`; there are {', '.join(COMPARED)}")
+    rows = []
+    for setting in settings:
+        expected_default(setting.trace, goal.eta)
+        count = paper_recurrences(setting.trace) if recurrences is None else recurrences
+        for seed in range(seeds):
+            policy = (
+                policy_for(setting, name, seed, goal)
+                if make is None
+                else make(setting.trace.space(goal))
+            )
+            rows += [
+                (
+                    *(*setting.name, name, seed, done.number, done.tries, done.reached, done.cost),
+                    *(done.energy_j, done.time_s, done.batch_size, done.power_limit_w, done.phase),
+                )
+                for done in replay(setting, policy, count, seed, goal=goal)
+            ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -1,0 +1,325 @@
+"""What a policy did in one setting: the report of ``joulecast tune``.
+
+Of a replay: what it saves against no tuning, over seeds; energies are ``recorded``, which is to say measured
+by the authors of the traces. Of a live loop: its recurrences, and the advice on what to use next.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from joulecast.errors import JoulecastError
+from joulecast.runs.files.writing import written_aside
+from joulecast.tune.comparison import (
+    QUANTITIES,
+    STEADY,
+    Estimate,
+    break_even,
+    oracle_cost,
+    recurrences_of,
+)
+from joulecast.tune.expectation import (
+    best_configuration,
+    expected,
+    expected_default,
+)
+from joulecast.tune.history import History, add_to_history_file, begin_history_file
+from joulecast.tune.next_run import advice_text, advise, advise_on_file
+from joulecast.tune.policies import Policy
+from joulecast.tune.policy_experiment import Setting, policy_for, replay, replayed
+from joulecast.tune.policy_registry import make_policy
+from joulecast.tune.recurrences import Recurrence
+from joulecast.tune.traces import WORKLOADS, read_trace
+from joulecast.tune.trial import PLAIN, Goal, Proposal, SearchSpace, Trial
+
+
+def read_setting(
+    folder: Path, workload: str, gpu: str, target: float | None, policy: str
+) -> Setting:
+    """One setting; the same workload on another GPU is read only where the policy starts from there.
+
+    Raises:
+        JoulecastError: as :func:`joulecast.tune.traces.read_trace`.
+    """
+    trace = read_trace(folder, workload, gpu, target=target)
+    if policy != "warm-start":
+        return Setting(trace, trace)
+    elsewhere = "a40" if gpu == "v100" else "v100"
+    return Setting(trace, read_trace(folder, workload, elsewhere, target=target))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Parameters of a replay.
+
+    Attributes:
+        target: metric to reach; ``None``: the paper's.
+        options: of the policy; its own by default.
+    """
+
+    target: float | None = None
+    goal: Goal = PLAIN
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def policy(self, setting: Setting, name: str, seed: int) -> Policy:
+        """A policy by its name."""
+        if self.options:
+            return make_policy(name, setting.trace.space(self.goal), **self.options)
+        return policy_for(setting, name, seed, self.goal)
+
+
+def _configuration(
+    setting: Setting, batch_size: int, power_limit_w: int, eta: float
+) -> dict[str, Any]:
+    found = expected(setting.trace, batch_size, power_limit_w, eta)
+    return {
+        "batch_size": batch_size,
+        "power_limit_w": power_limit_w,
+        "energy_j": found.energy_j,
+        "time_s": found.time_s,
+        "cost_j": found.cost,
+    }
+
+
+def _setting_replayed(setting: Setting, asked: Asked) -> dict[str, Any]:
+    """What is replayed, as plain data."""
+    workload = setting.trace.workload
+    return {
+        "workload": workload,
+        "gpu": setting.trace.gpu,
+        "target": WORKLOADS[workload].target if asked.target is None else asked.target,
+        "eta": asked.goal.eta,
+        "criterion": asked.goal.criterion,
+        "options": dict(asked.options),
+    }
+
+
+def replay_report(
+    setting: Setting,
+    policy: str,
+    recurrences: int,
+    seeds: int,
+    asked: Asked | None = None,
+) -> dict[str, Any]:
+    """Replay a policy and compare it with the default; ratios below 1 are savings.
+
+    Args:
+        policy: by name.
+        asked: how; its target as :func:`read_setting` got it.
+
+    Raises:
+        JoulecastError: no such policy, a policy without beta, a beta not above 1, or a default batch size
+            that never reaches the target.
+    """
+    asked = Asked() if asked is None else asked
+    trace, eta, options = setting.trace, asked.goal.eta, asked.options
+    default = expected_default(trace, eta)
+    table = replayed(
+        [setting],
+        policy,
+        seeds,
+        recurrences,
+        goal=asked.goal,
+        make=(lambda space: make_policy(policy, space, **options)) if options else None,
+    )
+    relative = {
+        quantity: recurrences_of(policy, table, [setting], column, asked.goal)[setting.name]
+        / getattr(default, column)
+        for quantity, column in QUANTITIES.items()
+    }
+    steady = min(STEADY, recurrences)
+    counted = np.arange(1, recurrences + 1)
+    cumulative = {what: np.cumsum(ratios, axis=1) / counted for what, ratios in relative.items()}
+    pays_back_at = break_even(cumulative["cost"])
+    best = best_configuration(trace, eta)
+    oracle = oracle_cost(setting, eta) / default.cost
+    return {
+        "setting": _setting_replayed(setting, asked) | {"recurrences": recurrences, "seeds": seeds},
+        "policy": policy,
+        "energy_source": "recorded",
+        "default": _configuration(setting, trace.default, trace.max_power_w, eta),
+        "oracle": _configuration(setting, *best, eta),
+        "ratio_to_default": {
+            "steady_state": {
+                what: asdict(Estimate.of(ratios[:, -steady:].mean(axis=1)))
+                for what, ratios in relative.items()
+            },
+            "with_exploration": {
+                what: asdict(Estimate.of(r.mean(axis=1))) for what, r in relative.items()
+            },
+            "oracle_cost": oracle,
+        },
+        "steady_recurrences": steady,
+        "break_even_recurrence": pays_back_at,
+        "break_even": f"pays back at recurrence {pays_back_at}"
+        if pays_back_at is not None
+        else f"does not pay back within {recurrences} recurrences",
+        "regret": {
+            "of_recurrences": recurrences,
+            "in_oracle_recurrences": asdict(
+                Estimate.of((relative["cost"] - oracle).sum(axis=1) / oracle)
+            ),
+        },
+        "tries_per_recurrence": float(table["tries"].mean()),
+        "reached_share": float(table["reached"].mean()),
+        "cumulative_ratio": [
+            {"recurrence": int(n)}
+            | {what: float(r[:, n - 1].mean()) for what, r in cumulative.items()}
+            for n in counted
+        ],
+    }
+
+
+class _Watched:
+    """A policy that lets its history be seen."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.history = policy, History()
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        self.history = history
+        return self._policy.propose(history, rng)
+
+
+def replayed_history(
+    setting: Setting,
+    policy: str,
+    recurrences: int,
+    seed: int = 0,
+    asked: Asked | None = None,
+) -> History:
+    """The trials of a replay."""
+    asked = Asked() if asked is None else asked
+    watched = _Watched(asked.policy(setting, policy, seed))
+    replay(setting, watched, recurrences, seed, goal=asked.goal)
+    return watched.history
+
+
+def write_replayed_history(
+    path: Path,
+    setting: Setting,
+    policy: str,
+    recurrences: int,
+    asked: Asked | None = None,
+) -> None:
+    """Write the trials of seed 0 as a history file.
+
+    Raises:
+        JoulecastError: the file is there already: it may be of trainings that really took place.
+    """
+    if path.exists():
+        raise JoulecastError(f"{path}: is there already; name another file, or remove it")
+    asked = Asked() if asked is None else asked
+    history = replayed_history(setting, policy, recurrences, asked=asked)
+    trace = setting.trace
+    space = trace.space(asked.goal)
+    whose = {
+        "environment": "replay",
+        "workload": trace.workload,
+        "gpu": trace.gpu,
+        "target": WORKLOADS[trace.workload].target if asked.target is None else asked.target,
+        "policy": policy,
+        "options": dict(asked.options),
+        "criterion": asked.goal.criterion,
+        "max_slowdown": asked.goal.max_slowdown,
+        "batch_sizes": space.batch_sizes,
+        "default_batch_size": space.default,
+        "power_limits_w": {str(batch): limits for batch, limits in space.power_limits_w.items()},
+        "cost": {"eta": asked.goal.eta, "max_power_w": trace.max_power_w},
+    }
+    with written_aside(path) as aside:
+        begin_history_file(aside, whose)
+        for trial in history.trials:
+            add_to_history_file(aside, trial)
+
+
+def _percent(ratio: dict[str, float | None]) -> str:
+    mean, low, high = (ratio[key] for key in ("mean", "low", "high"))
+    assert mean is not None
+    text = f"{100 * (1 - mean):6.1f} %"
+    if low is None or high is None:
+        return text
+    return f"{text}  ({100 * (1 - high):.1f} to {100 * (1 - low):.1f})"
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """The report for people."""
+    setting, ratios = report["setting"], report["ratio_to_default"]
+    default, oracle, regret = report["default"], report["oracle"], report["regret"]
+    lines = [
+        f"{report['policy']} on {setting['workload']}, {setting['gpu']}, target {setting['target']:g}: "
+        f"{setting['recurrences']} recurrences, {setting['seeds']} seeds, eta {setting['eta']:g}",
+        f"default: batch size {default['batch_size']} at {default['power_limit_w']} W: "
+        f"{default['energy_j'] / 1e3:.4g} kJ (recorded), {default['time_s']:.4g} s",
+        "",
+        f"saved against the default ({_intervals(report)}; energies are recorded ones, replayed)",
+        f"{'':8}{'last ' + str(report['steady_recurrences']):30}all, exploration included",
+    ]
+    lines += [
+        f"{what:8}{_percent(ratios['steady_state'][what]):30}{_percent(ratios['with_exploration'][what])}"
+        for what in QUANTITIES
+    ]
+    best = 100 * (1 - ratios["oracle_cost"])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{report['break_even']}; {report['tries_per_recurrence']:.2f} tries a recurrence, "
+            f"{100 * report['reached_share']:.1f} % of the recurrences reached the target",
+            f"an oracle (batch size {oracle['batch_size']} at {oracle['power_limit_w']} W) saves "
+            f"{best:.1f} % of the cost; {regret['in_oracle_recurrences']['mean']:.1f} of its recurrences "
+            "were spent above it",
+        ]
+    )
+
+
+def _intervals(report: Mapping[str, Any]) -> str:
+    if report["ratio_to_default"]["steady_state"]["cost"]["low"] is not None:
+        return "95 % intervals over seeds"
+    return "one seed: no intervals" if report["setting"]["seeds"] == 1 else "exact expectations"
+
+
+def live_report(
+    space: SearchSpace,
+    policy: str,
+    recurrences: Sequence[Recurrence],
+    trials: Sequence[Trial],
+    notes: Sequence[str],
+    history_file: Path | None,
+) -> dict[str, Any]:
+    """What a live loop did, and what it advises.
+
+    Args:
+        trials: those of now, which are all there are without a history file.
+        notes: of the environment.
+    """
+    advice = (
+        advise(space, History(trials)) if history_file is None else advise_on_file(history_file)
+    )
+    return {
+        "environment": "live",
+        "policy": policy,
+        "notes": list(notes),
+        "recurrences": len(recurrences),
+        "trials_now": len(trials),
+        "reached_share": sum(done.reached for done in recurrences) / max(len(recurrences), 1),
+        "tries_per_recurrence": sum(done.tries for done in recurrences) / max(len(recurrences), 1),
+        "time_s": sum(done.time_s for done in recurrences),
+        "by_recurrence": [asdict(done) for done in recurrences],
+        "advice": advice,
+    }
+
+
+def live_report_text(report: Mapping[str, Any]) -> str:
+    """The report of a live loop for people."""
+    return (
+        f"{report['policy']}, live: {report['recurrences']} recurrences, "
+        f"{report['trials_now']} of their tries now, {report['time_s']:.1f} s of training in all; "
+        f"{report['tries_per_recurrence']:.2f} tries a recurrence, "
+        f"{100 * report['reached_share']:.1f} % of the recurrences reached the target\n"
+        + advice_text(report["advice"])
+    )

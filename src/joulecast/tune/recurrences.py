@@ -1,0 +1,92 @@
+"""The loop of recurrences: propose, try, and try again where the target was not reached."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from joulecast.tune.history import History
+from joulecast.tune.policies import Policy
+from joulecast.tune.trial import Environment, Trial
+
+TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """One training to its target, all tries together.
+
+    Attributes:
+        cost, energy_j: ``None`` when that of a try is not known.
+        energy_source: of the tries whose energy is known; ``None``: of none.
+        why_no_energy: why that of a try is not known.
+        batch_size, power_limit_w, phase: of the last try.
+    """
+
+    number: int
+    tries: int
+    reached: bool
+    cost: float | None
+    time_s: float
+    energy_j: float | None
+    energy_source: str | None
+    why_no_energy: str | None
+    batch_size: int
+    power_limit_w: int | None
+    phase: str
+
+    @classmethod
+    def of(cls, number: int, trials: list[Trial]) -> "Recurrence":
+        """Add up the tries."""
+        costs = [trial.cost for trial in trials if trial.cost is not None]
+        joules = [trial.energy_j for trial in trials if trial.energy_j is not None]
+        last = trials[-1]
+        return cls(
+            number,
+            len(trials),
+            last.reached,
+            sum(costs) if len(costs) == len(trials) else None,
+            sum([trial.time_s for trial in trials]),
+            sum(joules) if len(joules) == len(trials) else None,
+            next((t.energy_source for t in trials if t.energy_source is not None), None),
+            next((t.why_no_energy for t in trials if t.why_no_energy is not None), None),
+            last.proposal.batch_size,
+            last.power_limit_w,
+            last.proposal.phase,
+        )
+
+
+def recur(
+    environment: Environment,
+    policy: Policy,
+    recurrences: int,
+    rng: random.Random,
+    *,
+    history: History | None = None,
+    tries: int = TRIES,
+    ended: Callable[[Trial], None] | None = None,
+) -> Iterator[Recurrence]:
+    """Run recurrences one after the other, from where a history ends.
+
+    Args:
+        recurrences: how many there are to be in all, those of the history included.
+        rng: for the policy.
+        tries: most in a recurrence; one that has failed so often is given up.
+        ended: called with every trial before the next one is proposed.
+    """
+    history = History() if history is None else history
+    trials: list[Trial] = []
+    number = 0
+    if history.trials:
+        number = history.trials[-1].recurrence
+        trials = [trial for trial in history.trials if trial.recurrence == number]
+        if trials[-1].reached or len(trials) >= tries:
+            number, trials = number + 1, []
+    for recurrence in range(number, recurrences):
+        while not (trials and trials[-1].reached) and len(trials) < tries:
+            trial = environment.run(policy.propose(history, rng), recurrence)
+            history.append(trial)
+            trials.append(trial)
+            if ended is not None:
+                ended(trial)
+        yield Recurrence.of(recurrence, trials)
+        trials = []

@@ -1,0 +1,97 @@
+"""The configuration's section on tuning."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from joulecast.errors import JoulecastError
+from joulecast.measure.workloads.networks import check_size
+from joulecast.runs.section import Section
+
+DEFAULT_POLICY: Literal["curve"] = "curve"
+"""Policy of a tuning, live or replayed, when none is named."""
+Criterion = Literal["cost", "energy", "time", "max-slowdown"]
+"""Choice among the measured power limits: the one of least cost, energy or time, or the lowest under which a
+training takes at most ``max_slowdown`` times as long as under the highest."""
+
+
+class RecurringTraining(Section):
+    """A training that recurs on this machine, and the choices of a tuner."""
+
+    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
+    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    target_accuracy: float = Field(0.9, gt=0, le=1, description="Accuracy on the test split.")
+    max_epochs: int = Field(
+        100, ge=1, description="Most epochs; a training that needs more has failed."
+    )
+    batch_sizes: list[int] = Field(
+        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
+    )
+    default_batch_size: int = Field(256, ge=1, description="Batch size without tuning.")
+    learning_rate: float = Field(
+        0.05,
+        gt=0,
+        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
+    )
+    max_learning_rate: float | None = Field(
+        None, gt=0, description="Highest scaled learning rate; null: no limit."
+    )
+    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Device that it is trained on.")
+    gpu: int | None = Field(
+        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
+    )
+    eta: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
+    )
+    allow_power_limit: bool = Field(
+        False,
+        description="Let the tuner set the GPU's power limit; it is put back after every training.",
+    )
+    criterion: Criterion = Field(
+        "cost", description="How a power limit is chosen among those that were measured."
+    )
+    max_slowdown: float = Field(
+        1.1, ge=1, description="With max-slowdown: most time, relative to the highest limit."
+    )
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _ascending(cls, sizes: list[int]) -> list[int]:
+        if min(sizes) < 1:
+            raise ValueError(f"batch size {min(sizes)} is below 1")
+        return sorted(set(sizes))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "RecurringTraining":
+        try:
+            check_size(self.network, self.image_size, 16)
+        except JoulecastError as error:
+            raise ValueError(str(error)) from None
+        if self.default_batch_size not in self.batch_sizes:
+            raise ValueError(
+                f"default_batch_size {self.default_batch_size} is none of batch_sizes "
+                f"{', '.join(map(str, self.batch_sizes))}"
+            )
+        return self
+
+
+class LiveTuningSection(RecurringTraining):
+    """A training that recurs on this machine, tuned from one recurrence to the next."""
+
+    policy: Literal[
+        "default", "power-limit-only", "zeus", "grid-search", "outward-walk", "curve"
+    ] = Field(DEFAULT_POLICY, description="Policy that proposes batch sizes and power limits.")
+    recurrences: int = Field(50, ge=1, le=10_000, description="Trainings to the target.")
+
+
+class TuningSection(Section):
+    """Replays of the Zeus authors' traces (recorded/zeus-trace), and a training tuned live."""
+
+    eta: float = Field(0.5, ge=0, le=1, description="Weight of energy, against time, in the cost.")
+    seeds: int = Field(20, ge=2, le=10_000, description="Replays of every policy in every setting.")
+    recurrences: int = Field(50, ge=10, le=10_000, description="Trainings of every replay.")
+    live: LiveTuningSection = LiveTuningSection()

@@ -1,0 +1,95 @@
+"""The monitor of a live training: it reads the meter, profiles power limits, and enforces the cost bound."""
+
+from collections.abc import Callable
+from math import inf
+
+from joulecast.measure.power.counters import EnergyCounter
+from joulecast.measure.power.limits import PowerLimit
+from joulecast.tune.limit_measurement import LimitProfile
+from joulecast.tune.trial import CostModel, Proposal
+
+
+class Watch:
+    """The monitor of one training.
+
+    Args:
+        counter, seconds: a meter and a clock.
+        limits: of the device, entered; ``None``: its power limit is left alone.
+        profile_of: the profile of the proposal's batch size, new or continued, given what sets limits.
+
+    Attributes:
+        profile: of the proposal's power limits, where it has several.
+    """
+
+    def __init__(
+        self,
+        proposal: Proposal,
+        cost: CostModel,
+        counter: EnergyCounter,
+        seconds: Callable[[], float],
+        steps_per_epoch: int,
+        limits: PowerLimit | None,
+        profile_of: Callable[[Callable[[int], None]], LimitProfile],
+    ) -> None:
+        self._proposal, self._cost = proposal, cost
+        self._counter, self._seconds = counter, seconds
+        self._steps_per_epoch = steps_per_epoch
+        self._limits, self._profile_of = limits, profile_of
+        self.profile: LimitProfile | None = None
+        self._limit_w: int | None = None
+        self._first: tuple[float, float | None] | None = None
+        self._last: tuple[float, float | None] | None = None
+
+    @property
+    def limit_w(self) -> int | None:
+        """The power limit that was chosen, or set; ``None``: it was left alone."""
+        return self._limit_w if self.profile is None else self.profile.chosen_w
+
+    def begun(self) -> None:
+        """All is set up; the clock and the meter start."""
+        limits_w = self._proposal.power_limits_w
+        if self._limits is not None:
+            self._limit_w = max(limits_w)
+            if len(limits_w) == 1:
+                self._limits.set(self._limit_w)
+            else:
+                self.profile = self._profile_of(self._limits.set)
+        self._first = self._seconds(), self._counter.begin()
+
+    def ended(self) -> None:
+        """The last evaluation is over; nothing that comes after it is the training's."""
+        self._last = self._seconds(), self._counter.read()
+
+    def stepped(self, done: int) -> None:
+        """A step is over, and with the last one of an epoch comes an evaluation."""
+        if self.profile is not None and not self.profile.is_over:
+            self.profile.stepped()
+            if done % self._steps_per_epoch == 0:
+                self.profile.paused()
+
+    def go_on(self, done: int, accuracy: float) -> bool:
+        """Whether another epoch, at the mean cost of those so far, stays within the bound."""
+        bound = self._proposal.cost_bound
+        if bound < inf and self._first is not None:
+            spent_s = self._seconds() - self._first[0]
+            # Roughly is good enough here, however short it was.
+            joules, _ = self._counter.between(self._first[1], self._counter.read())
+            # Without its energy, a training costs at least its time.
+            spent = self._cost.of(spent_s, joules) or self._cost.of(spent_s, 0.0) or 0.0
+            epochs = done / self._steps_per_epoch
+            if spent * (epochs + 1) / epochs > bound:
+                return False
+        if self.profile is not None:
+            self.profile.resumed()
+        return True
+
+    def energy(self) -> tuple[float | None, str | None]:
+        """Joules from its begin to its end, or ``None`` and the reason."""
+        if self._first is None:
+            return None, self._counter.why_not or "the training broke before its first step"
+        if self._last is None:
+            self.ended()
+        assert self._last is not None
+        return self._counter.between(
+            self._first[1], self._last[1], over_s=self._last[0] - self._first[0]
+        )

@@ -1,0 +1,185 @@
+"""What policies and environments say to each other: a proposal, and the trial it became.
+
+Costs follow You et al., Zeus (NSDI 2023), equation 2: C = eta E + (1 - eta) Pmax T.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field, Strict
+
+from joulecast.errors import JoulecastError
+from joulecast.tune.section import Criterion
+
+Phase = Literal["fixed", "prune", "sample", "walk", "sweep", "best", "unbounded"]
+StoppedBy = Literal["target", "max_epochs", "cost_bound", "not_started", "interrupted"]
+
+
+# What files may say: finite, and within what a training on earth can be, so that sums and ratios are too.
+Watts = Annotated[int, Field(ge=1, le=1_000_000)]
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Spent = Annotated[float, Strict(), Field(ge=0, le=1e18, allow_inf_nan=False)]
+_Measured = Annotated[float, Strict(), Field(ge=1e-9, le=1e18, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """What a training costs.
+
+    Attributes:
+        eta: weight of energy, 0 to 1.
+        max_power_w: highest settable power limit times devices; ``None`` where there is none, and costs
+            are seconds then.
+    """
+
+    eta: Annotated[float, Field(allow_inf_nan=False)] = 0.5
+    max_power_w: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eta <= 1:
+            raise JoulecastError(f"eta is {self.eta}; it has to be between 0 and 1")
+        if self.eta > 0 and self.max_power_w is None:
+            raise JoulecastError(
+                f"eta is {self.eta}, and nothing limits power here: without a power limit the cost is time "
+                "alone (eta 0)"
+            )
+
+    @property
+    def unit(self) -> str:
+        """Unit of costs."""
+        return "s" if self.max_power_w is None else "J"
+
+    def of(self, time_s: float, energy_j: float | None) -> float | None:
+        """Cost of a time and an energy; ``None`` where energy counts and was not measured."""
+        if self.max_power_w is None:
+            return time_s
+        if self.eta == 0:
+            return self.max_power_w * time_s
+        if energy_j is None:
+            return None
+        return self.eta * energy_j + (1 - self.eta) * self.max_power_w * time_s
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What tuning is for.
+
+    Attributes:
+        eta: weight of energy in the cost, beside time.
+        criterion: how a power limit is chosen among those that were tried.
+        max_slowdown: of the lowest limit that ``max-slowdown`` allows, times the highest limit's time.
+    """
+
+    eta: float = 0.5
+    criterion: Criterion = "cost"
+    max_slowdown: float = 1.1
+
+
+PLAIN = Goal()
+"""Energy and time alike, and the power limit that costs least: the paper's."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAtLimit:
+    """An epoch of one batch size under one power limit."""
+
+    time_s: _Measured
+    energy_j: _Measured | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What to try next.
+
+    Attributes:
+        batch_size: samples of a step.
+        power_limits_w: several: all are tried in the first epoch, and the cheapest stays; one: it is set;
+            none: the limit is left as it is.
+        cost_bound: the try is stopped before the epoch that would cost more.
+        phase: of the policy, for people and for policies that ask what an earlier trial was for.
+    """
+
+    batch_size: BatchSize
+    power_limits_w: tuple[Watts, ...] = ()
+    cost_bound: Annotated[float, Strict(), Field(ge=0)] = inf
+    phase: Phase = "fixed"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a proposal.
+
+    Attributes:
+        recurrence: counted from 0.
+        power_limit_w: in force after the first epoch; ``None`` where the limit was left alone.
+        energy_j: ``None`` when it was not measured; ``why_no_energy`` says why.
+        cost: ``None`` when it is not known (energy counts, and was not measured).
+        limits: epochs by power limit, where limits were tried.
+    """
+
+    recurrence: Annotated[int, Field(ge=0, le=1_000_000_000)]
+    proposal: Proposal
+    reached: bool
+    stopped_by: StoppedBy
+    epochs: Annotated[float, Strict(), Field(ge=0, le=1e9, allow_inf_nan=False)]
+    time_s: Spent
+    energy_j: Spent | None
+    energy_source: str | None
+    cost: Spent | None
+    power_limit_w: Watts | None = None
+    limits: Mapping[Watts, EpochAtLimit] = field(default_factory=dict)
+    why_no_energy: str | None = None
+    accuracy: Annotated[float, Field(allow_inf_nan=False)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """What a policy may choose.
+
+    Attributes:
+        batch_sizes: ascending.
+        default: the batch size that is used without tuning.
+        power_limits_w: by batch size, descending; empty where limits cannot be set.
+        cost: what is to be small.
+        criterion: how a power limit is chosen among those that were tried.
+        max_slowdown: of the lowest limit that ``max-slowdown`` allows, times the highest limit's time.
+    """
+
+    batch_sizes: tuple[int, ...]
+    default: int
+    power_limits_w: Mapping[int, tuple[int, ...]]
+    cost: CostModel
+    criterion: Criterion = "cost"
+    max_slowdown: float = 1.1
+
+    def __post_init__(self) -> None:
+        if self.max_slowdown < 1:
+            raise JoulecastError(
+                f"a slowdown of {self.max_slowdown} is below 1, which no limit can meet"
+            )
+        if list(self.batch_sizes) != sorted(set(self.batch_sizes)) or not self.batch_sizes:
+            raise JoulecastError(f"batch sizes {self.batch_sizes} are not ascending")
+        if self.default not in self.batch_sizes:
+            raise JoulecastError(
+                f"the default batch size {self.default} is none of {', '.join(map(str, self.batch_sizes))}"
+            )
+
+    def limits(self, batch_size: int) -> tuple[int, ...]:
+        """Power limits of a batch size, descending; empty where none can be set."""
+        return self.power_limits_w.get(batch_size, ())
+
+    def highest_limit(self, batch_size: int) -> tuple[int, ...]:
+        """The highest limit, as a proposal has it."""
+        return self.limits(batch_size)[:1]
+
+
+class Environment(Protocol):
+    """An environment, in which proposals are tried."""
+
+    space: SearchSpace
+
+    def run(self, proposal: Proposal, recurrence: int) -> Trial:
+        """Train once as proposed, to the target, the bound or the last epoch."""
+        ...

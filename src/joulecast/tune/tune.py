@@ -1,0 +1,92 @@
+"""A tuning from beginning to end: a policy on traces of other trainings, or on trainings of this machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from joulecast.errors import JoulecastError
+from joulecast.tune.live import LiveJob, LiveTraining, tune_live
+from joulecast.tune.policy_registry import make_policy
+from joulecast.tune.policy_report import (
+    Asked,
+    read_setting,
+    replay_report,
+    write_replayed_history,
+)
+from joulecast.tune.recurrences import Recurrence
+from joulecast.tune.trial import Trial
+
+_SEEDS = 20
+
+
+def tuned_on_traces(
+    traces: Path,
+    workload: str,
+    gpu: str,
+    policy: str,
+    recurrences: int,
+    seeds: int | None,
+    asked: Asked,
+    history: Path | None,
+) -> dict[str, Any]:
+    """The report of a replay: what the policy saves.
+
+    Args:
+        seeds: replays to take the mean of; 20 if ``None``.
+        history: file for the trials of the one seed.
+
+    Raises:
+        JoulecastError: no such traces, workload, GPU or policy, or a history of several seeds.
+    """
+    count = _SEEDS if seeds is None else seeds
+    if history is not None and count != 1:
+        raise JoulecastError(
+            f"--history keeps the trials of one seed, and there are {count}; give --seeds 1 too"
+        )
+    setting = read_setting(traces, workload, gpu, asked.target, policy)
+    report = replay_report(setting, policy, recurrences, count, asked)
+    if history is not None:
+        write_replayed_history(history, setting, policy, recurrences, asked)
+        report["history"] = str(history)
+    return report
+
+
+def tuned_here(
+    job: LiveJob,
+    policy: str,
+    options: dict[str, Any],
+    recurrences: int,
+    history: Path | None,
+    say: Callable[[str], None],
+    *,
+    quiet_wait_s: float = 0.0,
+) -> tuple[LiveTraining, list[Recurrence], list[Trial]]:
+    """Tune a training on this machine.
+
+    Args:
+        policy, options: what proposes, by name, and its options.
+        recurrences: how many there are to be in all, those of the history included.
+        history: file of the trials; the tuning continues after the last one in it.
+        say: gets notes while the tuning runs.
+        quiet_wait_s: longest wait for other programs to end before the first trial.
+
+    Returns:
+        the environment; all recurrences, those of the history included; the trials of now.
+
+    Raises:
+        JoulecastError: a wrong option, or no GPU where one is asked for.
+    """
+    environment = LiveTraining(job)
+    trials: list[Trial] = []
+    done = tune_live(
+        environment,
+        make_policy(policy, environment.space, **options),
+        recurrences,
+        seed=job.seed,
+        history_file=history,
+        whose={"policy": policy, **options},
+        ended=trials.append,
+        say=say,
+        quiet_wait_s=quiet_wait_s,
+    )
+    return environment, done, trials

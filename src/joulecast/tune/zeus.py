@@ -1,0 +1,181 @@
+"""Zeus: pruning of batch sizes in two rounds, then Gaussian Thompson sampling (You et al., NSDI 2023).
+
+Otherwise than in the authors' program, from some of whose states there is no way out: the bound on a try
+expires when it stops what was chosen for being cheap; a recurrence that failed does not lower it; when
+nothing survives the pruning, the best known size is run, or one that was not tried; and nothing is tried out
+while costs are not known.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, sqrt
+
+from joulecast.errors import JoulecastError
+from joulecast.tune.history import History
+from joulecast.tune.policies import LimitChooser, cheapest_arm, is_blind, what_is_left
+from joulecast.tune.trial import Phase, Proposal, SearchSpace, Trial
+
+_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A normal prior on an arm's mean cost; without one, what was seen is all that counts."""
+
+    mean: float
+    variance: float
+
+
+@dataclass(slots=True)
+class _Pruned:
+    """State of the pruning: the next size to try, or the sizes that are left."""
+
+    next_size: int | None
+    survivors: list[int]
+
+
+def _walk(sizes: list[int], start: int) -> Iterator[list[int]]:
+    """The two ways of a round: down from the start, and up from the next larger size."""
+    at = sizes.index(start)
+    yield sizes[at::-1]
+    yield sizes[at + 1 :]
+
+
+def prune(space: SearchSpace, trials: list[Trial]) -> _Pruned:
+    """Replay the pruning over its trials (section 4.4 of the paper, algorithm 3).
+
+    Args:
+        trials: all trials; those of other phases are passed over.
+    """
+    ended = iter([trial for trial in trials if trial.proposal.phase == "prune"])
+    sizes, start = list(space.batch_sizes), space.default
+    for _ in range(_ROUNDS):
+        survivors: dict[int, float] = {}
+        for way in _walk(sizes, start):
+            for size in way:
+                trial = next(ended, None)
+                if trial is None:
+                    return _Pruned(size, [])
+                if not trial.reached:
+                    break
+                survivors[size] = inf if trial.cost is None else trial.cost
+        if not survivors:
+            return _Pruned(None, [])
+        sizes = sorted(survivors)
+        start = min(survivors, key=lambda size: survivors[size])
+    return _Pruned(None, sizes)
+
+
+class Zeus:
+    """Zeus as its paper has it.
+
+    Args:
+        space: what can be chosen.
+        beta: a try is stopped when it costs more than this many times the cheapest recurrence.
+        window: only so many last costs of every batch size count, and so many last recurrences for the
+            bound; ``None``: all.
+        prior: of every batch size's mean cost.
+        tune_power: whether power limits are tuned too; the highest one is used otherwise.
+
+    Raises:
+        JoulecastError: ``beta`` not above 1, a window below 2.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        *,
+        beta: float = 2.0,
+        window: int | None = None,
+        prior: Prior | None = None,
+        tune_power: bool = True,
+    ) -> None:
+        check_beta(beta)
+        if window is not None and window < 2:
+            raise JoulecastError(
+                f"a drift window of {window} costs has no variance; give 2 or more"
+            )
+        self._space, self._beta, self._window, self._prior = space, beta, window, prior
+        self._limits = LimitChooser(space)
+        self._tune_power = tune_power
+
+    def propose(self, history: History, rng: random.Random) -> Proposal:
+        space = self._space
+        best = cheapest_arm(history, self._window)
+        known_to_work = space.default if best is None else best
+        if is_blind(history):
+            return self._proposal(history, known_to_work, inf, "best")
+        bound = bound_of(history, self._beta, self._window)
+        pruned = prune(space, history.trials)
+        if pruned.next_size is not None:
+            return self._proposal(history, pruned.next_size, bound, "prune")
+        survivors = [size for size in pruned.survivors if history.arms[size].costs]
+        if survivors:
+            sampled = self._sampled(history, survivors, rng)
+            return self._proposal(history, sampled, bound, "sample")
+        # All were pruned: by chance, or because the default and what is above it fail.
+        if best is not None:
+            return self._proposal(history, best, bound, "best")
+        return what_is_left(space, history, self._limits)
+
+    def _proposal(self, history: History, size: int, bound: float, phase: Phase) -> Proposal:
+        limits = (
+            self._limits.limits(history, size)
+            if self._tune_power
+            else self._space.highest_limit(size)
+        )
+        return Proposal(size, limits, bound, phase)
+
+    def _sampled(self, history: History, sizes: list[int], rng: random.Random) -> int:
+        """The size whose mean cost, drawn from its posterior, is least."""
+        best, least = sizes[0], inf
+        for size in sizes:
+            costs = history.arms[size].costs
+            if self._window is not None:
+                costs = costs[-self._window :]
+            drawn = self._draw(costs, rng)
+            if drawn < least:
+                best, least = size, drawn
+        return best
+
+    def _draw(self, costs: list[float], rng: random.Random) -> float:
+        """Normal with known variance, that of the costs seen; a flat prior where none is given."""
+        n = len(costs)
+        mean = sum(costs) / n
+        variance = sum([(cost - mean) ** 2 for cost in costs]) / n
+        if variance == 0:
+            return mean
+        if self._prior is None:
+            return rng.gauss(mean, sqrt(variance / n))
+        precision = 1 / self._prior.variance + n / variance
+        centre = (self._prior.mean / self._prior.variance + n * mean / variance) / precision
+        return rng.gauss(centre, sqrt(1 / precision))
+
+
+def check_beta(beta: float) -> None:
+    """Refuse a bound that stops every try which is not cheaper than all before.
+
+    Raises:
+        JoulecastError: ``beta`` is not above 1.
+    """
+    if not beta > 1:
+        raise JoulecastError(
+            f"beta is {beta}; it has to be above 1: a try is stopped when it costs beta times the cheapest "
+            "recurrence so far"
+        )
+
+
+def bound_of(history: History, beta: float, window: int | None = None) -> float:
+    """Most that a try may cost: ``beta`` times the cheapest recurrence; no bound where costs have drifted.
+
+    They have when the bound has just stopped a batch size that was chosen for being cheap: sampled, or the
+    cheapest of those that have reached the target. What it can do is known, so it is the bound that is wrong.
+    """
+    if history.trials:
+        last = history.trials[-1]
+        if last.stopped_by in ("cost_bound", "not_started"):
+            trusted = last.proposal.phase == "sample"
+            if trusted or last.proposal.batch_size == cheapest_arm(history, window):
+                return inf
+    return beta * history.least_total(window)
