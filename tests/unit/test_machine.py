@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -110,16 +112,19 @@ def test_what_a_killed_starter_has_left_holds_the_machine(holder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is taken, which needs root")
-def test_another_user_may_hold_it_and_a_link_is_not_followed(lock_file, tmp_path):
-    with machine_lock(sys.stderr, longest_s=0.0):
-        pass
-    tmp_path.chmod(0o755)
+def test_another_user_may_hold_it_and_a_link_is_not_followed(monkeypatch, tmp_path):
     code = "import fcntl, os, sys; os.setgid(65534); os.setuid(65534);"
     code += "fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)"
-    for folder in tmp_path.parents[:2]:
-        folder.chmod(0o755)
-    assert subprocess.run([sys.executable, "-S", "-c", code, str(lock_file)]).returncode == 0
-    lock_file.unlink()
+    # Beside pytest's folders, which other users may not enter.
+    with TemporaryDirectory(dir="/tmp") as for_all:
+        Path(for_all).chmod(0o755)
+        lock_file = Path(for_all) / "lock"
+        monkeypatch.setattr(machine, "LOCK_FILE", lock_file)
+        with machine_lock(sys.stderr, longest_s=0.0):
+            pass
+        assert subprocess.run([sys.executable, "-S", "-c", code, str(lock_file)]).returncode == 0
+    lock_file = tmp_path / "lock"
+    monkeypatch.setattr(machine, "LOCK_FILE", lock_file)
     lock_file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(JoulecastError, match="cannot be held"), machine_lock(sys.stderr):
         pass
