@@ -10,10 +10,10 @@ from conftest import ROOT, make_record, make_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from joulecast.app.campaign import measuring
 from joulecast.app.campaign.config import parse_config, read_config
 from joulecast.app.campaign.runs import campaign_runs, run_table
 from joulecast.errors import JoulecastError
-from joulecast.measure.training import campaign as measuring
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.runs.folders import answers
 from joulecast.runs.record import read_record, write_record
