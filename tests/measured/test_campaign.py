@@ -142,6 +142,23 @@ def test_a_broken_record_is_named_and_measured_again(campaign, tmp_path):
     assert re.search(r"^total +2$", again.stdout + again.stderr, re.M), again.stdout
 
 
+def test_it_is_packed_and_replayed(campaign, tmp_path):
+    fresh_clone(tmp_path)
+    shutil.copytree(campaign / "results", tmp_path / "results")
+    done = snakemake(tmp_path, *MINIMAL, "--", "record")
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = tmp_path / "results/minimal/recorded"
+    content = json.loads((kept / "campaign.json").read_text())
+    assert content["runs"] == 9 and content["hosts"]
+    assert content["configurations"][0]["workload"]["networks"] == ["resnet18", "vit_ti"]
+    assert sum(f["bytes"] for f in content["files"].values()) < 500_000
+    (tmp_path / "config/platforms/kept.yaml").write_text(f"name: kept\nrecorded: {kept}\n")
+    (tmp_path / "config/again.yaml").write_text("results: results/again\nplatform: kept\n")
+    done = snakemake(tmp_path, "--configfile", "config/again.yaml", "--", "measure")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("results/again/records/*/run.json"))) == 9
+
+
 @pytest.mark.long
 def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign, tmp_path):
     """What a busy machine leaves: everything is made, marked, and only the disturbed runs are repeated."""

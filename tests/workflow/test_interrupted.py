@@ -36,9 +36,9 @@ LAST = "sleeping_rank-n2"
 ASKED = ("--", *(f"results/minimal/records/{run}" for run in RUNS))
 
 
-def _begun(folder):
-    """Whether the ranks of the last run are at work."""
-    return any(folder.glob(f"results/minimal/records/.{LAST}-scratch-*/*.samples"))
+def _samples(folder):
+    """What the samplers of the last run write, of all its attempts that left something."""
+    return set(folder.glob(f"results/minimal/records/.{LAST}-scratch-*/*.samples"))
 
 
 def _left(folder):
@@ -59,55 +59,65 @@ def _kill(folder, first, victim):
     elif victim == "group":
         os.killpg(first.pid, signal.SIGKILL)
     else:
-        word = {"rank": "joulecast.measure.training", "sampler": "joulecast.measure.power.sampler"}[
-            victim
-        ]
+        word = f"joulecast.measure.{victim}"
         found = [p for p in _left(folder) if word in (p.info["cmdline"] or [])]
         found[-1].kill()
 
 
-@pytest.mark.parametrize("victim", ["Ctrl-C", "snakemake", "group", "rank", "sampler"])
-def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(tmp_path, victim):
-    """Killed in its last run, which the second start makes shorter: nothing that had ended is lost or
-    repeated, no process and no lock stays, and the second start ends the campaign."""
-    copy_workflow(tmp_path)
-    long = SHORT if victim == "sampler" else LONG
-    with open(tmp_path / "out", "w") as out:
-        first = subprocess.Popen(
-            ["snakemake", "--cores", "all", *MINIMAL, *long, *ASKED],
-            cwd=tmp_path,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            # Who started the tests may ignore it.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-        deadline = time.monotonic() + 200
-        while not _begun(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if victim == "Ctrl-C":
-            second = snakemake(tmp_path, *MINIMAL, *LONG, *ASKED)
-            assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
-        before = _records(tmp_path)
-        _kill(tmp_path, first, victim)
-        code = first.wait(90)
-    if victim == "sampler":
-        assert code == 0, "a run without its energy is a run"
-        info = read_record(tmp_path / f"results/minimal/records/{LAST}").info
-        assert "SIGKILL" in str([meter.reason for meter in info.meters])
-        return
-    assert code != 0 and set(before) == set(RUNS) - {LAST}
+def _start(folder, lasting, out):
+    """Start the campaign; return it when the ranks of its last run are at work."""
+    older = _samples(folder)
+    first = subprocess.Popen(
+        ["snakemake", "--cores", "all", *MINIMAL, *lasting, *ASKED],
+        cwd=folder,
+        stdout=out,
+        stderr=out,
+        start_new_session=True,
+        # Who started the tests may ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 200
+    while not _samples(folder) - older and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return first
+
+
+def _wait_for_none(folder):
+    """Wait until no process works for this folder, nor holds a run's scratch."""
     deadline = time.monotonic() + 30
-    while _left(tmp_path):
-        assert time.monotonic() < deadline, [p.info["cmdline"] for p in _left(tmp_path)]
+    while _left(folder):
+        assert time.monotonic() < deadline, [p.info["cmdline"] for p in _left(folder)]
         time.sleep(0.1)
-    if victim in ("snakemake", "group"):
-        assert snakemake(tmp_path, *MINIMAL, "--unlock").returncode == 0
-    done = snakemake(tmp_path, *MINIMAL, *SHORT, *ASKED)
-    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(tmp_path):
+    """Killed in its last run, part after part; the last start makes that run shorter, and loses its sampler.
+    Nothing that had ended is lost or repeated, no process and no lock stays, and the campaign ends."""
+    copy_workflow(tmp_path)
+    ended = {}
+    with open(tmp_path / "out", "w") as out:
+        for victim in ("Ctrl-C", "snakemake", "group", "training"):
+            first = _start(tmp_path, LONG, out)
+            if victim == "Ctrl-C":
+                second = snakemake(tmp_path, *MINIMAL, *LONG, *ASKED)
+                assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
+                ended = _records(tmp_path)
+                assert set(ended) == set(RUNS) - {LAST}
+            _kill(tmp_path, first, victim)
+            assert first.wait(90) != 0, victim
+            _wait_for_none(tmp_path)
+            assert _records(tmp_path) == ended, f"{victim}: a finished run was lost or repeated"
+            if victim in ("snakemake", "group"):
+                assert snakemake(tmp_path, *MINIMAL, "--unlock").returncode == 0
+        last = _start(tmp_path, SHORT, out)
+        _kill(tmp_path, last, "power.sampler")
+        assert last.wait(90) == 0, "a run without its energy is a run"
+    _wait_for_none(tmp_path)
     after = _records(tmp_path)
-    assert set(after) == set(RUNS)
-    assert before.items() <= after.items(), "a finished run was repeated"
+    assert set(after) == set(RUNS) and ended.items() <= after.items()
+    assert not _samples(tmp_path), "an attempt that was killed left its scratch"
+    info = read_record(tmp_path / f"results/minimal/records/{LAST}").info
+    assert "SIGKILL" in str([meter.reason for meter in info.meters])
 
 
 def test_a_record_that_a_killed_campaign_left_to_another_job_is_not_measured_again(tmp_path):

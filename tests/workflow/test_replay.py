@@ -319,32 +319,3 @@ def test_a_campaign_that_was_tampered_with_is_not_replayed(clone, tmp_path):
     done = snakemake(tmp_path / "c", "-n", *LAB)
     text = done.stdout + done.stderr
     assert done.returncode != 0 and "runs.jsonl: missing" in text and "Traceback" not in text
-
-
-def test_a_measured_campaign_is_packed_and_replayed(tmp_path):
-    copy_workflow(tmp_path)
-    (tmp_path / "config/tiny.yaml").write_text(
-        "results: results/tiny\n"
-        "workload: {networks: [vit_ti]}\n"
-        "scale: {nodes: [1, 2], repeats: 1, batch_size: 2}\n"
-        "training: {steps: 1}\n"
-        "emulation: null\n"
-        "calibration: {batch_sizes: [2], idle_s: 0.3, sleeping_rank_s: 0.2,"
-        " allreduce_bytes: [1024], allreduce_repeats: 2}\n"
-        # Other tests keep the machine busy: waiting for them would prove nothing here.
-        "quiet: {wait_s: 0, repeats: 0}\n"
-    )
-    done = snakemake(tmp_path, "--configfile", "config/tiny.yaml", "--", "record")
-    assert done.returncode == 0, done.stdout + done.stderr
-    kept = tmp_path / "results/tiny/recorded"
-    content = json.loads((kept / "campaign.json").read_text())
-    assert content["runs"] == 5 and content["hosts"]
-    assert content["configurations"][0]["workload"]["networks"] == ["vit_ti"]
-    assert sum(f["bytes"] for f in content["files"].values()) < 500_000
-    infos = [json.loads(line) for line in (kept / "runs.jsonl").read_text().splitlines()]
-    assert [info["checks"]["ranks"] for info in infos] == [2, 1, 2, 1, 2]
-    (tmp_path / "config/platforms/kept.yaml").write_text(f"name: kept\nrecorded: {kept}\n")
-    (tmp_path / "config/again.yaml").write_text("results: results/again\nplatform: kept\n")
-    done = snakemake(tmp_path, "--configfile", "config/again.yaml", "--", "measure")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(tmp_path.glob("results/again/records/*/run.json"))) == 5
