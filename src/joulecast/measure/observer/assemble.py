@@ -15,12 +15,12 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.observer.asked import Asked
 from joulecast.measure.observer.marks_file import Process
 from joulecast.measure.observer.steps import Steps
-from joulecast.measure.power.foreign_load import Load, disturbances
-from joulecast.measure.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
+from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.sampled_hosts import SampledHost
+from joulecast.measure.run_record import run_record
 from joulecast.quantities import counted
-from joulecast.runs import provenance
-from joulecast.runs.frames import PHASE_COLUMNS, STAGE_COLUMNS, STAGES
-from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord
+from joulecast.runs.frames import STAGE_COLUMNS, STAGES
+from joulecast.runs.record import Checks, Outcome, RunRecord
 from joulecast.runs.spec import Observed, RunSpec
 
 _PART_ROWS = 200_000
@@ -299,35 +299,26 @@ def observed_record(
         device=str(ranks[0].facts.get("device", "cpu")) if ranks else None,
         final_loss=_loss(ranks),
     )
-    sampled = [host.sampled for host in hosts]
-    power, activity = frames(sampled)
-    during = load_during(sampled, outcome)
-    info = RunInfo(
-        spec=spec,
-        spec_sha256=spec.digest(),
+    return run_record(
+        spec,
+        [host.sampled for host in hosts],
+        [host.fingerprint for host in hosts],
+        outcome,
+        stages,
+        init_s=span[0],
+        load_before=_busiest([host.load_before for host in hosts]),
         started_utc=began.isoformat(timespec="seconds"),
         nodes=[host.sampled.node for host in hosts],
         node_of_rank=[rank.host.sampled.node for rank in ranks]
         or [hosts[0].sampled.node] * spec.ranks,
-        scheduler_job=None,
-        nodes_are=spec.nodes_are,
         parameters=_parameters(ranks) if ranks else None,
-        outcome=outcome,
         # A command that failed before its first step is no proof against what was asked.
         checks=Checks(ranks=len(ranks) or spec.ranks, distinct_hosts=len(hosts)),
-        meters=meter_infos(sampled, power, outcome, asked.period_s),
-        clock={host.host: host.clock.facts() for host in sampled},
-        hosts=[dict(host.fingerprint) for host in hosts],
-        versions=provenance.versions(),
-        source=provenance.source_state(),
         oversubscribed=_shares_cores(ranks),
-        load_during={} if during is None else {"busy_cores": during.busy_cores},
-        disturbed=disturbances(_busiest([host.load_before for host in hosts]), during),
         polluted=polluted,
         remarks=remarks,
         unseen=_unseen(ranks) if ranks else {},
     )
-    return RunRecord(info, stages, power, activity, _phases(span, outcome))
 
 
 def _shares_cores(ranks: Sequence[Rank]) -> bool:
@@ -351,13 +342,6 @@ def _edges(ranks: Sequence[Rank], first: int, last: int) -> tuple[float, float]:
     # Ranks that train without each other have no step in common.
     together = first > 0 and max(begins) < min(ends)
     return (max(begins) if together else min(begins)), max(ends)
-
-
-def _phases(span: tuple[float, float], outcome: Outcome) -> pd.DataFrame:
-    rows = [("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))]
-    if outcome.steps and outcome.start_s > span[0]:
-        rows.insert(0, ("init", 0.0, span[0], outcome.start_s, float("nan")))
-    return pd.DataFrame(rows, columns=list(PHASE_COLUMNS))
 
 
 def _busiest(loads: Sequence[Load | None]) -> Load | None:

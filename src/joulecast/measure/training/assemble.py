@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.measure.power.foreign_load import Load, disturbances
-from joulecast.measure.power.sampled_hosts import SampledHost, frames, load_during, meter_infos
+from joulecast.measure.power.foreign_load import Load
+from joulecast.measure.power.sampled_hosts import SampledHost
+from joulecast.measure.run_record import run_record
 from joulecast.measure.training.rank_result import FromRank, Measured
-from joulecast.runs import provenance
-from joulecast.runs.frames import PHASE_COLUMNS, STAGE_COLUMNS, STAGES
-from joulecast.runs.record import Checks, Outcome, RunInfo, RunRecord
+from joulecast.runs.frames import STAGE_COLUMNS, STAGES
+from joulecast.runs.record import Checks, Outcome, RunRecord
 from joulecast.runs.spec import RunSpec
 
 
@@ -48,7 +48,6 @@ def assemble(
         for rank in ranks
         if rank.sampled is not None
     ]
-    power, activity = frames(samplers)
     did: dict[str, Any] = {key: _finite(value) for key, value in measured.outcome.items()}
     outcome = Outcome(
         # Ranks leave the barrier one after the other; the run lasts from the first start to the last stop.
@@ -57,28 +56,18 @@ def assemble(
         peak_rss_bytes=max(rank.peak_rss_bytes for rank in ranks),
         **did,
     )
-    during = load_during(samplers, outcome)
-    stages = _stages(ranks)
-    info = RunInfo(
-        spec=spec,
-        spec_sha256=spec.digest(),
+    return run_record(
+        spec,
+        samplers,
+        [rank.fingerprint for rank in ranks if rank.sampled is not None],
+        outcome,
+        _stages(ranks),
+        load_before=load_before,
         nodes=list(dict.fromkeys(rank.node for rank in ranks)),
         node_of_rank=[rank.node for rank in ranks],
         scheduler_job=os.environ.get("SLURM_JOB_ID"),
         scheduler_node_of_rank=[r.scheduler_node for r in ranks if r.scheduler_node is not None],
-        nodes_are=spec.nodes_are,
-        outcome=outcome,
         checks=Checks(ranks=len(ranks), distinct_hosts=len(samplers), **measured.checks),
-        meters=meter_infos(samplers, power, outcome, spec.sample_period_s),
-        clock={host.host: host.clock.facts() for host in samplers},
-        hosts=[rank.fingerprint for rank in ranks if rank.sampled is not None],
-        versions=provenance.versions(),
         oversubscribed=any(rank.oversubscribed for rank in ranks),
-        source=provenance.source_state(),
-        load_during={} if during is None else {"busy_cores": during.busy_cores},
-        disturbed=disturbances(load_before, during),
         **measured.info,
     )
-    did_s = ("run", 0.0, outcome.start_s, outcome.stop_s, float(outcome.samples))
-    phases = pd.DataFrame([did_s], columns=list(PHASE_COLUMNS))
-    return RunRecord(info, stages, power, activity, phases)
