@@ -5,6 +5,7 @@ from joulecast.runs.files.columns import Column
 from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.meter_settings import MeterSettings
 from joulecast.runs.metering import MeterInfo
+from joulecast.runs.table import COLUMNS
 from reference_pages.words import anchor, fields, markdown, table, unit_of
 
 MODELS: dict[type, str] = {
@@ -33,6 +34,14 @@ brought to the disk (`fsync`), and renamed.
 
 [What is measured](../explanation/what-is-measured.md) explains what stages, phases and meters are.
 `joulecast.read_records(folder)` reads all of it ([example](../how-to/use-from-python.md#read_records)).
+
+"""
+
+
+_RUNS_TABLE = """## The runs table
+
+One row a run: `joulecast.fit(records).observations`, and `fits/observations.parquet` of a campaign. Models,
+tables and figures read this table.
 
 """
 
@@ -67,5 +76,12 @@ def page() -> str:
         if frame == "stages":
             stages = [[f"`{name}`", meaning] for name, meaning in STAGE_MEANINGS.items()]
             parts.append(table(["stage", "what a rank does"], stages) + "\n")
+    parts.append(_RUNS_TABLE)
+    kinds = {"whole": "whole number", "flag": "yes or no"}
+    runs = [
+        [f"`{name}`", kinds.get(column.kind, column.kind), unit_of(name), column.meaning, column.of]
+        for name, column in COLUMNS.items()
+    ]
+    parts.append(table(["column", "type", "unit", "meaning", "of runs"], runs) + "\n")
     parts += ["## Facts\n\n", *(_model(model, heading) for model, heading in MODELS.items())]
     return "".join(parts).rstrip() + "\n"

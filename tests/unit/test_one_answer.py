@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 import joulecast
 from joulecast.app.cli.main import app
 from joulecast.app.cli.tuning import tune as command
-from joulecast.energy.fitting import CampaignFit, fit_campaign
+from joulecast.energy.fitting import fit_campaign
 from joulecast.graphs.shipped_graphs import load
 from joulecast.report.advice.advise import advise
 from joulecast.report.pages.savings import advices
@@ -149,14 +148,6 @@ def test_a_campaign_s_own_step_is_simulated_as_it_trains():
     assert rows.loc[4, "step_s"] == pytest.approx(alone.step_s)
     overlapped = simulate(load("resnet50"), platform, Strategy(mesh={"data": 32}), 32)
     assert rows.loc[4, "step_s"] > overlapped.step_s
-
-
-def test_fits_of_an_earlier_version_are_read(results, tmp_path):
-    _, fit = results
-    old = replace(fit, observations=fit.observations.drop(columns="disturbed"))
-    old.save(tmp_path / "fits")
-    table = checked_forecast(fitted_forecast(CampaignFit.load(tmp_path / "fits"), [8]))
-    assert set(table["rests_on"]) == {"measured", "fitted"}
 
 
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):

@@ -53,15 +53,13 @@ class CampaignFit:
         try:
             frames = {name: read_frame(folder / f"{name}.parquet", "the fits") for name in _FRAMES}
             mc2 = read_json_object(folder / "mc2.json", "coefficients of MC2")
-            lacking = {"run", "kind", "folder"} - {*frames["observations"]}
+            lacking = {"run", "kind", "disturbed", "folder"} - {*frames["observations"]}
             if lacking:
                 raise JoulecastError(
                     f"{folder / 'observations.parquet'}: lacks {', '.join(sorted(lacking))}"
                 )
         except JoulecastError as error:
             raise JoulecastError(f"{error}; delete {folder} to have it made again") from None
-        if "disturbed" not in frames["observations"]:  # fits of an earlier version
-            frames["observations"] = frames["observations"].assign(disturbed="")
         return cls(**frames, mc2=mc2)
 
 

@@ -1,9 +1,9 @@
 """Which energies of runs may be compared: those of the same parts of their nodes."""
 
-import re
-
 import numpy as np
 import pandas as pd
+
+from joulecast.runs.table import ENERGIES
 
 
 def with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
@@ -19,7 +19,7 @@ def with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
     if "energy_covers" not in rows or "energy_j" not in rows:
         return rows
     known = rows[rows["energy_covers"].notna() & rows["energy_j"].notna()]
-    energies = [c for c in rows if c == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", str(c))]
+    energies = [name for name in ENERGIES if name in rows]
     changed = rows
     for _, of_platform in known.groupby(["platform", "energy_source"], sort=True):
         counts = of_platform["energy_covers"].value_counts()

@@ -1,22 +1,6 @@
 """One row a run: what the models fit and are judged on, taken from the run records.
 
-Columns (times in s per step unless another unit is given, energies in J per run):
-
-``run kind platform network workload nodes ranks batch batch_per_rank steps samples repeat
-gradient_bytes`` the setting, ``workload`` the network as a model tells it from others (with the platform
-where a table holds several), ``samples`` in the record's unit of work; ``total_s`` of the run;
-``t_<stage>_s`` the mean over ranks and steps of a stage, exposed time only, ``t_other_s`` what no stage
-covers; ``sigma_computing_s`` the spread of computing over steps and ranks; ``energy_j`` of all nodes,
-``e_<stage>_j`` its split; ``metered_units`` how many nodes have a meter of their own; ``u_cpu`` (share
-of 1), ``memory_bytes`` and ``network_bytes_per_s`` their means over nodes; ``energy_source``,
-``energy_covers`` what the energy is of, as ``node`` or ``gpu+cpu``, where the record says it;
-``why_no_energy``, ``nodes_are``, ``polluted``, ``disturbed``, ``overlap``, ``algorithm``; ``folder`` of
-the record.
-Of trainings on GPUs ``accelerators_per_node`` says how many a node has.
-Of an observed training ``nodes`` counts its ranks, or GPUs, and ``ranks_per_host`` says how many a host has.
-Imported runs have no stages but the columns of :func:`joulecast.runs.phases.observe_phases`, and
-``submitter``, ``accelerator``, ``work_unit`` and ``series``: what is compared among itself, a submitter's
-runs of a benchmark on one accelerator.
+:data:`joulecast.runs.table.COLUMNS` says what each column holds.
 """
 
 import math
@@ -38,6 +22,7 @@ from joulecast.runs.metering import Metering, kind_of
 from joulecast.runs.phases import observe_phases
 from joulecast.runs.record import RunInfo, RunRecord, read_info, read_record
 from joulecast.runs.stages_in_parts import stages_in_parts
+from joulecast.runs.table import ENERGIES, typed
 
 UNNAMED = "mlperf"
 """Campaign of imported runs whose submission says no name of its own."""
@@ -283,9 +268,7 @@ def _with_sound_energy(row: dict[str, Any]) -> dict[str, Any]:
     energy_j = row["energy_j"]
     if np.isnan(energy_j) or 0 < energy_j < np.inf:
         return row
-    energies = [
-        name for name in row if name == "energy_j" or re.fullmatch(r"e_\w+_j|\w+ing_j", name)
-    ]
+    energies = [name for name in ENERGIES if name in row]
     why = f"its meters add up to {energy_j:g} J, which is no energy of a run"
     none = {"energy_source": None, "energy_covers": None, "why_no_energy": why}
     return row | dict.fromkeys(energies, np.nan) | none
@@ -331,7 +314,7 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
     rows = pd.DataFrame([_observe_folder(Path(folder)) for folder in folders])
     # Runs from outside have no utilisation, measured ones no phases: columns are there for both.
     rows = rows.reindex(columns=[*rows.columns, *(c for c in UTILISATIONS if c not in rows)])
-    return with_comparable_energies(rows)
+    return with_comparable_energies(typed(rows))
 
 
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:

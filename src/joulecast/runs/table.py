@@ -1,0 +1,115 @@
+"""The runs table: one row a run, and what each column holds.
+
+All that fits, judges or plots reads this table. A column that only some kinds of runs have is absent where no
+run has it. Units are in the names: ``_s``, ``_w``, ``_j``, ``_bytes``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from joulecast.runs.frames import STAGE_MEANINGS
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of the runs table holds.
+
+    Attributes:
+        kind: ``text``, ``whole`` numbers, ``number`` (NaN: not known), or ``flag``.
+        meaning: of a value.
+        of: the runs that have it: all, or only those that were staged, imported, observed or on GPUs.
+    """
+
+    kind: Literal["text", "whole", "number", "flag"]
+    meaning: str
+    of: Literal["all", "staged", "imported", "observed", "on GPUs"] = "all"
+
+
+COLUMNS: dict[str, Column] = {
+    "run": Column("text", "name of the run"),
+    "kind": Column(
+        "text", "`training`, `imported`, or a calibration: `idle`, `sleeping_rank`, `allreduce`"
+    ),
+    "platform": Column("text", "type of its nodes"),
+    "network": Column("text", "network, or benchmark of an imported run"),
+    "workload": Column(
+        "text", "network as a model tells it from others: with the platform where there are several"
+    ),
+    "nodes": Column("whole", "nodes; of an observed training its ranks, or GPUs"),
+    "nodes_are": Column("text", "what `nodes` counts"),
+    "ranks": Column("whole", "ranks of all nodes"),
+    "ranks_per_host": Column("number", "ranks, or GPUs, of a host", "observed"),
+    "accelerators_per_node": Column("number", "GPUs of a node", "on GPUs"),
+    "repeat": Column("whole", "number among the runs of one setting"),
+    "batch": Column("number", "samples of a step of all nodes"),
+    "batch_per_rank": Column("number", "samples of a step of a rank"),
+    "steps": Column("whole", "steps that count"),
+    "samples": Column("number", "work, in `work_unit`"),
+    "work_unit": Column("text", "what work is counted in: samples, epochs or steps"),
+    "total_s": Column("number", "time of the run"),
+    "gradient_bytes": Column("number", "gradients that the ranks exchange in a step"),
+    "overlap": Column("flag", "whether gradients were exchanged during the backward pass"),
+    "algorithm": Column("text", "all-reduce of the gradients"),
+    "energy_j": Column("number", "energy of all nodes"),
+    "energy_source": Column("text", "`measured`, `estimated`, `recorded`, `imported`, `simulated`"),
+    "energy_covers": Column("text", "parts of a node that it is of, as `node` or `gpu+cpu`"),
+    "why_no_energy": Column("text", "reason why there is no energy"),
+    "metered_units": Column("whole", "machines that have a meter of their own"),
+    "u_cpu": Column("number", "share of the nodes' cores at work, mean over the run"),
+    "memory_bytes": Column("number", "memory of a node, mean over the run"),
+    "network_bytes_per_s": Column("number", "traffic of a node, mean over the run"),
+    "polluted": Column("text", "reasons why the run is left out of all fits"),
+    "left_out_for": Column("text", "the same reasons, in a word each"),
+    "disturbed": Column("text", "what other programs did before and during the run"),
+    "sigma_computing_s": Column(
+        "number", "spread of a step's computing over steps and ranks", "staged"
+    ),
+    **{
+        f"t_{stage}_s": Column("number", f"of a step, mean over ranks: {meaning}", "staged")
+        for stage, meaning in STAGE_MEANINGS.items()
+    },
+    **{
+        f"e_{stage}_j": Column("number", f"of `energy_j`: {meaning}", "staged")
+        for stage, meaning in STAGE_MEANINGS.items()
+    },
+    "submitter": Column("text", "who ran it", "imported"),
+    "accelerator": Column("text", "model of its GPUs", "imported"),
+    "series": Column(
+        "text", "runs that are compared: a submitter's, of a benchmark on one GPU", "imported"
+    ),
+    "has_phases": Column("flag", "whether its log divides the run", "imported"),
+    "training_s": Column("number", "time in which it trains steadily", "imported"),
+    "both_s": Column("number", "of `training_s`, with an evaluation meanwhile", "imported"),
+    "evaluating_s": Column("number", "time in which it evaluates and does not train", "imported"),
+    "stalled_s": Column("number", "time in which it stands still", "imported"),
+    "stalled_training_s": Column("number", "of `stalled_s`, within its training", "imported"),
+    "starts": Column("number", "times that it came up from a break", "imported"),
+    "training_j": Column("number", "of `energy_j`, while it trains", "imported"),
+    "evaluating_j": Column("number", "of `energy_j`, while it only evaluates", "imported"),
+    "idle_w": Column("number", "power of a node before the run", "imported"),
+    "lowest_w": Column("number", "lowest power of a node in the run and right after", "imported"),
+    "steady_w": Column("number", "power of a node in steady training", "imported"),
+    "evaluators": Column("number", "nodes that do nothing but evaluate", "imported"),
+    "folder": Column("text", "folder of the run"),
+}
+"""The columns of the runs table, in their order."""
+
+ENERGIES = tuple(name for name in COLUMNS if name.endswith("_j"))
+"""Columns of energies: a run has all of them that it can, or none and the reason."""
+
+_TYPES = {"whole": "int64", "number": "float64", "flag": "bool"}
+
+
+def typed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows as the runs table: its columns in their order and of their types.
+
+    Raises:
+        KeyError: a column that the table has not.
+    """
+    if unknown := sorted(set(rows.columns) - COLUMNS.keys()):
+        raise KeyError(f"columns {unknown} are none of the runs table (joulecast.runs.table)")
+    names = [name for name in COLUMNS if name in rows]
+    kinds = {name: COLUMNS[name].kind for name in names}
+    return rows[names].astype({n: _TYPES[kind] for n, kind in kinds.items() if kind in _TYPES})
