@@ -1,12 +1,13 @@
 """What the workflow says before it does anything."""
 
+import os
 import re
 import shutil
 import subprocess
 
 import pytest
 import yaml
-from conftest import ROOT, snakemake
+from conftest import MINIMAL, ROOT, copy_workflow, snakemake
 
 TARGETS = [
     "all",
@@ -118,6 +119,51 @@ def test_lint(workflow_copy):
     # One environment serves all rules: ./run makes it from the lock, or conda does.
     assert set(complaints) <= {"Specify a conda environment or container for each rule.:"}
     assert "Traceback" not in done.stderr and "Error" not in done.stderr, done.stderr
+
+
+MEASURES = {*MEASURED, "profile_ops", "measure_task_graph", "partition_network"}
+MEASURES |= {"partition_profile", "run_pipeline", "tune_live"}
+
+
+def _jobs(said):
+    text = said.stdout + said.stderr
+    assert said.returncode == 0, text
+    return set(re.findall(r"^(\w+) +\d+$", text, re.M)) - {"all", "total"}
+
+
+@pytest.fixture
+def finished(tmp_path, monkeypatch):
+    """A finished campaign beside a package of its own: for Snakemake, each output is there and up to date."""
+    copy_workflow(tmp_path)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    listed = snakemake(tmp_path, *MINIMAL, "--summary")
+    assert listed.returncode == 0, listed.stderr
+    for line in listed.stdout.splitlines()[1:]:
+        output = tmp_path / line.split("\t")[0]
+        if output.suffix:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.touch()
+        else:
+            output.mkdir(parents=True)
+    touched = snakemake(tmp_path, *MINIMAL, "--touch", "--forceall")
+    assert touched.returncode == 0, touched.stdout + touched.stderr
+    return tmp_path
+
+
+def test_an_edit_of_a_model_fits_again_and_measures_nothing(finished):
+    package = finished / "src/joulecast"
+    for file in package.rglob("*"):
+        os.utime(file)  # as a checkout leaves them
+    assert _jobs(snakemake(finished, *MINIMAL, "-n")) == set()
+    with open(package / "energy/mc2.py", "a") as model:
+        model.write("# Another model.\n")
+    again = _jobs(snakemake(finished, *MINIMAL, "-n"))
+    assert {"fit", "tables", "fit_metered", "metered_tables", "scaling_table", "overview"} <= again
+    assert not again & MEASURES
+    other_steps = _jobs(snakemake(finished, *MINIMAL, "-n", "--config", "training={steps: 4}"))
+    assert "train" in other_steps, "a run that is to do something else is measured"
 
 
 def _profile(name):
