@@ -4,6 +4,7 @@
 # Rules of the workflow, which vulture cannot read.
 content_version
 kept_task_graph
+package_version
 ending
 run_table
 

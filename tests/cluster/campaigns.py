@@ -32,11 +32,8 @@ class Campaign:
         for asked in profile["set-resources"].values():
             if "cpus_per_task" in asked:
                 asked["cpus_per_task"] = os.cpu_count()
-        for rule in ("train", "calibrate"):
-            profile["set-resources"][rule] = {
-                **profile["set-resources"][rule],
-                "nodes": ONE_NODE_EACH,
-            }
+        profile["set-resources"]["train"]["nodes"] = ONE_NODE_EACH
+        profile["set-threads"]["train"] = os.cpu_count()
         profile |= {
             "slurm-init-seconds-before-status-checks": 1,
             "seconds-between-status-checks": 1,

@@ -126,7 +126,7 @@ def test_a_record_that_a_killed_campaign_left_to_another_job_is_not_measured_aga
     asked = ("--", "results/minimal/records/idle-n1")
     assert snakemake(tmp_path, *MINIMAL, *SHORT, *asked).returncode == 0
     before = _records(tmp_path)
-    again = snakemake(tmp_path, *MINIMAL, *SHORT, "--forcerun", "train_single", *asked)
+    again = snakemake(tmp_path, *MINIMAL, *SHORT, "--forcerun", "train", *asked)
     assert again.returncode == 0 and _records(tmp_path) == before
     log = (tmp_path / "results/minimal/logs/idle-n1.log").read_text()
     assert "already answers" in log

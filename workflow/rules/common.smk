@@ -10,7 +10,11 @@ from snakemake.logging import logger
 
 from joulecast.app.campaign.check import require_campaign, require_host
 from joulecast.app.campaign.config import parse_config
-from joulecast.app.campaign.kept import content_version, kept_task_graph
+from joulecast.app.campaign.kept import (
+    content_version,
+    kept_task_graph,
+    package_version,
+)
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.shipped import find
 from joulecast.runs.platforms import platform_file, recorded_for
@@ -114,6 +118,8 @@ PAPERS = {
 # ---- Params: what a script is given.
 
 
+# The package's content: another one fits, judges and shows anew. No rule that measures has it.
+SOURCE = package_version()
 # Prices make tables and page anew, and no measurement.
 PRICES = CONFIG.prices.model_dump()
 

@@ -30,6 +30,7 @@ rule import_mlperf:
         f"{RESULTS}/logs/import-{{name}}.log",
     threads: 1
     params:
+        source=SOURCE,
         submissions=lambda wildcards: IMPORTS[wildcards.name],
     script:
         "../scripts/import_mlperf.py"
@@ -46,6 +47,7 @@ rule fit:
     threads: 1
     params:
         **FITTING,
+        source=SOURCE,
         # The number of records that there have to be: a folder of records may have been filled in part.
         runs=len(SPECS),
     script:
@@ -62,6 +64,7 @@ rule tables:
         f"{RESULTS}/logs/tables.log",
     threads: 1
     params:
+        source=SOURCE,
         version=MC2.version,
         prices=PRICES,
         folder=unversioned(TABLES),
@@ -78,6 +81,7 @@ rule import_metered:
         f"{RESULTS}/logs/import-metered.log",
     threads: 1
     params:
+        source=SOURCE,
         version=MLPERF_POWER.version,
     script:
         "../scripts/import_metered.py"
@@ -93,6 +97,7 @@ use rule fit as fit_metered with:
         f"{RESULTS}/logs/fit-metered.log",
     params:
         **FITTING,
+        source=SOURCE,
         runs=None,  # all that were imported
 
 
@@ -105,6 +110,7 @@ use rule tables as metered_tables with:
     log:
         f"{RESULTS}/logs/metered-tables.log",
     params:
+        source=SOURCE,
         version=MC2.version,
         prices=None,  # not of those clusters
         folder=unversioned(f"{METERED}/tables"),
@@ -122,6 +128,7 @@ rule check:
         f"{RESULTS}/logs/check.log",
     threads: 1
     params:
+        source=SOURCE,
         runs=len(SPECS),
     script:
         "../scripts/check.py"

@@ -9,17 +9,16 @@ if RECORDED is None:
             record=update(directory(f"{RESULTS}/records/{{run}}")),
         log:
             f"{RESULTS}/logs/{{run}}.log",
-        wildcard_constraints:
-            run=SEVERAL_RANKS,
         priority: place_in_order
         threads: 1
         resources:
             machine=16,
-            mpi="mpiexec",
+            launcher="mpiexec",
             # What a cluster's scheduler is asked for.
+            mpi=mpi,
             tasks=rank_count,
             nodes=host_count,
-            cpus_per_task=CONFIG.scale.threads_per_rank,
+            cpus_per_task=cores_of_rank,
             runtime=WALLTIME_MIN,
         params:
             spec=specification,
@@ -27,18 +26,6 @@ if RECORDED is None:
             quiet=unversioned(CONFIG.quiet.model_dump()),
         script:
             "../scripts/measure.py"
-
-    use rule train as train_single with:
-        wildcard_constraints:
-            run=ONE_RANK,
-        resources:
-            machine=16,
-            cpus_per_task=CONFIG.scale.threads_per_rank,
-            runtime=WALLTIME_MIN,
-
-    use rule train as calibrate with:
-        wildcard_constraints:
-            run=SEVERAL_RANKS_CALIBRATED,
 
     rule record:
         input:

@@ -39,6 +39,7 @@ rule overview:
         f"{RESULTS}/logs/overview.log",
     threads: 1
     params:
+        source=SOURCE,
         results=unversioned(RESULTS),
         prices=PRICES,
         configfile=lambda wildcards: " ".join(own_configfiles()) or None,

@@ -35,6 +35,7 @@ rule papers:
         f"{RESULTS}/logs/papers.log",
     threads: 1
     params:
+        source=SOURCE,
         version=[paper.version for paper in PAPERS.values()],
         published_folder=unversioned(str(PUBLISHED)),
         tables_folder=unversioned(TABLES),

@@ -75,6 +75,7 @@ rule partition_report:
         f"{RESULTS}/logs/partition.log",
     threads: 1
     params:
+        source=SOURCE,
         version=ANTICHAIN.version,
         tables_folder=unversioned(TABLES),
     script:

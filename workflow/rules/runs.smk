@@ -32,6 +32,16 @@ def rank_count(wildcards):
     return int(RUNS.at[wildcards.run, "ranks"])
 
 
+def mpi(wildcards):
+    """What marks a run of several ranks for a scheduler, as resource `launcher` starts them."""
+    return "launcher" if rank_count(wildcards) > 1 else None
+
+
+def cores_of_rank(wildcards):
+    """Cores of each of several ranks; one rank has the `threads` of its job, so that it may have all cores."""
+    return CONFIG.scale.threads_per_rank if rank_count(wildcards) > 1 else None
+
+
 def host_count(wildcards):
     """Physical hosts of a run, which are the nodes that a scheduler gives it."""
     return SPECS[wildcards.run].hosts
@@ -40,10 +50,3 @@ def host_count(wildcards):
 # Minutes that a scheduler gives a run with all its repeats: a run ends itself before, and says why.
 TRIES = 1 + CONFIG.quiet.repeats
 WALLTIME_MIN = ceil(TRIES * (CONFIG.run_timeout_s + CONFIG.quiet.wait_s) / 60) + 5
-# Runs of one rank need no launcher; their names show it by the node count.
-ONE_RANK = r"(idle-n1|[a-z0-9_]+-n1-b\d+-r\d+)"
-SEVERAL_RANKS = r"[a-z0-9_]+-n(?!1-)\d+-b\d+-r\d+"
-SEVERAL_RANKS_CALIBRATED = r"(allreduce|sleeping_rank)-n\d+"
-if CONFIG.scale.ranks_per_node > 1:
-    ONE_RANK, SEVERAL_RANKS = r"(?!)", r"[a-z0-9_]+-n\d+-b\d+-r\d+"
-    SEVERAL_RANKS_CALIBRATED = r"(idle|allreduce|sleeping_rank)-n\d+"

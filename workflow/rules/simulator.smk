@@ -40,6 +40,7 @@ rule capture_graph:
         # Not at the same time as a measurement, which it would disturb.
         machine=1,
     params:
+        source=SOURCE,
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
     script:
         "../scripts/capture_graph.py"
@@ -71,6 +72,8 @@ rule calibrate_network:
     threads: 1
     resources:
         machine=1,  # as capture_graph
+    params:
+        source=SOURCE,
     script:
         "../scripts/calibrate_network.py"
 
@@ -87,6 +90,7 @@ rule judge_simulator:
     resources:
         machine=1,  # as capture_graph
     params:
+        source=SOURCE,
         version=[EMULATED.version, TRAINING.version],
     script:
         "../scripts/judge_simulator.py"
@@ -104,6 +108,7 @@ rule judge_on_gpus:
     resources:
         machine=1,  # as capture_graph
     params:
+        source=SOURCE,
         version=GPU_STEPS.version,
     script:
         "../scripts/judge_on_gpus.py"
@@ -124,6 +129,7 @@ rule scaling_forecast:
         f"{RESULTS}/logs/scaling-forecast.log",
     threads: 1
     params:
+        source=SOURCE,
         sections=CONFIG.model_dump(
             mode="json", include={"simulator", "scale", "training", "emulation"}
         ),
@@ -159,6 +165,7 @@ rule simulator_report:
         f"{RESULTS}/logs/simulator.log",
     threads: 1
     params:
+        source=SOURCE,
         version=[PROTEUS.version, HC2.version],
         speed_devices=CONFIG.simulator.speed_devices,
         tables_folder=unversioned(TABLES),
@@ -175,6 +182,7 @@ rule scaling_table:
         f"{RESULTS}/logs/scaling-table.log",
     threads: 1
     params:
+        source=SOURCE,
         prices=PRICES,
         device=CONFIG.training.device,
         tables_folder=unversioned(TABLES),

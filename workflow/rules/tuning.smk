@@ -20,6 +20,7 @@ rule replay_policy:
         f"{RESULTS}/logs/replay-{{policy}}.log",
     threads: 1
     params:
+        source=SOURCE,
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
         version=TRACES.version,
     script:
@@ -36,6 +37,7 @@ rule hold_out_workloads:
         f"{RESULTS}/logs/hold-out-workloads.log",
     threads: 1
     params:
+        source=SOURCE,
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds", "recurrences"}),
         version=TRACES.version,
     script:
@@ -53,6 +55,7 @@ rule replay_published:
         f"{RESULTS}/logs/replay-published.log",
     threads: 1
     params:
+        source=SOURCE,
         tuning=CONFIG.tuning.model_dump(include={"eta", "seeds"}),
         version=[TRACES.version, ZEUS.version],
     script:
@@ -82,6 +85,7 @@ rule tuning_report:
         f"{RESULTS}/logs/tuning.log",
     threads: 1
     params:
+        source=SOURCE,
         eta=CONFIG.tuning.eta,
         version=[TRACES.version, ZEUS.version],
         tables_folder=unversioned(TABLES),
@@ -115,6 +119,7 @@ rule tuning_live_report:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1
     params:
+        source=SOURCE,
         tables_folder=unversioned(TABLES),
     script:
         "../scripts/tuning_live_report.py"

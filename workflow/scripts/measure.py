@@ -19,7 +19,7 @@ def main(
             RunSpec.model_validate_json(spec),
             record,
             log,
-            launcher=resources.get("mpi"),
+            launcher=resources.launcher if resources.get("mpi") else None,
             nodes=resources.get("nodes"),
             python=resources.get("rank_python"),
             timeout_s=timeout_s,

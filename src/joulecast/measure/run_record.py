@@ -24,7 +24,7 @@ def run_record(
     stages: pd.DataFrame,
     *,
     init_s: float | None = None,
-    load_before: Load | None = None,
+    load: Load | None = None,
     **facts: Any,
 ) -> RunRecord:
     """The record of a run.
@@ -35,7 +35,7 @@ def run_record(
         outcome: what the run did, on the clock of the run.
         stages: with the columns of :data:`~joulecast.runs.frames.STAGE_COLUMNS`.
         init_s: begin of the phase before the first step, in s on the run's clock, where it was sampled.
-        load_before: load by other programs before the run.
+        load: load by other programs before the run.
         facts: other fields of :class:`~joulecast.runs.record.RunInfo`.
     """
     power, activity = frames(samplers)
@@ -54,7 +54,7 @@ def run_record(
         versions=provenance.versions(),
         source=provenance.source_state(),
         load_during={} if during is None else {"busy_cores": during.busy_cores},
-        disturbed=disturbances(load_before, during),
+        disturbed=disturbances(load, during),
         **facts,
     )
     frame = pd.DataFrame(phases, columns=list(PHASE_COLUMNS))

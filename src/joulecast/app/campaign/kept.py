@@ -1,7 +1,9 @@
-"""Files that the project keeps as data: where they lie, and what names their content."""
+"""What names the content of the files that the project keeps, and of its code."""
 
+from hashlib import sha256
 from pathlib import Path
 
+import joulecast
 from joulecast.runs.files.writing import sha256_of
 
 _NAMES_THE_REST = "provenance.json"
@@ -12,6 +14,16 @@ def content_version(path: Path) -> str | None:
     """The sha256 of a kept file, or of a kept folder's ``provenance.json``; ``None`` if it is missing."""
     file = path / _NAMES_THE_REST if path.is_dir() else path
     return sha256_of(file) if file.exists() else None
+
+
+def package_version() -> str:
+    """The sha256 of the package's files, by name and content; their dates do not count."""
+    package = Path(joulecast.__file__).parent
+    digest = sha256()
+    for file in sorted(package.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(f"{file.relative_to(package)} {sha256_of(file)}\n".encode())
+    return digest.hexdigest()
 
 
 def kept_task_graph(folder: Path, network: str) -> Path:

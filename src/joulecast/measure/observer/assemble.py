@@ -306,7 +306,7 @@ def observed_record(
         outcome,
         stages,
         init_s=span[0],
-        load_before=_busiest([host.load_before for host in hosts]),
+        load=_busiest([host.load_before for host in hosts]),
         started_utc=began.isoformat(timespec="seconds"),
         nodes=[host.sampled.node for host in hosts],
         node_of_rank=[rank.host.sampled.node for rank in ranks]

@@ -62,7 +62,7 @@ def assemble(
         [rank.fingerprint for rank in ranks if rank.sampled is not None],
         outcome,
         _stages(ranks),
-        load_before=load_before,
+        load=load_before,
         nodes=list(dict.fromkeys(rank.node for rank in ranks)),
         node_of_rank=[rank.node for rank in ranks],
         scheduler_job=os.environ.get("SLURM_JOB_ID"),

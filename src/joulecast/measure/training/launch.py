@@ -61,7 +61,7 @@ class RunLaunch:
             if spec.ranks > 1:
                 raise JoulecastError(f"run {spec.run}: {spec.ranks} ranks need an MPI launcher")
             return rank
-        words = self._words(self.launcher, "mpi")
+        words = self._words(self.launcher, "launcher")
         if Path(words[0]).name == "srun":
             # By default srun fills the first node before it gives the others more than one rank, binds a
             # rank and its sampler to one core, and lets ranks wait for one that was killed.
@@ -78,7 +78,7 @@ class RunLaunch:
         observer += ["--spec", str(spec_file), "--out", str(out)]
         if self.spec.hosts == 1:
             return observer
-        words = self._words(self.launcher or "srun", "mpi")
+        words = self._words(self.launcher or "srun", "launcher")
         if Path(words[0]).name != "srun":
             raise JoulecastError(
                 f"run {self.spec.run}: a command on {self.spec.hosts} hosts is started by srun, not by "
