@@ -3,7 +3,7 @@
 from hashlib import sha256
 from pathlib import Path
 
-import joulecast
+from joulecast.runs.files.shipped import PACKAGE
 from joulecast.runs.files.writing import sha256_of
 
 _NAMES_THE_REST = "provenance.json"
@@ -18,11 +18,10 @@ def content_version(path: Path) -> str | None:
 
 def package_version() -> str:
     """The sha256 of the package's files, by name and content; their dates do not count."""
-    package = Path(joulecast.__file__).parent
     digest = sha256()
-    for file in sorted(package.rglob("*")):
+    for file in sorted(PACKAGE.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
-            digest.update(f"{file.relative_to(package)} {sha256_of(file)}\n".encode())
+            digest.update(f"{file.relative_to(PACKAGE)} {sha256_of(file)}\n".encode())
     return digest.hexdigest()
 
 

@@ -17,19 +17,20 @@ TASK_GRAPHS = RECORDED / "task-graphs"
 ZEUS_TRACE = RECORDED / "zeus-trace"
 """Folder of the traces of the Zeus authors."""
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[2]
+"""Folder of the package."""
 
 
 def checkout() -> Path | None:
     """The project's folder that this joulecast runs from; ``None`` where it is an installed package."""
-    folder = _PACKAGE.parent.parent
-    is_project = _PACKAGE.parent.name == "src" and (folder / "pyproject.toml").is_file()
+    folder = PACKAGE.parent.parent
+    is_project = PACKAGE.parent.name == "src" and (folder / "pyproject.toml").is_file()
     return folder if is_project else None
 
 
 def shipped_folder() -> Path:
     """The folder that what comes with joulecast lies below: the checkout, else the package's data."""
-    return checkout() or _PACKAGE / "data"
+    return checkout() or PACKAGE / "data"
 
 
 def _folders(folder: Path, own: Path | None) -> Iterable[Path]:
