@@ -124,7 +124,7 @@ def test_an_installed_package_names_no_commit_of_the_folder_it_lies_in(tmp_path,
     assert shipped.checkout() == ROOT and provenance.source_state()["git_commit"]
     # An environment in the user's own repository: its commit is not joulecast's.
     installed = tmp_path / "lib/python3/site-packages/joulecast"
-    monkeypatch.setattr(shipped, "_PACKAGE", installed)
+    monkeypatch.setattr(shipped, "PACKAGE", installed)
     assert shipped.checkout() is None and shipped.shipped_folder() == installed / "data"
     assert set(provenance.source_state().values()) == {None}
 

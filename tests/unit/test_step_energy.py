@@ -176,7 +176,7 @@ def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
     }
     empty = pd.DataFrame()
     power = {"power": {"values": {"P0": 2000.0, "dP": 4000.0}}}
-    observations = observations.assign(folder="")
+    observations = observations.assign(folder="", disturbed="")
     judged = pd.DataFrame([held_out])
     CampaignFit(observations, empty, judged, empty, empty, power).save(tmp_path / "known")
     CampaignFit(observations, empty, empty, empty, empty, power).save(tmp_path / "unknown")
