@@ -1,7 +1,6 @@
 # What the rules share, by section: configuration, names, folders, kept files, params, outputs, and what is
 # said at the start and the end.
 import os
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,12 +123,6 @@ SOURCE = package_version()
 PRICES = CONFIG.prices.model_dump()
 
 
-def unversioned(value):
-    """Param whose change repeats no job, as a folder or the seconds that a job may wait."""
-    # Snakemake compares no param that a function of the outputs returns.
-    return lambda wildcards, output: value
-
-
 def own_configfiles():
     """Configuration files other than the default, as a user's commands name them."""
     default = PROJECT / "config" / "config.yaml"
@@ -140,13 +133,12 @@ def own_configfiles():
 # ---- Outputs: tables, as files and in Snakemake's report.
 
 TABLES = f"{RESULTS}/tables"
-REPORTS = any(word.startswith("--report") for word in sys.argv)
 
 
 def in_report(path, category, caption=None):
     """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
-    # A report of some targets: Snakemake refuses one in which a file is missing.
-    if REPORTS and not Path(path).exists():
+    # Snakemake refuses a report in which a file is missing.
+    if not Path(path).exists():
         return path
     name = Path(path).stem
     return report(
@@ -182,18 +174,6 @@ def require_this_host():
             require_host(CONFIG, list(SPECS.values()))
         except JoulecastError as error:
             raise WorkflowError(str(error)) from None
-
-
-def require_targets():
-    """Refuse a target after `--` that no rule has by name and that is no path."""
-    # Snakemake does not pass targets to a Snakefile, and later only says that no rule makes them.
-    asked = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
-    known = {rule.name for rule in workflow.rules}
-    for target in asked:
-        if target not in known and "/" not in target:
-            raise WorkflowError(
-                f"no target `{target}`; targets: {', '.join(TARGETS)}, or the path of a file"
-            )
 
 
 def tell_end():

@@ -57,7 +57,6 @@ rule profile_ops:
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
         batches=forecast_batches(),
-        wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/profile_ops.py"
 
@@ -168,7 +167,6 @@ rule simulator_report:
         source=SOURCE,
         version=[PROTEUS.version, HC2.version],
         speed_devices=CONFIG.simulator.speed_devices,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/simulator_report.py"
 
@@ -185,6 +183,5 @@ rule scaling_table:
         source=SOURCE,
         prices=PRICES,
         device=CONFIG.training.device,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/scaling_table.py"

@@ -88,7 +88,6 @@ rule tuning_report:
         source=SOURCE,
         eta=CONFIG.tuning.eta,
         version=[TRACES.version, ZEUS.version],
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/tuning_report.py"
 
@@ -105,7 +104,6 @@ rule tune_live:
         live=CONFIG.tuning.live.model_dump(mode="json"),
         # Trials that have ended; an interrupted tuning continues after them.
         history=LIVE_HISTORY,
-        wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/tune_live.py"
 
@@ -120,6 +118,5 @@ rule tuning_live_report:
     threads: 1
     params:
         source=SOURCE,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/tuning_live_report.py"
