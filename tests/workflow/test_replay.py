@@ -102,6 +102,21 @@ def test_every_table_comes_from_the_recorded_campaign(clone, made):
     assert "recorded" in tables["energy_error"]
 
 
+def test_what_takes_longest_says_how_long_it_took(clone, made):
+    took = {
+        path.stem: pd.read_csv(path, sep="\t")
+        for path in (clone / "results/lab/benchmarks").glob("*.tsv")
+    }
+    assert {
+        "fit",
+        "fit-metered",
+        "judge-simulator",
+        "scaling-forecast",
+        "replay-policy-zeus",
+    } <= set(took)
+    assert all((table["s"] > 0).all() for table in took.values())
+
+
 def test_only_another_content_is_replayed_again(clone, made):
     for kept in ("recorded", "config"):
         for path in (clone / kept).rglob("*"):

@@ -44,6 +44,8 @@ rule fit:
         fits=directory(f"{RESULTS}/fits"),
     log:
         f"{RESULTS}/logs/fit.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/fit.tsv"
     threads: 1
     params:
         **FITTING,
@@ -94,6 +96,8 @@ use rule fit as fit_metered with:
         fits=directory(f"{METERED}/fits"),
     log:
         f"{RESULTS}/logs/fit-metered.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/fit-metered.tsv"
     params:
         **FITTING,
         source=SOURCE,

@@ -85,6 +85,8 @@ rule judge_simulator:
         judged=f"{RESULTS}/simulator/judged.parquet",
     log:
         f"{RESULTS}/logs/judge-simulator.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/judge-simulator.tsv"
     threads: 1
     resources:
         machine=1,  # as capture_graph
@@ -103,6 +105,8 @@ rule judge_on_gpus:
         collectives=f"{RESULTS}/simulator/all_reduces_on_gpus.parquet",
     log:
         f"{RESULTS}/logs/judge-on-gpus.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/judge-on-gpus.tsv"
     threads: 1
     resources:
         machine=1,  # as capture_graph
@@ -126,6 +130,8 @@ rule scaling_forecast:
         forecast=f"{RESULTS}/simulator/scaling_forecast.parquet",
     log:
         f"{RESULTS}/logs/scaling-forecast.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/scaling-forecast.tsv"
     threads: 1
     params:
         source=SOURCE,

@@ -18,6 +18,8 @@ rule replay_policy:
         recurrences=f"{RESULTS}/tuning/replays/{{policy}}.parquet",
     log:
         f"{RESULTS}/logs/replay-{{policy}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/replay-policy-{{policy}}.tsv"
     threads: 1
     params:
         source=SOURCE,
@@ -35,6 +37,8 @@ rule hold_out_workloads:
         choices=f"{RESULTS}/tuning/held-out.json",
     log:
         f"{RESULTS}/logs/hold-out-workloads.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/hold-out-workloads.tsv"
     threads: 1
     params:
         source=SOURCE,
@@ -53,6 +57,8 @@ rule replay_published:
         reproduction=f"{RESULTS}/tuning/reproduction.parquet",
     log:
         f"{RESULTS}/logs/replay-published.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/replay-published.tsv"
     threads: 1
     params:
         source=SOURCE,
