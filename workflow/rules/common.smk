@@ -190,12 +190,6 @@ def tell_failed_runs():
 
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return
-    failed = [
-        run
-        for run in progress_of(Path(RESULTS)).runs
-        if run.state in ("failed", "damaged")
-    ]
-    for run in failed:
-        logger.error(f"{run.run}: {run.state}: {run.why}")
-    if failed:
-        logger.error(f"a page of what there is: ./run joulecast overview {RESULTS}")
+    for run in progress_of(Path(RESULTS)).runs:
+        if run.state in ("failed", "damaged"):
+            logger.error(f"{run.run}: {run.state}: {run.why}")
