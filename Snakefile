@@ -21,18 +21,6 @@ include: "workflow/rules/papers.smk"
 include: "workflow/rules/pages.smk"
 
 
-TARGETS = (
-    *("all", "measure", "tables", "check", "overview"),
-    *(
-        "energy_tables",
-        "simulator_tables",
-        "partition_tables",
-        "tuning_tables",
-        "paper_tables",
-    ),
-)
-
-
 onstart:
     require_this_host()
 
@@ -134,6 +122,3 @@ rule paper_tables:
         rules.papers.output,
     message:
         f"The tables of the papers of campaign {CONFIG.campaign}"
-
-
-require_targets()

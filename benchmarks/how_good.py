@@ -418,6 +418,10 @@ def figures(name: str) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.is_file() else None
 
 
+_JUDGED = ("settings", "cases", "steps")
+"""Columns that say how many a figure is the mean of."""
+
+
 def brief(line: Brief) -> list[str] | None:
     """The cells of a line of the first table; ``None`` where its figures were not kept."""
     content = figures(line.name)
@@ -439,12 +443,13 @@ def brief(line: Brief) -> list[str] | None:
             and other[line.column] is not None
         ]
         least, which = min(rivals)
-        peer = f"{line.peer_is} ({which}): {_with_unit(digits(least), line.unit)}"
+        better = ", which is better" if least < abs(row[line.column]) else ""
+        peer = f"{line.peer_is} ({which}): {_with_unit(digits(least), line.unit)}{better}"
     return [
         line.question,
         f"**{_with_unit(digits(row[line.column]), line.unit)}**",
         peer,
-        line.judged_on,
+        line.judged_on + "".join(f", {row[kind]:g} {kind}" for kind in _JUDGED if kind in row),
     ]
 
 

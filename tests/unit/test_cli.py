@@ -1,6 +1,7 @@
 """The command line, as a user meets it."""
 
 from conftest import ROOT
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
@@ -16,6 +17,11 @@ def test_meters_says_what_is_missing_and_how_to_get_it():
     for line in said.output.splitlines():
         if " missing " in line:
             assert "to get it:" in said.output
+
+
+def test_there_are_these_commands_and_no_more():
+    named = "measure meters import forecast advise evaluate simulate search capture partition profile tune"
+    assert set(get_command(app).commands) == {*named.split(), "export", "status", "config"}
 
 
 def test_config_commands(tmp_path):

@@ -498,11 +498,10 @@ def test_a_folder_that_is_not_there(tmp_path):
         write_overview(tmp_path / "none")
 
 
-def test_the_command_writes_page_and_figures(campaign, tmp_path):
+def test_page_and_figures_are_written(campaign, tmp_path):
     shutil.copytree(campaign / "fits", tmp_path / "fits")
     page = tmp_path / "pages/index.html"
-    done = CliRunner().invoke(app, ["overview", str(tmp_path), "--out", str(page)])
-    assert done.exit_code == 0, done.output
+    write_overview(tmp_path, page)
     assert page.stat().st_size < 1_500_000 and "<svg" in page.read_text()
     for name in FIGURES:
         svg = (page.parent / f"figures/overview_{name}.svg").read_text()
@@ -511,7 +510,6 @@ def test_the_command_writes_page_and_figures(campaign, tmp_path):
         )
         assert (page.parent / f"figures/overview_{name}.pdf").read_bytes().startswith(b"%PDF")
     assert not list(tmp_path.rglob("*.partial"))
-    assert CliRunner().invoke(app, ["overview", str(tmp_path / "none")]).exit_code == 2
 
 
 def test_the_rule_names_all_figures():

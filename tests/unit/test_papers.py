@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from joulecast.errors import JoulecastError
 from joulecast.report.papers.antichain import antichain_rows
-from joulecast.report.papers.mc2 import mc2_rows
+from joulecast.report.papers.mc2 import mc2_rows, of_mc2
 from joulecast.report.papers.proteus import proteus_rows
 from joulecast.report.papers.rows import COLUMNS, Row, Verdict, paper_table, verdict_counts
 from joulecast.report.papers.summary import Paper
@@ -25,6 +25,12 @@ from joulecast.report.tables.tuning_published import read_published_tuning
 
 PUBLISHED = ROOT / "config/published"
 ROW = Row("P", "t", "s", "q", "%", 10.0, 10.4, "measured", Tolerance(absolute=0.5, because="b"))
+README = (ROOT / "README.md").read_text()
+OF_CODE = {
+    Verdict.REPRODUCED: Verdict.SAME_AS_CODE,
+    Verdict.BETTER: Verdict.BETTER_THAN_CODE,
+    Verdict.WORSE: Verdict.WORSE_THAN_CODE,
+}
 NUMBERS = st.floats(-1e6, 1e6)
 
 
@@ -46,6 +52,9 @@ def test_a_comparable_number_is_reproduced_better_or_worse(
         assert row.verdict == (Verdict.BETTER if better else Verdict.WORSE)
     elif off < allowed * 0.999:
         assert row.verdict == Verdict.REPRODUCED
+    # What no paper prints is not reproduced: its verdicts are their own.
+    of_code = replace(row, published=None, reference=published, reference_is="code").verdict
+    assert of_code == OF_CODE[row.verdict]
     # Whatever the numbers are, another setting allows no verdict on them.
     assert replace(row, why_not_comparable="other").verdict == Verdict.NOT_COMPARABLE
     assert replace(row, missing="gone").verdict == Verdict.MISSING
@@ -195,8 +204,10 @@ def test_zeus_savings_go_from_the_workload_that_saves_least_to_the_one_that_save
     own = [row for row in reproduced if "own range" in row.quantity]
     assert [row.published for row in own] == [5, 40]
     assert own[0].ours < own[1].ours and own[0].verdict == Verdict.NOT_COMPARABLE
-    assert {r.verdict for r in reproduced if r.quantity == "energy"} == {Verdict.REPRODUCED}
-    assert {r.verdict for r in reproduced if r.quantity == "time"} == {Verdict.WORSE}
+    assert {r.verdict for r in reproduced if r.quantity == "energy"} == {Verdict.SAME_AS_CODE}
+    assert {r.verdict for r in reproduced if r.quantity == "time"} == {Verdict.WORSE_THAN_CODE}
+    counts = verdict_counts(paper_table(rows)).loc["Zeus"]
+    assert counts["reproduced"] == 24 + 1 and counts["same as the code"] == 12
 
 
 def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
@@ -229,7 +240,7 @@ def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
     for name, rows in tables.items():
         pd.DataFrame(rows).to_csv(tmp_path / f"simulator_{name}.csv")
     table = paper_table(proteus_rows(tmp_path, published)).set_index("table")
-    assert list(table.loc["speed", "verdict"]) == ["better", "not comparable"]
+    assert list(table.loc["speed", "verdict"]) == ["better than the code", "not comparable"]
     assert table.loc["speed", "published"].isna().all(), "no paper prints these seconds"
     assert list(table.loc["speed", "reference"]) == [1.0, 1.0]
     others = table.drop(index="speed")
@@ -265,7 +276,10 @@ def written(tmp_path):
         )
     ]
     mc2 = read_published(PUBLISHED / "mc2.yaml")
-    of_rows = [Paper("P", mc2, "what is here", ("q",)), Paper("Q", mc2, "two <things>", ())]
+    of_rows = [
+        Paper("P", mc2, "what is here", ("q",), "A rival is better in 1 of 2 settings."),
+        Paper("Q", mc2, "two <things>", ()),
+    ]
     write_papers(tmp_path / "papers", paper_table(rows, tmp_path), of_rows)
     return tmp_path
 
@@ -289,12 +303,14 @@ def test_the_table_is_written_four_times(written):
 def test_the_page_begins_with_a_line_a_paper_that_is_counted_from_the_rows(written):
     html = (written / "papers.html").read_text()
     first, tables = html.split('<h2 id="p">')
-    assert "2 of 3 reproduced" in first and "2.84 % off" in first
+    assert "1 of 2 printed numbers reproduced; 1 of 1 same as the code" in first
+    assert "2.84 % off" in first
+    assert "A rival is better in 1 of 2 settings." in first
     assert "Of 1 number that it prints: 1 reproduced." in first
-    assert "Of 1 number that it does not print (code): 1 reproduced." in first
+    assert "Of 1 number that it does not print (code): 1 same as the code." in first
     assert "Q: 10 % printed; 10.4 % here" in first
     assert "Not reproduced: q (s)" in first and "1 row: another &lt;machine&gt;" in first
-    assert '<a class="verdict reproduced" href="a.html">reproduced</a>' in tables
+    assert '<a class="verdict same-as-the-code" href="a.html">same as the code</a>' in tables
     assert "<summary>Not comparable or missing: 1 row, each with its reason</summary>" in tables
     assert "@article{wei2024mc2," in tables and "doi = {10.7544/issn1000-1239.202330164}" in tables
     assert not re.search(r'(src|href)="(https?:)?//', html) and "@import" not in html
@@ -328,6 +344,37 @@ def test_what_is_claimed_is_a_number_of_the_file(tmp_path):
         read_published(tmp_path / "mc2.yaml")
 
 
+def test_the_readme_counts_what_the_paper_prints_and_what_its_code_gives_apart(tmp_path):
+    published = read_published_tuning(PUBLISHED / "zeus.yaml")
+    write_zeus_tables(tmp_path, published)
+    table = paper_table(zeus_rows(tmp_path, published))
+    printed, of_code = table["published"].notna().sum(), table["reference"].notna().sum()
+    (row,) = (line for line in README.splitlines() if "Zeus: saves" in line)
+    assert re.search(rf"\d+ of {printed} printed numbers reproduced", row), row
+    assert re.search(rf"\d+ of {of_code} of its authors' code", row), row
+
+
+def test_a_rival_that_is_better_is_named_with_its_split_and_settings(tmp_path):
+    head = {"source": "imported", "judges": "models", "time": "predicted"}
+    rows = [
+        head | {"split": split, "model": model, "settings": 3, "mape_percent": error}
+        for split, errors in {
+            "extrapolation": (1.93, 1.77),
+            "leave-one-node-count-out": (1.78, 7.1),
+        }.items()
+        for model, error in zip(("MC2", "Fan"), errors, strict=True)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "energy_summary.csv")
+    said = of_mc2(read_published(PUBLISHED / "mc2.yaml"), tmp_path).rivals
+    assert said == (
+        "A rival is better in 1 of 2 judgements: Fan, 1.77 % for MC2's 1.93 % (extrapolation, time "
+        "predicted, 3 settings)."
+    )
+    pd.DataFrame(rows[2:]).to_csv(tmp_path / "energy_summary.csv")
+    said = of_mc2(read_published(PUBLISHED / "mc2.yaml"), tmp_path).rivals
+    assert said == "No rival is better in any of 1 judgements."
+
+
 def test_verdicts_are_counted_by_paper():
     table = paper_table([ROW, replace(ROW, ours=11.0), replace(ROW, paper="Q", missing="x")])
     counts = verdict_counts(table)
@@ -335,6 +382,9 @@ def test_verdicts_are_counted_by_paper():
         "reproduced": 1,
         "better": 0,
         "worse": 1,
+        "same as the code": 0,
+        "better than the code": 0,
+        "worse than the code": 0,
         "not comparable": 0,
         "missing": 0,
     }

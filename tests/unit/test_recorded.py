@@ -80,7 +80,8 @@ def test_what_was_packed_comes_back_and_measured_is_called_recorded(records, cam
         assert after.info.source["git_commit"] == "abc"
         assert after.info.source["recorded_campaign"] == "kept"
         assert after.info.source["recorded_sha256"] == read_campaign(campaign).sha256
-        same = {"meters", "source", "frames_sha256"}
+        assert after.info.spec == before.info.spec.model_copy(update={"campaign": "kept"})
+        same = {"spec", "meters", "source", "frames_sha256"}
         assert after.info.model_dump(exclude=same) == before.info.model_dump(exclude=same)
         assert answers(tmp_path / "out" / run, before.info.spec)
 

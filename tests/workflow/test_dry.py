@@ -85,13 +85,6 @@ def test_a_platform_may_be_a_file_anywhere(workflow_copy, tmp_path):
     assert gone.returncode != 0 and "gone.yaml: no such platform file" in gone.stdout + gone.stderr
 
 
-def test_a_mistyped_target_names_the_targets(workflow_copy):
-    done = snakemake(workflow_copy, "-n", "--", "table")
-    text = done.stdout + done.stderr
-    assert done.returncode != 0 and "no target `table`; targets: all, measure, tables" in text
-    assert all(target in text for target in TARGETS)
-
-
 def test_a_missing_configuration_file_is_said_in_one_line(tmp_path):
     shutil.copy(ROOT / "run", tmp_path / "run")
     checked = (ROOT / "run").read_text().split("# Snakemake answers", 1)[1].split("[ $# -gt 0 ]")[0]
@@ -162,6 +155,8 @@ def test_an_edit_of_a_model_fits_again_and_measures_nothing(finished):
     again = _jobs(snakemake(finished, *MINIMAL, "-n"))
     assert {"fit", "tables", "fit_metered", "metered_tables", "scaling_table", "overview"} <= again
     assert not again & MEASURES
+    patience = ("--config", "quiet={wait_s: 5, repeats: 1}", "run_timeout_s=999")
+    assert not _jobs(snakemake(finished, *MINIMAL, "-n", *patience)) & MEASURES
     other_steps = _jobs(snakemake(finished, *MINIMAL, "-n", "--config", "training={steps: 4}"))
     assert "train" in other_steps, "a run that is to do something else is measured"
 

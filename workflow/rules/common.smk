@@ -1,7 +1,6 @@
 # What the rules share, by section: configuration, names, folders, kept files, params, outputs, and what is
 # said at the start and the end.
 import os
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,12 +123,6 @@ SOURCE = package_version()
 PRICES = CONFIG.prices.model_dump()
 
 
-def unversioned(value):
-    """Param whose change repeats no job, as a folder or the seconds that a job may wait."""
-    # Snakemake compares no param that a function of the outputs returns.
-    return lambda wildcards, output: value
-
-
 def own_configfiles():
     """Configuration files other than the default, as a user's commands name them."""
     default = PROJECT / "config" / "config.yaml"
@@ -140,13 +133,12 @@ def own_configfiles():
 # ---- Outputs: tables, as files and in Snakemake's report.
 
 TABLES = f"{RESULTS}/tables"
-REPORTS = any(word.startswith("--report") for word in sys.argv)
 
 
 def in_report(path, category, caption=None):
     """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
-    # A report of some targets: Snakemake refuses one in which a file is missing.
-    if REPORTS and not Path(path).exists():
+    # Snakemake refuses a report in which a file is missing.
+    if not Path(path).exists():
         return path
     name = Path(path).stem
     return report(
@@ -184,18 +176,6 @@ def require_this_host():
             raise WorkflowError(str(error)) from None
 
 
-def require_targets():
-    """Refuse a target after `--` that no rule has by name and that is no path."""
-    # Snakemake does not pass targets to a Snakefile, and later only says that no rule makes them.
-    asked = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
-    known = {rule.name for rule in workflow.rules}
-    for target in asked:
-        if target not in known and "/" not in target:
-            raise WorkflowError(
-                f"no target `{target}`; targets: {', '.join(TARGETS)}, or the path of a file"
-            )
-
-
 def tell_end():
     """Say what to open, what was left out, and how to repeat what other programs disturbed."""
     from joulecast.app.campaign.ending import ending
@@ -210,12 +190,6 @@ def tell_failed_runs():
 
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return
-    failed = [
-        run
-        for run in progress_of(Path(RESULTS)).runs
-        if run.state in ("failed", "damaged")
-    ]
-    for run in failed:
-        logger.error(f"{run.run}: {run.state}: {run.why}")
-    if failed:
-        logger.error(f"a page of what there is: ./run joulecast overview {RESULTS}")
+    for run in progress_of(Path(RESULTS)).runs:
+        if run.state in ("failed", "damaged"):
+            logger.error(f"{run.run}: {run.state}: {run.why}")

@@ -44,6 +44,8 @@ rule fit:
         fits=directory(f"{RESULTS}/fits"),
     log:
         f"{RESULTS}/logs/fit.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/fit.tsv"
     threads: 1
     params:
         **FITTING,
@@ -59,7 +61,7 @@ rule tables:
         fits=rules.fit.output.fits,
         published=MC2.files,
     output:
-        tables("Energy and time", ENERGY_TABLES),
+        tables=tables("Energy and time", ENERGY_TABLES),
     log:
         f"{RESULTS}/logs/tables.log",
     threads: 1
@@ -67,7 +69,6 @@ rule tables:
         source=SOURCE,
         version=MC2.version,
         prices=PRICES,
-        folder=unversioned(TABLES),
     script:
         "../scripts/tables.py"
 
@@ -95,6 +96,8 @@ use rule fit as fit_metered with:
         fits=directory(f"{METERED}/fits"),
     log:
         f"{RESULTS}/logs/fit-metered.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/fit-metered.tsv"
     params:
         **FITTING,
         source=SOURCE,
@@ -106,14 +109,13 @@ use rule tables as metered_tables with:
         fits=rules.fit_metered.output.fits,
         published=MC2.files,
     output:
-        tables("Energy on real clusters", ENERGY_TABLES, f"{METERED}/tables"),
+        tables=tables("Energy on real clusters", ENERGY_TABLES, f"{METERED}/tables"),
     log:
         f"{RESULTS}/logs/metered-tables.log",
     params:
         source=SOURCE,
         version=MC2.version,
         prices=None,  # not of those clusters
-        folder=unversioned(f"{METERED}/tables"),
 
 
 rule check:

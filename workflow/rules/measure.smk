@@ -22,8 +22,6 @@ if RECORDED is None:
             runtime=WALLTIME_MIN,
         params:
             spec=specification,
-            timeout_s=unversioned(CONFIG.run_timeout_s),
-            quiet=unversioned(CONFIG.quiet.model_dump()),
         script:
             "../scripts/measure.py"
 
@@ -46,7 +44,7 @@ else:
 
     rule replay:
         input:
-            CAMPAIGN.files,
+            campaign=CAMPAIGN.files,
         output:
             records=directory(f"{RESULTS}/records"),
         log:
@@ -54,6 +52,5 @@ else:
         threads: 1
         params:
             version=CAMPAIGN.version,
-            campaign=unversioned(str(RECORDED)),
         script:
             "../scripts/replay.py"

@@ -40,17 +40,13 @@ rule overview:
     threads: 1
     params:
         source=SOURCE,
-        results=unversioned(RESULTS),
         prices=PRICES,
-        configfile=lambda wildcards: " ".join(own_configfiles()) or None,
+        configfile=" ".join(own_configfiles()) or None,
         # Results of other targets, which are inputs only where the configuration asks for them.
-        version=lambda wildcards: (
-            None
-            if CONFIG.paper_tables
-            else [
-                content_version(Path(RESULTS) / "tables/papers.csv"),
-                content_version(Path(RESULTS) / "tuning/replays/zeus.parquet"),
-            ]
-        ),
+        version=[
+            content_version(Path(RESULTS) / file)
+            for file in ("tables/papers.csv", "tuning/replays/zeus.parquet")
+            if not CONFIG.paper_tables
+        ],
     script:
         "../scripts/overview.py"

@@ -29,16 +29,12 @@ rule papers:
         own_experiments=rules.partition_report.input.experiments,
         published=[paper.files for paper in PAPERS.values()],
     output:
-        tables("Papers", ["papers"]),
-        f"{RESULTS}/tables/papers.tex",
+        tables=[*tables("Papers", ["papers"]), f"{RESULTS}/tables/papers.tex"],
     log:
         f"{RESULTS}/logs/papers.log",
     threads: 1
     params:
         source=SOURCE,
         version=[paper.version for paper in PAPERS.values()],
-        published_folder=unversioned(str(PUBLISHED)),
-        tables_folder=unversioned(TABLES),
-        metered_folder=unversioned(f"{METERED}/tables"),
     script:
         "../scripts/papers.py"

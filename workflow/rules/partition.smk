@@ -51,10 +51,6 @@ rule run_pipeline:
         machine=16,
     params:
         run=lambda wildcards: PIPELINES[wildcards.pipeline].model_dump(mode="json"),
-        wait_s=unversioned(CONFIG.quiet.wait_s),
-        ranks_log=lambda wildcards, output: (
-            f"{RESULTS}/logs/pipeline-{wildcards.pipeline}.ranks.log"
-        ),
     script:
         "../scripts/run_pipeline.py"
 
@@ -77,6 +73,5 @@ rule partition_report:
     params:
         source=SOURCE,
         version=ANTICHAIN.version,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/partition_report.py"

@@ -57,7 +57,6 @@ rule profile_ops:
     params:
         size=CONFIG.workload.model_dump(include={"image_size", "patch_size", "classes"}),
         batches=forecast_batches(),
-        wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/profile_ops.py"
 
@@ -86,6 +85,8 @@ rule judge_simulator:
         judged=f"{RESULTS}/simulator/judged.parquet",
     log:
         f"{RESULTS}/logs/judge-simulator.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/judge-simulator.tsv"
     threads: 1
     resources:
         machine=1,  # as capture_graph
@@ -104,6 +105,8 @@ rule judge_on_gpus:
         collectives=f"{RESULTS}/simulator/all_reduces_on_gpus.parquet",
     log:
         f"{RESULTS}/logs/judge-on-gpus.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/judge-on-gpus.tsv"
     threads: 1
     resources:
         machine=1,  # as capture_graph
@@ -127,6 +130,8 @@ rule scaling_forecast:
         forecast=f"{RESULTS}/simulator/scaling_forecast.parquet",
     log:
         f"{RESULTS}/logs/scaling-forecast.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/scaling-forecast.tsv"
     threads: 1
     params:
         source=SOURCE,
@@ -168,7 +173,6 @@ rule simulator_report:
         source=SOURCE,
         version=[PROTEUS.version, HC2.version],
         speed_devices=CONFIG.simulator.speed_devices,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/simulator_report.py"
 
@@ -185,6 +189,5 @@ rule scaling_table:
         source=SOURCE,
         prices=PRICES,
         device=CONFIG.training.device,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/scaling_table.py"

@@ -18,6 +18,8 @@ rule replay_policy:
         recurrences=f"{RESULTS}/tuning/replays/{{policy}}.parquet",
     log:
         f"{RESULTS}/logs/replay-{{policy}}.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/replay-policy-{{policy}}.tsv"
     threads: 1
     params:
         source=SOURCE,
@@ -35,6 +37,8 @@ rule hold_out_workloads:
         choices=f"{RESULTS}/tuning/held-out.json",
     log:
         f"{RESULTS}/logs/hold-out-workloads.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/hold-out-workloads.tsv"
     threads: 1
     params:
         source=SOURCE,
@@ -53,6 +57,8 @@ rule replay_published:
         reproduction=f"{RESULTS}/tuning/reproduction.parquet",
     log:
         f"{RESULTS}/logs/replay-published.log",
+    benchmark:
+        f"{RESULTS}/benchmarks/replay-published.tsv"
     threads: 1
     params:
         source=SOURCE,
@@ -88,7 +94,6 @@ rule tuning_report:
         source=SOURCE,
         eta=CONFIG.tuning.eta,
         version=[TRACES.version, ZEUS.version],
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/tuning_report.py"
 
@@ -105,7 +110,6 @@ rule tune_live:
         live=CONFIG.tuning.live.model_dump(mode="json"),
         # Trials that have ended; an interrupted tuning continues after them.
         history=LIVE_HISTORY,
-        wait_s=unversioned(CONFIG.quiet.wait_s),
     script:
         "../scripts/tune_live.py"
 
@@ -120,6 +124,5 @@ rule tuning_live_report:
     threads: 1
     params:
         source=SOURCE,
-        tables_folder=unversioned(TABLES),
     script:
         "../scripts/tuning_live_report.py"

@@ -5,15 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import call_main
 from joulecast.errors import JoulecastError
 from joulecast.runs.spec import RunSpec
 from joulecast.measure.training.measure_run import Quiet, measure_run
 
 
-def main(
-    spec: str, timeout_s: float, quiet: Quiet, resources: Any, record: Path, log: Path
-) -> None:
+def main(spec: str, config: Config, resources: Any, record: Path, log: Path) -> None:
     try:
         measure_run(
             RunSpec.model_validate_json(spec),
@@ -22,8 +21,8 @@ def main(
             launcher=resources.launcher if resources.get("mpi") else None,
             nodes=resources.get("nodes"),
             python=resources.get("rank_python"),
-            timeout_s=timeout_s,
-            quiet=quiet,
+            timeout_s=config.run_timeout_s,
+            quiet=Quiet(**config.quiet.model_dump()),
         )
     except JoulecastError as error:
         logging.error("%s; its log is %s", error, log)

@@ -8,8 +8,8 @@ from joulecast.energy.prices import Prices
 from joulecast.report.pages.overview import write_overview
 
 
-def main(results: Path, configfile: str | None, prices: dict[str, Any], page: Path) -> None:
-    write_overview(results, page, configfile, Prices(**prices))
+def main(configfile: str | None, prices: dict[str, Any], page: Path) -> None:
+    write_overview(page.parent, page, configfile, Prices(**prices))
 
 
 if __name__ == "__main__":

@@ -11,19 +11,20 @@ from joulecast.report.papers.write import write_papers
 def main(
     own_experiments: list[Path],
     profile_experiments: list[Path],
-    published_folder: Path,
-    tables_folder: Path,
-    metered_folder: Path,
+    published: list[Path],
+    metered: list[Path],
+    tables: list[Path],
 ) -> None:
+    folder = tables[0].parent
     files = PaperFiles(
-        tables=tables_folder,
-        published=published_folder,
-        metered_tables=metered_folder,
+        tables=folder,
+        published=published[0].parent,
+        metered_tables=metered[0].parent,
         profile_experiments=profile_experiments,
         own_experiments=own_experiments,
     )
     table, of_papers = papers(files)
-    write_papers(tables_folder / "papers", table, of_papers)
+    write_papers(folder / "papers", table, of_papers)
     print(verdict_counts(table).to_string())
 
 

@@ -7,10 +7,11 @@ from joulecast.report.tables.partition import read_published_partitioning, write
 
 
 def main(
-    experiments: list[Path], pipelines: list[Path], published: Path, tables_folder: Path
+    experiments: list[Path], pipelines: list[Path], published: Path, tables: list[Path]
 ) -> None:
+    folder = tables[0].parent
     numbers = read_published_partitioning(published)
-    write_partition_tables(tables_folder, experiments, pipelines, numbers)
+    write_partition_tables(folder, experiments, pipelines, numbers)
 
 
 if __name__ == "__main__":

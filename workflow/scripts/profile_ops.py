@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.graphs.measure_ops import measure_database
 from joulecast.runs.provenance import usable_cores
@@ -12,11 +13,11 @@ def main(
     network: str,
     size: dict[str, int],
     batches: list[int],
-    wait_s: float,
+    config: Config,
     database: Path,
     log: Path,
 ) -> None:
-    with open(log, "a") as file, held_machine(file, wait_s) as machine:
+    with open(log, "a") as file, held_machine(file, config.quiet.wait_s) as machine:
         load = machine.wait_for_quiet()
         ranks = usable_cores()
         measure_database(network, **size, batches=batches, ranks=ranks, out=database, load=load)

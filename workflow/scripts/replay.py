@@ -6,8 +6,9 @@ from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.recorded import unpack_all
 
 
-def main(campaign: Path, records: Path) -> None:
-    print(f"{len(unpack_all(campaign, records))} run records from {campaign}")
+def main(campaign: list[Path], records: Path) -> None:
+    folder = campaign[0].parent
+    print(f"{len(unpack_all(folder, records))} run records from {folder}")
 
 
 if __name__ == "__main__":

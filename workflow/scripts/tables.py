@@ -10,9 +10,11 @@ from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
 
 
-def main(fits: Path, published: Path, folder: Path, prices: dict[str, Any] | None = None) -> None:
+def main(
+    fits: Path, published: Path, tables: list[Path], prices: dict[str, Any] | None = None
+) -> None:
     fit, paid = CampaignFit.load(fits), Prices(**(prices or {}))
-    write_tables(folder, fit, read_published(published), paid)
+    write_tables(tables[0].parent, fit, read_published(published), paid)
 
 
 if __name__ == "__main__":

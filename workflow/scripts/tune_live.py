@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from joulecast.app.campaign.config import Config
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
 from joulecast.tune.history import begun_of, read_history_file
@@ -12,12 +13,12 @@ from joulecast.tune.live_record import live_record
 from joulecast.tune.tune import tuned_here
 
 
-def main(live: dict[str, Any], history: Path, wait_s: float, record: Path) -> None:
+def main(live: dict[str, Any], history: Path, config: Config, record: Path) -> None:
     history.parent.mkdir(parents=True, exist_ok=True)
     job = dict(live)
     policy, recurrences = job.pop("policy"), job.pop("recurrences")
     environment, done, _ = tuned_here(
-        live_job(**job), policy, {}, recurrences, history, print, quiet_wait_s=wait_s
+        live_job(**job), policy, {}, recurrences, history, print, quiet_wait_s=config.quiet.wait_s
     )
     with written_aside(record) as partial:
         said, trials = read_history_file(history)

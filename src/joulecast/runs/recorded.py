@@ -317,7 +317,8 @@ def plain_note(note: str) -> str:
 
 
 def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
-    """One run of a campaign, its ``measured`` meters called ``recorded``.
+    """One run of a campaign, which has the name of the recording; its ``measured`` meters are called
+    ``recorded``.
 
     Raises:
         JoulecastError: the campaign has no such run; names near ones.
@@ -330,7 +331,11 @@ def recorded_run(campaign: RecordedCampaign, run: str) -> RunRecord:
     if campaign.info.note:
         origin["recorded_note"] = plain_note(campaign.info.note)
     frames = {frame: campaign.frames[frame].of_run(run) for frame in FRAMES}
-    return RunRecord(info.model_copy(update={"source": {**info.source, **origin}}), **frames)
+    renamed = {
+        "spec": info.spec.model_copy(update={"campaign": campaign.info.name}),
+        "source": {**info.source, **origin},
+    }
+    return RunRecord(info.model_copy(update=renamed), **frames)
 
 
 def unpack_run(folder: Path, run: str, target: Path) -> None:

@@ -27,6 +27,7 @@ class WorkflowJob(Protocol):
     params: NamedItems
     wildcards: NamedItems
     resources: NamedItems
+    config: dict[str, Any]
     log: list[str]
 
 
@@ -55,8 +56,8 @@ def _values(job: WorkflowJob, name: str) -> list[Any]:
     """Values that a job has under a name, of which there should be one."""
     if name == "log":
         return [job.log[0]]
-    if name == "resources":
-        return [job.resources]
+    if name in ("resources", "config"):
+        return [getattr(job, name)]
     parts = (job.input, job.output, job.params, job.wildcards)
     return [value for part in parts for key, value in part.items() if key == name]
 
@@ -70,8 +71,9 @@ def _is_default(values: list[Any], parameter: Parameter) -> bool:
 def script_arguments(job: WorkflowJob, main: Callable[..., None]) -> dict[str, Any]:
     """Arguments of a script's ``main``: of each parameter what the job has under its name.
 
-    Names are those of inputs, outputs, params and wildcards; ``log`` is the path of the log, and
-    ``resources`` is everything that the rule asks for. An input that is not there, or an empty list,
+    Names are those of inputs, outputs, params and wildcards; ``log`` is the path of the log,
+    ``resources`` is everything that the rule asks for, and ``config`` is the configuration, whose change
+    repeats no job. An input that is not there, or an empty list,
     leaves a parameter its default.
 
     Raises:

@@ -20,7 +20,6 @@ from joulecast.app.cli.export import export_app
 from joulecast.app.cli.importing import import_app
 from joulecast.app.cli.measure import measure
 from joulecast.app.cli.meters import meters
-from joulecast.app.cli.pages import overview
 from joulecast.app.cli.partition import partition, profile
 from joulecast.app.cli.planning import advise
 from joulecast.app.cli.progress import status
@@ -47,7 +46,6 @@ app.command()(evaluate)
 app.command()(forecast)
 app.command()(advise)
 app.command()(status)
-app.command()(overview)
 
 
 def _say_version(asked: bool) -> None:

@@ -192,7 +192,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "disturbed_trainings": found.disturbed_trainings,
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
-        "commands": _commands(maker, folder),
+        "commands": _commands(maker),
         "advise_command": _advise_command(found, folder, maker.priced_by(found.prices)),
         "table_links": lambda names: _table_links(names, folder, start),
         "svg": inline_svg,
@@ -241,11 +241,10 @@ def _advise_command(found: Results, folder: Path, prices: str | None) -> str:
     return f"./run joulecast advise --records {records} --network NAME{priced} --deadline 1d"
 
 
-def _commands(maker: _Maker, folder: Path) -> list[tuple[str, str]]:
-    flag = f" --configfile {maker.configfile}" if maker.configfile else ""
+def _commands(maker: _Maker) -> list[tuple[str, str]]:
     return [
         ("Everything that is missing, measured and drawn", maker.snakemake),
-        ("This page alone, from what is in the folder", f"./run joulecast overview {folder}{flag}"),
+        ("This page, and what it is made of", f"{maker.snakemake} -- overview"),
         ("Which settings there are to change", "./run joulecast config default"),
         ("What this machine can measure", "./run joulecast meters"),
     ]

@@ -53,5 +53,10 @@ def papers(files: PaperFiles) -> tuple[pd.DataFrame, list[Paper]]:
         *proteus_rows(files.tables, proteus),
         *antichain_rows(files.profile_experiments, files.own_experiments, antichain, files.tables),
     ]
-    order = (of_zeus(zeus), of_mc2(mc2), of_proteus(proteus), of_antichain(antichain))
+    order = (
+        of_zeus(zeus),
+        of_mc2(mc2, files.metered_tables),
+        of_proteus(proteus),
+        of_antichain(antichain),
+    )
     return paper_table(rows, files.tables), list(order)

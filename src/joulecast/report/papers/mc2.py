@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.quantities import digits
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.published import PublishedErrors
@@ -25,15 +26,39 @@ _NOT_JUDGED = (
 )
 
 
-def of_mc2(published: PublishedErrors) -> Paper:
-    """The paper, what ours are made of, and the quantities of its line."""
+def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
+    """The paper, what ours are made of, the quantities of its line, and where a rival is better.
+
+    Args:
+        tables: folder of ``energy_summary.csv``.
+    """
     return Paper(
         _PAPER,
         published,
         "trainings on real clusters that others metered (MLPerf power submissions); every error is of "
         "what the fit had not seen",
         ("MC2: mean error of energy",),
+        _rivals(tables),
     )
+
+
+def _rivals(tables: Path) -> str:
+    """Where a rival is better than MC2 on the same settings; its rivals are more than those of the paper."""
+    table = _held_out(read_csv(tables / "energy_summary.csv", "table of a campaign", {}))
+    judged, better = 0, []
+    for _, rows in table.groupby(["split", "time", "settings"], sort=False):
+        errors = rows.set_index("model")["mape_percent"].dropna()
+        if "MC2" not in errors or len(errors) == 1:
+            continue
+        judged += 1
+        ours, rival = errors["MC2"], errors.drop("MC2").idxmin()
+        if errors[rival] < ours:
+            better.append(
+                f"{rival}, {digits(errors[rival])} % for MC2's {digits(ours)} % ({_question(rows.iloc[0])})"
+            )
+    if not better:
+        return f"No rival is better in any of {judged} judgements."
+    return f"A rival is better in {len(better)} of {judged} judgements: {'; '.join(better)}."
 
 
 def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:

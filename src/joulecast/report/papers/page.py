@@ -129,4 +129,4 @@ def _shown(value: Any) -> str:
 
 
 def _mark(verdict: str) -> str:
-    return verdict.replace(" ", "-")
+    return verdict.replace(" ", "-").removesuffix("-than-the-code")

@@ -20,11 +20,14 @@ COLUMNS = (
 
 
 class Verdict(StrEnum):
-    """What a published number and ours say of each other."""
+    """What a number and ours say of each other: a number that a paper prints, or that its code gives."""
 
     REPRODUCED = "reproduced"
     BETTER = "better"
     WORSE = "worse"
+    SAME_AS_CODE = "same as the code"
+    BETTER_THAN_CODE = "better than the code"
+    WORSE_THAN_CODE = "worse than the code"
     NOT_COMPARABLE = "not comparable"
     MISSING = "missing"
 
@@ -76,10 +79,10 @@ class Row:
 
     @property
     def verdict(self) -> Verdict:
-        """Judged by the tolerance, if there is anything to judge."""
+        """Judged by the tolerance, if there is anything to judge; only a printed number can be reproduced."""
         if self.missing:
             return Verdict.MISSING
-        theirs = self.theirs
+        theirs, printed = self.theirs, self.published is not None
         if (
             self.why_not_comparable
             or self.difference is None
@@ -88,9 +91,11 @@ class Row:
             return Verdict.NOT_COMPARABLE
         # Printed numbers are rounded, and so is their difference.
         if abs(self.difference) <= self.tolerance.around(theirs) * (1 + 1e-9):
-            return Verdict.REPRODUCED
+            return Verdict.REPRODUCED if printed else Verdict.SAME_AS_CODE
         better = {"down": self.difference < 0, "up": self.difference > 0, "neither": False}
-        return Verdict.BETTER if better[self.improves] else Verdict.WORSE
+        if better[self.improves]:
+            return Verdict.BETTER if printed else Verdict.BETTER_THAN_CODE
+        return Verdict.WORSE if printed else Verdict.WORSE_THAN_CODE
 
 
 def paper_table(rows: Sequence[Row], folder: Path | None = None) -> pd.DataFrame:

@@ -9,6 +9,8 @@ from joulecast.quantities import counted, digits
 from joulecast.report.papers.rows import Verdict
 from joulecast.report.tables.published import FromPaper
 
+_OF_PRINTED = (Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE)
+_OF_CODE = (Verdict.SAME_AS_CODE, Verdict.BETTER_THAN_CODE, Verdict.WORSE_THAN_CODE)
 _SHOWN = 2
 """Reasons, and rows that are not reproduced, that a line names; the table has all."""
 
@@ -22,12 +24,14 @@ class Paper:
         published: its numbers, citation and claims.
         regenerated_on: what ours are made of.
         headlines: quantities whose numbers its line gives.
+        rivals: a sentence that says where a rival is better.
     """
 
     name: str
     published: FromPaper
     regenerated_on: str
     headlines: tuple[str, ...]
+    rivals: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Summary:
 
     Attributes:
         paper: whose it is.
-        in_short: how many of its numbers are reproduced.
+        in_short: how many of the numbers that it prints are reproduced; then, apart, those of its code.
         verdict: the verdict of most of its rows, for the colour of ``in_short``.
         regenerated: how many numbers, and on what.
         near: sentences on how near ours are.
@@ -69,18 +73,19 @@ def summaries(table: pd.DataFrame, papers: Sequence[Paper]) -> list[Summary]:
 
 def in_all(table: pd.DataFrame) -> str:
     """One sentence on the numbers of all papers."""
-    counts = table["verdict"].value_counts()
-    of = {verdict: int(counts.get(verdict.value, 0)) for verdict in Verdict}
-    alike = table[table["verdict"].isin([Verdict.REPRODUCED, Verdict.BETTER, Verdict.WORSE])]
-    printed = int(alike["published"].notna().sum())
-    gone = f", {of[Verdict.MISSING]} missing" if of[Verdict.MISSING] else ""
+    printed = table["published"].notna()
     return (
-        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. {len(alike)} have "
-        f"the same setting, {printed} with a printed number and {len(alike) - printed} with one that no "
-        f"paper prints: {of[Verdict.REPRODUCED]} are reproduced, {of[Verdict.BETTER]} better, "
-        f"{of[Verdict.WORSE]} worse. {of[Verdict.NOT_COMPARABLE]} are not comparable{gone}: "
-        "no better or worse is claimed of these."
+        f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. The papers print "
+        f"{printed.sum()} of these numbers: {_counts(table[printed])}. They do not print the other "
+        f"{(~printed).sum()}, such as what their authors' code gives: {_counts(table[~printed])}. "
+        "No better or worse is claimed of what is not comparable."
     )
+
+
+def _counts(rows: pd.DataFrame) -> str:
+    counts = rows["verdict"].value_counts()
+    there = [f"{counts[v.value]} {v.value}" for v in Verdict if v.value in counts]
+    return ", ".join(there) or "none"
 
 
 def _summary(paper: Paper, rows: pd.DataFrame) -> Summary:
@@ -91,21 +96,29 @@ def _summary(paper: Paper, rows: pd.DataFrame) -> Summary:
         _came_out(rows),
         str(rows["verdict"].mode().iloc[0]) if len(rows) else Verdict.MISSING.value,
         f"{int(regenerated.sum())} of {len(rows)} rows ({sources}), on {paper.regenerated_on}.",
-        [*_judged(rows), *(_headline(rows, quantity) for quantity in paper.headlines)],
+        [
+            *_judged(rows),
+            *(_headline(rows, quantity) for quantity in paper.headlines),
+            *([paper.rivals] if paper.rivals else []),
+        ],
         _reasons(rows),
     )
 
 
 def _came_out(rows: pd.DataFrame) -> str:
-    counts = rows["verdict"].value_counts()
-    reproduced = counts.get(Verdict.REPRODUCED.value, 0)
-    others = [v.value for v in (Verdict.BETTER, Verdict.WORSE) if v.value in counts]
-    judged = [f"{counts[verdict]} {verdict}" for verdict in others]
-    if reproduced:
-        return ", ".join([f"{reproduced} of {len(rows)} reproduced", *judged])
-    if judged:
-        return f"{', '.join(judged)}, of {len(rows)}; the rest not comparable"
-    return Verdict.NOT_COMPARABLE.value
+    printed = rows["published"].notna()
+    parts = []
+    for what, of_kind, verdicts in (
+        ("printed numbers ", rows[printed], _OF_PRINTED),
+        ("", rows[~printed], _OF_CODE),
+    ):
+        counts = of_kind["verdict"].value_counts()
+        found = [(counts[v.value], v.value) for v in verdicts if v.value in counts]
+        if found:
+            (count, verdict), *others = found
+            judged = [f"{count} of {len(of_kind)} {what}{verdict}"]
+            parts.append(", ".join([*judged, *(f"{count} {verdict}" for count, verdict in others)]))
+    return "; ".join(parts) or Verdict.NOT_COMPARABLE.value
 
 
 def _judged(rows: pd.DataFrame) -> list[str]:
@@ -121,7 +134,7 @@ def _judged(rows: pd.DataFrame) -> list[str]:
         what = "that it prints" if not kind else f"that it does not print ({kind})"
         came_out = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         found.append(f"Of {counted(len(of_kind), 'number')} {what}: {came_out}.")
-    missed = judged[judged["verdict"] == Verdict.WORSE]
+    missed = judged[judged["verdict"].isin([Verdict.WORSE, Verdict.WORSE_THAN_CODE])]
     names = [f"{row.quantity} ({row.setting})" for row in missed.head(_SHOWN).itertuples()]
     more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
     return [*found, f"Not reproduced: {'; '.join(names)}{more}."] if names else found

@@ -16,12 +16,14 @@ from joulecast.runs.provenance import source_state
 _TITLE = "The papers' numbers, and ours"
 _SAID = """\
 `reproduced`: the setting is the same, and the difference is within the tolerance. `better`, `worse`: the
-setting is the same, and the difference is larger. `not comparable`: the setting is another one, or there
-is no number on one side; the row has the reason, and no better or worse is claimed. `missing`: what ours
-is made of is not here; the row has the reason. `replayed`: computed from what the papers' authors
-measured. `reference`: a number to compare with that no paper prints, as of the authors' public code.
-Mean error: in percent, without sign (MAPE). Held out, so not seen by the fit: a node count
-(`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales (`extrapolation`)."""
+setting is the same, and the difference is larger. `same as the code`, `better than the code`, `worse than
+the code`: the same of a number that no paper prints, and that its authors' public code gives. `not
+comparable`: the setting is another one, or there is no number on one side; the row has the reason, and no
+better or worse is claimed. `missing`: what ours is made of is not here; the row has the reason. `replayed`:
+computed from what the papers' authors measured. `reference`: a number to compare with that no paper prints,
+as of the authors' public code. Mean error: in percent, without sign (MAPE). Held out, so not seen by the
+fit: a node count (`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales
+(`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _NOT_IN_LATEX = ("paper", "reference_is", "ours_from", "comparable", *_SPELLED_OUT)
 _IN_LATEX = [c for c in COLUMNS if c not in _NOT_IN_LATEX]
