@@ -22,6 +22,7 @@ from joulecast.runs.folders import record_folders
 from joulecast.runs.observations import metered_units
 from joulecast.runs.platforms import read_platform
 from joulecast.runs.record import write_record
+from joulecast.runs.spec import Observed
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import Strategy
 from joulecast.tune.section import LiveTuningSection
@@ -148,6 +149,54 @@ def test_a_campaign_s_own_step_is_simulated_as_it_trains():
     assert rows.loc[4, "step_s"] == pytest.approx(alone.step_s)
     overlapped = simulate(load("resnet50"), platform, Strategy(mesh={"data": 32}), 32)
     assert rows.loc[4, "step_s"] > overlapped.step_s
+
+
+@pytest.fixture(scope="module")
+def own_training(tmp_path_factory):
+    """Records of a command: one rank, and two that a launcher calls nodes, all on one host with a meter."""
+    folder = tmp_path_factory.mktemp("own")
+    for ranks, repeat in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        spec = make_spec(f"letters-n{ranks}-r{repeat}", ranks, repeat=repeat).model_copy(
+            update={
+                "observed": Observed(
+                    name="letters", command=("train",), samples_per_step=4 * ranks
+                ),
+                "workload": None,
+            }
+        )
+        record = make_record(spec, _steps(ranks, 4 * ranks))
+        info = record.info
+        info = info.model_copy(
+            update={
+                "nodes": ["host/0"],
+                "node_of_rank": ranks * ["host/0"],
+                "meters": [info.meters[0].model_copy(update={"source": "measured"})],
+            }
+        )
+        shared = {
+            "power": record.power[record.power["node"] == "host/0"],
+            "activity": record.activity[record.activity["node"] == "host/0"],
+        }
+        write_record(folder / "records" / spec.run, replace(record, info=info, **shared))
+    fit = fit_campaign(
+        record_folders(folder / "records"), bootstrap=1, series_splits=1, series_period_s=0.1
+    )
+    fit.save(folder / "fits")
+    return folder, fit
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_host_s_meter_counts_once_however_many_ranks_share_the_host(own_training, ranks):
+    folder, fit = own_training
+    records = folder / "records"
+    (row,) = _command("forecast", "--records", records, "--gpus", ranks)["forecasts"]
+    assert row["energy_j"] == pytest.approx(row["measured_energy_j"], rel=0.05)
+    assert row["energy_low_j"] <= row["measured_energy_j"] <= row["energy_high_j"]
+    assert row["nodes"] == 1
+    table = fitted_forecast(fit, [])
+    table = table[table["nodes"] == ranks].set_index("rests_on")
+    measured, fitted = (table.loc[rests_on] for rests_on in ("measured", "fitted"))
+    assert fitted["joules_per_sample"] == pytest.approx(measured["joules_per_sample"], rel=0.05)
 
 
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
