@@ -14,6 +14,8 @@ from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.graphs.shipped_graphs import load
 from joulecast.report.advice.advise import advise
+from joulecast.report.answers import costs
+from joulecast.report.campaign_forecast import campaign_forecast
 from joulecast.report.pages.savings import advices
 from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
@@ -119,6 +121,40 @@ def test_the_page_advises_what_the_command_advises(results):
     )
     assert page.sentences[0].lower() == f"{verdict['in_words'].lower()}."
     assert page.table is not None and len(page.table.rows) == len(answer["candidates"])
+
+
+def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results):
+    folder, _ = results
+    found = read_results(folder)
+    records = folder / "records"
+    drawn = campaign_forecast(found).rows
+    scales = ",".join(str(row["nodes"]) for row in drawn)
+    asked = drawn[0]["work"]
+    said = _command("forecast", "--records", records, "--nodes", scales, "--samples", asked)
+    names = (
+        "nodes",
+        "batch_size",
+        "work",
+        "time_s",
+        "energy_j",
+        "energy_high_j",
+        "measured_time_s",
+    )
+    for mine, theirs in zip(drawn, said["forecasts"], strict=True):
+        assert {name: mine[name] for name in names} == {name: theirs[name] for name in names}
+    answer = _command("advise", "--records", records, "--network", "vit_ti", "--samples", asked)
+    unasked = _command("advise", "--records", records, "--network", "vit_ti")
+    assert answer["candidates"] == unasked["candidates"]
+    ran = {(row.nodes, row.batch): row.time_s for row in costs(found).itertuples()}
+    for row in answer["candidates"]:
+        if row["rests_on"] == "measured":
+            assert row["time_s"] == pytest.approx(ran[row["nodes"], row["batch_size"]])
+    tested = {(row["nodes"], row["batch_size"]): row for row in answer["candidates"]}
+    for row in drawn:
+        if row["measured_time_s"] is not None:
+            advised = tested[row["nodes"], row["batch_size"]]
+            assert row["measured_time_s"] == pytest.approx(advised["time_s"])
+            assert row["measured_energy_j"] == pytest.approx(advised["energy_j"])
 
 
 @pytest.mark.parametrize(

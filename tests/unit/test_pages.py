@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
-from joulecast.quantities import NONE, digits, joules, listed, percent, seconds
+from joulecast.quantities import NONE, consumptions, digits, joules, listed, percent, seconds, times
 from joulecast.report import answers
 from joulecast.report.advice.candidate import Candidate
 from joulecast.report.campaign_forecast import campaign_forecast
@@ -109,8 +109,8 @@ def test_costs_by_hand(results):
     costs = answers.costs(results).set_index(["network", "nodes"])
     row = costs.loc[("vit_ti", 2)]
     step_s = 0.1 + 0.6 + 0.003 + 0.3 + 0.04 + 0.1
-    assert row["time_s"] == pytest.approx(1000 * step_s / 8)
-    assert row["energy_j"] == pytest.approx(1000 * step_s * 20 / 4, rel=1e-3)
+    assert row["time_s"] == pytest.approx(1e6 * step_s / 8)
+    assert row["energy_j"] == pytest.approx(1e6 * step_s * 20 / 4, rel=1e-3)
     assert row["energy_source"] == "estimated" and row["runs"] == 2
 
 
@@ -285,7 +285,7 @@ def test_how_much_a_setting_does_in_a_day():
     slow = CANDIDATE | {"time_low_s": 50.0, "time_high_s": 200.0}
     table = short_table([advised(best=slow, candidates=[slow])])
     assert table.columns[-2] == "samples in a day"
-    assert table.rows[0][-2] == "864,000 (432,000 to 1,728,000)"
+    assert table.rows[0][-2] == "864,000,000 (432,000,000 to 1,728,000,000)"
 
 
 def test_an_only_setting_is_no_winner():
@@ -302,8 +302,8 @@ def test_without_a_choice_there_is_a_reason():
     assert short_table([none]) is None
 
 
-def test_advice_charges_parts_of_steps(tmp_path):
-    """A thousand samples are 2.6 steps of 384: what is told is what a thousand of many samples take."""
+def test_advice_charges_whole_steps(tmp_path):
+    """A million samples are 2,604.2 steps of 384."""
     for nodes in (1, 2):
         spec = make_spec(f"n{nodes}", nodes, training={"global_batch_size": 384})
         write_record(tmp_path / f"records/n{nodes}", make_record(spec))
@@ -313,8 +313,8 @@ def test_advice_charges_parts_of_steps(tmp_path):
     rows = {row[0].split(", dp")[0]: row for row in told.table.rows}
     for nodes in (1, 2):
         row = rows[f"{answers.nodes_in_words(nodes)}, batch 384"]
-        assert row[1] == seconds(measured.loc[nodes, "time_s"]) == "2.60 s"
-        assert row[3] == joules(measured.loc[nodes, "energy_j"])
+        assert row[1] == times(measured.loc[nodes, "time_s"])[0] == times(2605)[0]
+        assert row[3] == consumptions(measured.loc[nodes, "energy_j"])[0]
     assert not [line for line in told.warnings if "longest recorded run" in line]
 
 
@@ -377,7 +377,7 @@ def test_a_campaign_answers_the_four_questions(campaign):
     text = plain(rendered(context))
     for network in ("vit_ti", "resnet18"):
         assert re.search(
-            rf"{network} \d nodes?, batch \d+[^.]* [\d.]+ kJ \([\d.]+ to [\d.]+ kJ\)", text
+            rf"{network} \d nodes?, batch \d+[^.]* [\d.]+ kWh \([\d.]+ to [\d.]+ kWh\)", text
         )
     assert "nodes share one machine" in text or "nodes are emulated" in text
     assert "energy is estimated" in text
@@ -422,7 +422,8 @@ def test_one_run_without_fits(tmp_path):
     assert drawn == ["forecast", "front", "stages"]
     text = text_of(tmp_path)
     assert (
-        "for 1,000 samples" in text and "no model was judged on runs that it had not seen" in text
+        "for 1,000,000 samples" in text
+        and "no model was judged on runs that it had not seen" in text
     )
     assert "growth cannot be judged" in text
 
@@ -439,7 +440,7 @@ def test_imported_runs_are_told_apart_from_ours(tmp_path):
     assert len(captions) == 2 and len(set(captions)) == 2
     # 100 s at 1 kW a node for ten samples.
     costs = answers.costs(read_results(tmp_path)).set_index(["network", "nodes"])
-    assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 100, rel=0.02)
+    assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 1e5, rel=0.02)
     assert figures["predicted"].why_none == "no model was judged on runs that it had not seen"
 
 
@@ -547,7 +548,7 @@ def test_the_page_forecasts_what_the_command_forecasts(campaign):
         "--nodes",
         "1,16",
         "--samples",
-        "1e9",
+        "1e6",
     ]
     done = CliRunner().invoke(app, [*asked, "--json"])
     assert done.exit_code == 0, done.output
@@ -558,11 +559,11 @@ def test_the_page_forecasts_what_the_command_forecasts(campaign):
             if (row["workload"], row["nodes"]) == (one["workload"], one["nodes"])
         )
         for name in ("time_s", "time_low_s", "energy_j", "energy_high_j", "measured_energy_j"):
-            expected = None if one[name] is None else pytest.approx(one[name] / 1e6)
+            expected = None if one[name] is None else pytest.approx(one[name])
             assert mine[name] == expected
     # The largest that was run is 4 nodes, and no table says how far to forecast.
     assert {row["nodes"] for row in rows} == {1, 2, 4, 8, 16}
-    assert context["forecast"].content.work_is == "1,000 samples"
+    assert context["forecast"].content.work_is == "1,000,000 samples"
 
 
 def test_a_page_links_only_tables_that_are_there(campaign):

@@ -110,6 +110,11 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     return bool(sizes.iloc[-1] > sizes.iloc[0])
 
 
+def whole_steps(samples: float, batch: float) -> int:
+    """Steps of a training: the last one counts in full."""
+    return math.ceil(samples / batch - 1e-9)
+
+
 def as_setting(
     example: Mapping[str, Any], nodes: int, batch: float, samples: float
 ) -> dict[str, Any]:
@@ -122,7 +127,7 @@ def as_setting(
     """
     ranks = example["ranks"] * nodes / float(example["nodes"])
     hosts = read_info(Path(example["folder"])).spec.platform.hosts
-    steps = math.ceil(samples / batch - 1e-9) if example["kind"] == "training" else 0
+    steps = whole_steps(samples, batch) if example["kind"] == "training" else 0
     return {
         **example,
         "nodes": nodes,
@@ -194,7 +199,9 @@ def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, 
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
     own = of_workload[same]
-    share = setting["work"] / own["samples"]
+    # What was measured pays whole steps as the forecast does.
+    trained = setting["kind"] == "training"
+    share = setting["steps"] / own["steps"] if trained else setting["work"] / own["samples"]
     return {
         "measured_time_s": float((own["total_s"] * share).mean()),
         "measured_energy_j": float((own["energy_j"] * share).mean()),

@@ -246,7 +246,7 @@ def advise(
         objective: what to minimise: ``time``, ``energy``, ``cost``, ``co2``, or ``edp``, joules times
             seconds. By default energy; time, where there are budgets and no deadline.
         price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as in :func:`forecast`.
-        samples: samples to train on; by default 1,000 (1 epoch) of a long training.
+        samples: samples to train on; by default a million (1 epoch).
         nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
         gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
         history: file of :func:`tune`, for the power limit.

@@ -85,7 +85,7 @@ def advise(
     currency: Currency = None,
     prices: PricesFile = None,
     samples: Annotated[
-        float | None, typer.Option(help="Samples to train on; 1,000 of a long training by default.")
+        float | None, typer.Option(help="Samples to train on; a million by default.")
     ] = None,
     nodes: Annotated[str | None, typer.Option(help="Node counts, as 1,2,4,8.")] = None,
     gpus: Annotated[

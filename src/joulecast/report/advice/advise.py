@@ -79,7 +79,7 @@ def advise(
         limit: a deadline and budgets of energy, money and CO2, each or none, and what is least within them.
         platform: as the records name it; or one to simulate, by name or the path of its FILE.yaml, whose
             ``name`` is then what the records may call it. By default the one of the records.
-        samples: work in the records' unit; by default 1,000 samples (1 epoch) of a long training.
+        samples: work in the records' unit; by default a million samples (1 epoch).
         nodes: node counts; by default those that were run and the powers of two between them.
         batches: batches of all nodes; by default those that were run.
         history: of ``joulecast tune``, for the power limit.
@@ -164,14 +164,12 @@ def _from_records(
     if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
     campaign = from_records.read_campaign(records, network, platform, known_runs)
-    work, times, why = from_records.usual_work(campaign)
+    work, why = from_records.usual_work(campaign), "--samples asks for another amount"
     if samples is not None:
-        work, times, why = samples, 1.0, "as asked"
+        work, why = samples, "as asked"
     candidates, refused = from_records.campaign_candidates(
-        campaign, times * work, from_records.asked_nodes(campaign, nodes or (), gpus), batches
+        campaign, work, from_records.asked_nodes(campaign, nodes or (), gpus), batches
     )
-    if times != 1.0:
-        candidates = [candidate.part(1 / times) for candidate in candidates]
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
     units, are = scales_are(fitted["nodes_are"]), runs["nodes_are"].iloc[-1]

@@ -15,7 +15,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import as_setting
+from joulecast.energy.forecast import as_setting, whole_steps
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
 from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
@@ -123,20 +123,14 @@ def read_campaign(
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
-PER_WORK = {"samples": 1000.0, "epochs": 1.0}
-"""Default amount of work, by what a run's log counts."""
-
-LONG_TRAINING = 1e6
-"""Times the usual work that is looked at: a training has whole steps, and of a few steps the last one, of
-which a part is needed, would be charged in full."""
+PER_WORK = {"samples": 1e6, "epochs": 1.0}
+"""Default amount of work, by what a run's log counts: so many samples that it decides nothing that a training
+has whole steps."""
 
 
-def usual_work(campaign: Campaign) -> tuple[float, float, str]:
-    """The work when no amount is asked for, how many times as much is looked at, and why."""
-    work = PER_WORK.get(campaign.unit, 1.0)
-    if campaign.imported:
-        return work, 1.0, "as a rate; --samples asks for an amount"
-    return work, LONG_TRAINING, "of a long training; --samples asks for an amount"
+def usual_work(campaign: Campaign) -> float:
+    """The work when no amount is asked for."""
+    return PER_WORK.get(campaign.unit, 1.0)
 
 
 def usual_nodes(campaign: Campaign) -> list[int]:
@@ -176,7 +170,7 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
         example["ranks_per_host"] = runs["ranks_per_host"].max()
     if campaign.imported:
         return as_setting(example, nodes, batch, work)
-    return as_setting(example, nodes, batch, math.ceil(work / batch) * batch)
+    return as_setting(example, nodes, batch, whole_steps(work, batch) * batch)
 
 
 def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
