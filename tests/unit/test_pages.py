@@ -330,7 +330,7 @@ def test_advice_without_energy_is_of_time(tmp_path):
             tmp_path / f"records/n{nodes}", replace(record, info=info, power=record.power.iloc[:0])
         )
     (known,) = advices(read_results(tmp_path))
-    assert known.least == "time" and known.setting.startswith("2 nodes, batch 8")
+    assert known.least == "time" and known.setting.startswith("8 nodes, batch 32")
     assert known.rows[0][1] == "none" and "no RAPL" in known.rows[0][2]
 
 
@@ -377,7 +377,7 @@ def test_a_campaign_answers_the_four_questions(campaign):
     text = plain(rendered(context))
     for network in ("vit_ti", "resnet18"):
         assert re.search(
-            rf"{network} \d nodes?, batch \d+[^.]* [\d.]+ kWh \([\d.]+ to [\d.]+ kWh\)", text
+            rf"{network} \d+ nodes?, batch \d+[^.]* [\d.]+ kWh \([\d.]+ to [\d.]+ kWh\)", text
         )
     assert "nodes share one machine" in text or "nodes are emulated" in text
     assert "energy is estimated" in text

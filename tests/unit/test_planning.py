@@ -388,6 +388,42 @@ def test_estimates_are_not_mixed_with_measurements(tmp_path):
     assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
 
 
+def test_more_nodes_than_were_run_are_weighed_unless_counts_are_asked_for(tmp_path):
+    folders = keep(tmp_path, *(a_run(n, batch) for n in (1, 2) for batch in (4, 8)))
+    everything = advise(folders, "vit_ti", samples=1e5)
+    assert everything["weighed"]["counts"] == [1, 2, 4, 8]
+    assert {c["nodes"] for c in everything["candidates"]} == {1, 2, 4, 8}
+    for row in everything["candidates"]:
+        assert bool(row["extrapolation"]) == (row["nodes"] > 2)
+    # A deadline that no count meets that was run.
+    reached_s = row_of(everything, 4, 32)["time_high_s"]
+    assert reached_s < min(c["time_s"] for c in everything["candidates"] if c["nodes"] <= 2)
+    advice = advise(folders, "vit_ti", Limit(deadline_s=reached_s), samples=1e5)
+    assert advice["best"]["nodes"] > 2 and advice["best"]["extrapolation"]
+    told = advice_text(advice)
+    assert "1, 2, 4 and 8 nodes" in told and "extrapolated" in told
+    asked = advise(folders, "vit_ti", nodes=[2, 16])
+    assert asked["weighed"]["counts"] == [2, 16]
+
+
+def test_energy_that_is_only_estimated_does_not_choose(tmp_path):
+    runs = [(n, batch) for n in (1, 2) for batch in (4, 8)]
+    folders = keep(tmp_path / "a", *(a_run(*run, source="estimated") for run in runs))
+    advice = advise(folders, "vit_ti")
+    assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
+    assert advice["limit"]["objective"] == "time"
+    frugal = min(advice["candidates"], key=lambda c: c["energy_j"])["setting"]
+    assert advice["by_energy"] == frugal != advice["best"]["setting"]
+    assert frugal in advice_text(advice).split("judged by")[1].split("rests on")[0]
+    # Who asks for it is told, and what a meter measured chooses.
+    asked = advise(folders, "vit_ti", Limit(objective="energy"))
+    assert asked["best"]["setting"] == frugal and asked["by_energy"] is None
+    within = advise(folders, "vit_ti", Limit(deadline_s=asked["best"]["time_high_s"] / 1.5))
+    assert within["best"]["time_s"] == min(c["time_s"] for c in within["candidates"])
+    metered = advise(keep(tmp_path / "b", *(a_run(*run) for run in runs)), "vit_ti")
+    assert metered["limit"]["objective"] == "energy" and metered["by_energy"] is None
+
+
 def test_the_work_is_an_amount_also_where_none_is_asked_for(campaign):
     advice = advise(campaign, "vit_ti")
     assert "--samples" in advice["work"]["why"]

@@ -22,7 +22,7 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
-from joulecast.runs.scale import counts, gpus_per_node, is_observed, scales_are
+from joulecast.runs.scale import counts, gpus_per_node, is_observed, scale_in_words, scales_are, unit_of
 
 Scaling = Literal["recorded", "weak", "strong"]
 
@@ -193,6 +193,50 @@ def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
     return None
 
 
+def _is_too_small(setting: Mapping[str, Any]) -> bool:
+    """Whether a rank of an own training would have less than one sample of a step; how others divide the
+    network over their devices is not known."""
+    return bool(setting["kind"] == "training" and setting["batch"] < setting["ranks"])
+
+
+def _on_batches(
+    of_workload: pd.DataFrame, settings: Sequence[Mapping[str, Any]], asked: Asked
+) -> list[str]:
+    """What a reader must know of the batches of some settings: which cannot be, and which were kept from
+    the runs though the scale grew."""
+    workload, notes = of_workload["workload"].iloc[0], []
+    most = of_workload["nodes"].max()
+    for setting in settings:
+        devices, batch = setting["gpus"], setting["batch"]
+        if pd.isna(devices):
+            devices = setting["ranks"]
+        scale = scale_in_words(setting["nodes"], setting["nodes_are"])
+        unit = "rank" if pd.isna(setting["gpus"]) or scale.endswith(("rank", "ranks")) else "GPU"
+        if unit_of(setting["nodes_are"]) == "node" and devices != setting["nodes"]:
+            scale += f" ({counted(int(devices), unit)})"
+        if _is_too_small(setting):
+            notes.append(
+                f"{workload} is not forecast on {scale}: batch {batch:g} is smaller than the "
+                f"{counted(int(setting['ranks']), 'rank')}; --batch asks for another"
+            )
+        elif batch < devices:
+            notes.append(
+                f"{workload} on {scale}: batch {batch:g} is less than one sample a {unit}; --batch asks for "
+                "another"
+            )
+        elif (
+            asked.batch is None
+            and asked.scaling == "recorded"
+            and setting["nodes"] > most
+            and batch in set(of_workload["batch"])
+        ):
+            notes.append(
+                f"{workload} on {scale}: keeps the recorded batch {batch:g}, {batch / devices:.3g} a {unit}; "
+                "--batch asks for another"
+            )
+    return notes
+
+
 def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:
     """Mean time and energy of the runs of exactly a setting, for its work; NaN where it was not run."""
     same = of_workload["nodes"] == setting["nodes"]
@@ -250,7 +294,12 @@ def forecast_table(
             except JoulecastError as error:
                 notes.append(f"{workload} is not forecast: {error}")
                 continue
-            rows = pd.DataFrame([_setting(of_workload, count, asked) for count in wanted])
+            settings = [_setting(of_workload, count, asked) for count in wanted]
+            notes += _on_batches(of_workload, settings, asked)
+            settings = [setting for setting in settings if not _is_too_small(setting)]
+            if not settings:
+                continue
+            rows = pd.DataFrame(settings)
             predicted = rows.join(model.predict(rows, "predicted"))
             # The work that was asked for, or that the law predicts.
             predicted["work"] = predicted["work"].fillna(predicted["samples"])

@@ -1,6 +1,6 @@
 """The forecast of a campaign's networks for the work that all costs are given for, on every scale."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,8 @@ from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
 from joulecast.report.results_folder import MOST_READ, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
-from joulecast.runs.scale import is_observed, scale_in_words, unit_of
+from joulecast.runs.scale import BEYOND, is_observed, scale_in_words, unit_of, usual_counts
 
-_BEYOND = 4
-"""Times the largest scale that was run, up to which is forecast where no table says how far."""
 _AS_RUN = "the work that was run"
 
 
@@ -103,20 +101,14 @@ def _units(trained: pd.DataFrame) -> pd.Series:
 def _last(results: Results, most: int) -> int:
     table = results.tables.get("scaling_forecast")
     if table is None or not {"nodes", "rests_on"} <= set(table.columns):
-        return _BEYOND * most
+        return BEYOND * most
     fitted = table.loc[table["rests_on"] == "fitted", "nodes"]
-    return max(most, int(fitted.max())) if len(fitted) else _BEYOND * most
-
-
-def _scales(ran: Iterable[int], last: int) -> list[int]:
-    found = sorted(set(ran))
-    doubled = [2**k for k in range(last.bit_length()) if found[0] < 2**k <= last]
-    return sorted({*found, *doubled})
+    return max(most, int(fitted.max())) if len(fitted) else BEYOND * most
 
 
 def _asked(results: Results, runs: pd.DataFrame, unit: str) -> Asked:
     ran = [int(count) for count in runs["nodes"]]
-    scales = _scales(ran, _last(results, max(ran)))
+    scales = usual_counts(ran, _last(results, max(ran)))
     scale: dict[str, Any] = (
         {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
     )

@@ -28,6 +28,7 @@ from joulecast.runs.scale import (
     is_observed,
     scale_in_words,
     unit_of,
+    usual_counts,
 )
 
 _DRIFT = 0.05
@@ -133,20 +134,15 @@ def usual_work(campaign: Campaign) -> float:
     return PER_WORK.get(campaign.unit, 1.0)
 
 
-def usual_nodes(campaign: Campaign) -> list[int]:
-    """Node counts that were run, and the powers of two between them."""
-    ran = {int(count) for count in campaign.runs["nodes"]}
-    powers = {2**k for k in range(int(math.log2(max(ran))) + 1)}
-    return sorted(ran | {count for count in powers if count >= min(ran)})
-
-
 def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
     """Counts as the records have them, of nodes or GPUs as they are asked for; else the usual ones.
 
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
     """
-    return counts(campaign.runs, nodes, gpus) if nodes or gpus else usual_nodes(campaign)
+    if nodes or gpus:
+        return counts(campaign.runs, nodes, gpus)
+    return usual_counts(int(count) for count in campaign.runs["nodes"])
 
 
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
