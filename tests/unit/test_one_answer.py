@@ -5,7 +5,7 @@ import json
 
 import pandas as pd
 import pytest
-from conftest import ROOT, make_record, make_spec
+from conftest import ROOT, make_imported, make_record, make_spec
 from typer.testing import CliRunner
 
 import joulecast
@@ -248,6 +248,40 @@ def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
         2 * sum(_steps(2, 16).values())
     )
     assert answer["forecasts"][1]["measured_time_s"] is None
+
+
+def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
+    for nodes in NODES:
+        spec = make_spec(f"s-n{nodes}", nodes, training={"global_batch_size": 16, "steps": 2})
+        write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, 16)))
+    records = tmp_path / "records"
+    kept = _command("forecast", "--records", records, "--nodes", "2,8")
+    assert any("batch of 16 on 8 nodes" in note and "--batch" in note for note in kept["notes"])
+    for quiet in (["--nodes", "2,4"], ["--nodes", "8", "--batch", "64"]):
+        notes = _command("forecast", "--records", records, *quiet)["notes"]
+        assert not any("--batch" in note for note in notes)
+    # A rank without a sample cannot train.
+    large = _command("forecast", "--records", records, "--nodes", "8,32")
+    assert [row["nodes"] for row in large["forecasts"]] == [8]
+    assert any("32 nodes" in note and "less than one" in note for note in large["notes"])
+    done = CliRunner().invoke(app, ["forecast", "--records", str(records), "--nodes", "32"])
+    assert done.exit_code != 0 and "less than one sample" in done.output
+    advice = _command(
+        "advise", "--records", records, "--network", "vit_ti", "--nodes", "32", "--batch", 16
+    )
+    assert advice["best"] is None
+
+
+def test_less_than_a_sample_a_gpu_is_marked_where_others_ran(tmp_path):
+    """Others may divide the network over GPUs, so that a few of them share a sample."""
+    for nodes in (1, 2):
+        write_record(tmp_path / f"n{nodes}", make_imported(f"n{nodes}", nodes=nodes))
+    answer = _command("forecast", "--records", tmp_path, "--nodes", "512")
+    (row,) = answer["forecasts"]
+    assert row["batch_size"] < (row["gpus"] or row["nodes"])
+    assert any("less than one" in note and "512 nodes" in note for note in answer["notes"])
+    advice = _command("advise", "--records", tmp_path, "--network", "net", "--nodes", "512")
+    assert any("less than one" in mark for mark in advice["best"]["extrapolation"])
 
 
 def test_a_batch_smaller_than_the_devices_is_not_simulated():

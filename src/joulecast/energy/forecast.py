@@ -19,10 +19,17 @@ from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.errors import JoulecastError
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted, digits, listed
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
-from joulecast.runs.scale import counts, gpus_per_node, is_observed, scale_in_words, scales_are, unit_of
+from joulecast.runs.scale import (
+    counts,
+    gpus_per_node,
+    is_observed,
+    scale_in_words,
+    scales_are,
+    unit_of,
+)
 
 Scaling = Literal["recorded", "weak", "strong"]
 
@@ -202,38 +209,39 @@ def _is_too_small(setting: Mapping[str, Any]) -> bool:
 def _on_batches(
     of_workload: pd.DataFrame, settings: Sequence[Mapping[str, Any]], asked: Asked
 ) -> list[str]:
-    """What a reader must know of the batches of some settings: which cannot be, and which were kept from
-    the runs though the scale grew."""
+    """What a reader must know of the batches of some settings: which cannot be, and whether the largest scale
+    keeps the batch of the runs, or leaves less than one sample to a GPU."""
     workload, notes = of_workload["workload"].iloc[0], []
-    most = of_workload["nodes"].max()
-    for setting in settings:
-        devices, batch = setting["gpus"], setting["batch"]
-        if pd.isna(devices):
-            devices = setting["ranks"]
-        scale = scale_in_words(setting["nodes"], setting["nodes_are"])
-        unit = "rank" if pd.isna(setting["gpus"]) or scale.endswith(("rank", "ranks")) else "GPU"
-        if unit_of(setting["nodes_are"]) == "node" and devices != setting["nodes"]:
-            scale += f" ({counted(int(devices), unit)})"
-        if _is_too_small(setting):
-            notes.append(
-                f"{workload} is not forecast on {scale}: batch {batch:g} is smaller than the "
-                f"{counted(int(setting['ranks']), 'rank')}; --batch asks for another"
-            )
-        elif batch < devices:
-            notes.append(
-                f"{workload} on {scale}: batch {batch:g} is less than one sample a {unit}; --batch asks for "
-                "another"
-            )
-        elif (
-            asked.batch is None
-            and asked.scaling == "recorded"
-            and setting["nodes"] > most
-            and batch in set(of_workload["batch"])
-        ):
-            notes.append(
-                f"{workload} on {scale}: keeps the recorded batch {batch:g}, {batch / devices:.3g} a {unit}; "
-                "--batch asks for another"
-            )
+    small = [setting for setting in settings if _is_too_small(setting)]
+    if small:
+        scales = listed([scale_in_words(each["nodes"], each["nodes_are"]) for each in small])
+        notes.append(
+            f"{workload} is not forecast on {scales}: batch {small[0]['batch']:g} leaves less than one "
+            "sample to a rank; --batch asks for another"
+        )
+    left = [setting for setting in settings if not _is_too_small(setting)]
+    if not left:
+        return notes
+    largest = max(left, key=lambda setting: setting["nodes"])
+    unit = unit_of(largest["nodes_are"])
+    devices = largest["ranks"]
+    scale = scale_in_words(largest["nodes"], largest["nodes_are"])
+    if unit == "node" and pd.notna(largest["gpus"]):
+        unit, devices = "GPU", largest["gpus"]
+        scale += f" ({counted(int(devices), unit)})"
+    each = largest["batch"] / devices
+    is_kept = (
+        asked.batch is None
+        and asked.scaling == "recorded"
+        and largest["nodes"] > of_workload["nodes"].max()
+        and not _scales_weakly(of_workload)
+    )
+    if is_kept or each < 1:
+        verb, less = "keeps the recorded" if is_kept else "has", ", less than one" * (each < 1)
+        notes.append(
+            f"{workload} {verb} batch of {digits(largest['batch'])} on {scale}: {digits(each)} samples a "
+            f"{unit}{less}; --batch asks for another"
+        )
     return notes
 
 

@@ -68,7 +68,9 @@ def campaign_forecast(results: Results) -> CampaignForecast:
         names = {*of_unit["workload"], *of_unit["network"]}
         rows += [_with_paid(row, results.prices) for row in _in_range(table, of_unit, results)]
         notes += [
-            note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names
+            note
+            for note in refused
+            if note.startswith(tuple(f"{n}{end}" for n in names for end in " :"))
         ]
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:

@@ -196,6 +196,9 @@ def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, .
     if not least <= row["nodes"] <= most:
         asked = scale_in_words(row["nodes"], row["nodes_are"])
         reasons.append(f"{asked}: run on {_span(least, most)}")
+    devices = hosts_and_gpus(row)[1] or row["nodes"]
+    if row["batch"] < devices:
+        reasons.append(f"batch {row['batch']:g}: less than one sample each of {devices:g}")
     column = "batch" if campaign.imported else "batch_per_rank"
     low, high = runs[column].min(), runs[column].max()
     if row[column] > high or row[column] < low:
