@@ -1,7 +1,11 @@
 """One question has one answer: tables, page and commands ask the same functions."""
 
+import html
 import inspect
 import json
+import re
+import shlex
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -16,7 +20,7 @@ from joulecast.graphs.shipped_graphs import load
 from joulecast.report.advice.advise import advise
 from joulecast.report.answers import costs
 from joulecast.report.campaign_forecast import campaign_forecast
-from joulecast.report.pages.savings import advices
+from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
@@ -56,6 +60,12 @@ def results(tmp_path_factory):
     )
     fit.save(folder / "fits")
     return folder, fit
+
+
+def plain(page: str) -> str:
+    """The text of a page."""
+    text = re.sub(r"<(script|style)>.*?</\1>|<[^>]+>", " ", page, flags=re.S)
+    return re.sub(r"\s+", " ", html.unescape(text))
 
 
 def _command(*arguments) -> dict:
@@ -110,17 +120,21 @@ def test_a_forecast_of_the_command_and_of_advise_agree(results):
         assert candidate[figure] == pytest.approx(answer[figure], rel=1e-6)
 
 
-def test_the_page_advises_what_the_command_advises(results):
+def test_the_page_says_what_the_command_says_that_it_prints(results):
     folder, _ = results
-    answer = _command("advise", "--records", folder / "records", "--network", "vit_ti")
-    (page,) = advices(read_results(folder))
-    verdict = answer["verdict"]
-    assert page.clear is verdict["clear_winner"]
-    assert page.setting == (
-        verdict["fastest"] if page.clear is False else answer["best"]["setting"]
-    )
-    assert page.sentences[0].lower() == f"{verdict['in_words'].lower()}."
-    assert page.table is not None and len(page.table.rows) == len(answer["candidates"])
+    context = page_context(folder)
+    page = plain(rendered(context))
+    (printed,) = context["advise_commands"]
+    assert printed in page
+    answer = _command(*shlex.split(printed)[2:])
+    (told,) = context["advice"].content
+    assert told.setting == answer["best"]["setting"]
+    assert f"{told.least}" == answer["limit"]["objective"]
+    said, take = context["answer"], context["take"]
+    assert answer["best"]["setting"] in f"{said} {take}"
+    assert told.clear is answer["verdict"]["clear_winner"]
+    assert answer["verdict"]["in_words"].lower() in told.sentences[0].lower()
+    assert len(told.table.rows) == len(answer["candidates"])
 
 
 def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results):

@@ -267,18 +267,17 @@ def test_a_clear_winner_is_advised():
     assert row[-1] == "clear winner: least energy"
 
 
-def test_where_intervals_overlap_there_is_no_winner_and_the_fastest_is_advised():
+def test_where_intervals_overlap_there_is_no_winner_and_the_page_takes_what_the_command_does():
     verdict = {"clear_winner": False, "in_words": "no clear winner: they overlap"}
     verdict |= {"overlapping": [FAST["setting"]], "cheapest": CANDIDATE["setting"]}
     known = advised(verdict=verdict | {"fastest": FAST["setting"]})
     answer, take = headline([known])
     assert answer == "No clear winner for vgg16: 90 % intervals of the energy overlap"
-    assert take == "Take the fastest of the settings whose intervals overlap: 4 nodes, batch 16."
+    assert CANDIDATE["setting"] in take and FAST["setting"] not in take
     cheap, fast = short_table([known]).rows
     assert (cheap[1], fast[1]) == ("1 node, batch 4", "4 nodes, batch 16")
     assert fast[3] == "forecast from estimated energy"
     assert all("no clear winner: 2 settings overlap" in row[-1] for row in (cheap, fast))
-    assert "Least energy" not in " ".join([answer, take, *known.sentences])
 
 
 def test_how_much_a_setting_does_in_a_day():
@@ -341,7 +340,7 @@ def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
     assert {info.spec.kind for info in found.infos} == {"training"}
     assert not [folder for folder in found.record_folders if "imported" in folder.parts]
     context = page_context(tmp_path / "fitted")
-    assert context["advise_command"].endswith("/fitted/records --network NAME --deadline 1d")
+    assert "/fitted/records --network" in context["advise_commands"][0]
     # Without the fits they are all there is to go by.
     shutil.rmtree(tmp_path / "fitted/fits")
     kinds = {info.spec.kind for info in read_results(tmp_path / "fitted").infos}
@@ -358,7 +357,7 @@ def test_only_imported_runs(tmp_path):
     # A rate would leave out what their starts and ends take.
     forecast = context["forecast"].content
     assert forecast.work_is == "the work that was run" and "energy" in forecast.charts
-    assert context["advise_command"].split(" --network")[0].endswith("/imported")
+    assert context["advise_commands"][0].split(" --network")[0].endswith("/imported")
 
 
 def test_a_batch_that_no_log_tells_is_looked_up(results):
