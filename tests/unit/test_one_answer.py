@@ -20,6 +20,7 @@ from joulecast.graphs.shipped_graphs import load
 from joulecast.report.advice.advise import advise
 from joulecast.report.answers import costs
 from joulecast.report.campaign_forecast import campaign_forecast
+from joulecast.report.figures.inline import inline_svg
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
@@ -66,6 +67,13 @@ def plain(page: str) -> str:
     """The text of a page."""
     text = re.sub(r"<(script|style)>.*?</\1>|<[^>]+>", " ", page, flags=re.S)
     return re.sub(r"\s+", " ", html.unescape(text))
+
+
+def texts_of(chart) -> list[str]:
+    """What stands in a chart to be read, without pointing at anything."""
+    return [
+        html.unescape(t) for t in re.findall(r"<text[^>]*>([^<]+)</text>", inline_svg(chart, "c"))
+    ]
 
 
 def _command(*arguments) -> dict:
@@ -135,6 +143,12 @@ def test_the_page_says_what_the_command_says_that_it_prints(results):
     assert told.clear is answer["verdict"]["clear_winner"]
     assert answer["verdict"]["in_words"].lower() in told.sentences[0].lower()
     assert len(told.table.rows) == len(answer["candidates"])
+    # What is advised is drawn; charts of forecasts name their work and batch.
+    setting = f"on {answer['best']['setting']}"
+    assert any(setting in texts_of(chart) for chart in context["figures"]["front"].charts)
+    for chart in context["forecast"].content.charts.values():
+        text = " ".join(texts_of(chart))
+        assert "1,000,000 samples" in text and "batch 4 a node" in text
 
 
 def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results):

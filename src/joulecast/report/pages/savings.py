@@ -134,7 +134,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         ],
         "warnings": [str(warning) for warning in answer.get("warnings") or []],
         "table": _table(network, candidates, unit, prices) if candidates else None,
-        "points": list(_points(network, candidates, unit)),
+        "points": list(_points(network, candidates, unit, best)),
         "prices": prices,
         "work": work_in_words(unit),
         "trade": verdict.get("trade") or "",
@@ -306,7 +306,10 @@ def _rests_on(candidate: Mapping[str, Any]) -> str:
 
 
 def _points(
-    network: str, candidates: Sequence[Mapping[str, Any]], unit: str
+    network: str,
+    candidates: Sequence[Mapping[str, Any]],
+    unit: str,
+    best: Mapping[str, Any] | None,
 ) -> Iterator[dict[str, Any]]:
     """All candidates with an energy as points of the energy-time front."""
     for one in candidates:
@@ -322,6 +325,7 @@ def _points(
                 "unit": unit,
                 "how": _RESTS_ON.get(str(one["rests_on"]), "forecast"),
                 "between": _amount(one, "energy")[1],
+                "chosen": best is not None and one["setting"] == best["setting"],
             }
 
 
