@@ -356,5 +356,13 @@ def test_the_readmes_example_is_what_the_commands_say(tmp_path):
     assert [float(value) for value in money] == pytest.approx(
         [k * 1.3 * 0.30 for k in kwh], rel=0.02
     )
+    doubled = joulecast.forecast(records, nodes=[16], batch=16, to_target=True)["forecasts"]
+    (row,) = [row for row in doubled if row["workload"].startswith("llama2")]
+    more, minutes, seconds = re.search(
+        r"--batch 16 --target`\), the energy is ([\d.]+) kWh,\s+and the time (\d+) min (\d+) s",
+        text,
+    ).groups()
+    assert float(more) == pytest.approx(row["energy_j"] / 3.6e6, rel=0.02)
+    assert 60 * int(minutes) + int(seconds) == pytest.approx(row["time_s"], rel=0.02)
     grams = re.search(r"\| ([\d.]+) kg \|", text)[1]
     assert float(grams) == pytest.approx(kwh[0] * 1.3 * 0.38, rel=0.02)

@@ -133,7 +133,7 @@ def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
     assert list(bare) == list(scaling(fit.observations)) and "cost" not in bare
     pd.testing.assert_frame_equal(paid[list(bare)], bare)
     assert set(paid["cost_rests_on"]) == {"estimated"} and set(paid["currency"]) == {"CHF"}
-    hours, kwh = 1000 / paid["work_per_s"] / 3600, 1000 * paid["joules_per_work"] / 3.6e6 * 1.5
+    hours, kwh = 1e6 / paid["work_per_s"] / 3600, 1e6 * paid["joules_per_work"] / 3.6e6 * 1.5
     assert paid["cost"].to_numpy() == pytest.approx(0.3 * kwh + 2 * paid["nodes"] * hours, rel=1e-3)
     assert paid["co2_kg"].to_numpy() == pytest.approx(0.4 * kwh, rel=1e-3)
     text = (tmp_path / "paid/scaling.md").read_text()

@@ -1,11 +1,15 @@
 """One question has one answer: tables, page and commands ask the same functions."""
 
+import html
 import inspect
 import json
+import re
+import shlex
+from dataclasses import replace
 
 import pandas as pd
 import pytest
-from conftest import ROOT, make_record, make_spec
+from conftest import ROOT, make_imported, make_record, make_spec
 from typer.testing import CliRunner
 
 import joulecast
@@ -14,7 +18,10 @@ from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.graphs.shipped_graphs import load
 from joulecast.report.advice.advise import advise
-from joulecast.report.pages.savings import advices
+from joulecast.report.answers import costs
+from joulecast.report.campaign_forecast import campaign_forecast
+from joulecast.report.figures.inline import inline_svg
+from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.results_folder import read_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
@@ -22,6 +29,7 @@ from joulecast.runs.folders import record_folders
 from joulecast.runs.observations import metered_units
 from joulecast.runs.platforms import read_platform
 from joulecast.runs.record import write_record
+from joulecast.runs.spec import Observed
 from joulecast.simulate.simulate import simulate
 from joulecast.simulate.strategy import Strategy
 from joulecast.tune.section import LiveTuningSection
@@ -53,6 +61,19 @@ def results(tmp_path_factory):
     )
     fit.save(folder / "fits")
     return folder, fit
+
+
+def plain(page: str) -> str:
+    """The text of a page."""
+    text = re.sub(r"<(script|style)>.*?</\1>|<[^>]+>", " ", page, flags=re.S)
+    return re.sub(r"\s+", " ", html.unescape(text))
+
+
+def texts_of(chart) -> list[str]:
+    """What stands in a chart to be read, without pointing at anything."""
+    return [
+        html.unescape(t) for t in re.findall(r"<text[^>]*>([^<]+)</text>", inline_svg(chart, "c"))
+    ]
 
 
 def _command(*arguments) -> dict:
@@ -107,17 +128,61 @@ def test_a_forecast_of_the_command_and_of_advise_agree(results):
         assert candidate[figure] == pytest.approx(answer[figure], rel=1e-6)
 
 
-def test_the_page_advises_what_the_command_advises(results):
+def test_the_page_says_what_the_command_says_that_it_prints(results):
     folder, _ = results
-    answer = _command("advise", "--records", folder / "records", "--network", "vit_ti")
-    (page,) = advices(read_results(folder))
-    verdict = answer["verdict"]
-    assert page.clear is verdict["clear_winner"]
-    assert page.setting == (
-        verdict["fastest"] if page.clear is False else answer["best"]["setting"]
+    context = page_context(folder)
+    page = plain(rendered(context))
+    (printed,) = context["advise_commands"]
+    assert printed in page
+    answer = _command(*shlex.split(printed)[2:])
+    (told,) = context["advice"].content
+    assert told.setting == answer["best"]["setting"]
+    assert f"{told.least}" == answer["limit"]["objective"]
+    said, take = context["answer"], context["take"]
+    assert answer["best"]["setting"] in f"{said} {take}"
+    assert told.clear is answer["verdict"]["clear_winner"]
+    assert answer["verdict"]["in_words"].lower() in told.sentences[0].lower()
+    assert len(told.table.rows) == len(answer["candidates"])
+    # What is advised is drawn; charts of forecasts name their work and batch.
+    setting = f"on {answer['best']['setting']}"
+    assert any(setting in texts_of(chart) for chart in context["figures"]["front"].charts)
+    for chart in context["forecast"].content.charts.values():
+        text = " ".join(texts_of(chart))
+        assert "1,000,000 samples" in text and "batch 4 a node" in text
+
+
+def test_the_page_the_table_and_the_commands_charge_the_same_whole_steps(results):
+    folder, _ = results
+    found = read_results(folder)
+    records = folder / "records"
+    drawn = campaign_forecast(found).rows
+    scales = ",".join(str(row["nodes"]) for row in drawn)
+    asked = drawn[0]["work"]
+    said = _command("forecast", "--records", records, "--nodes", scales, "--samples", asked)
+    names = (
+        "nodes",
+        "batch_size",
+        "work",
+        "time_s",
+        "energy_j",
+        "energy_high_j",
+        "measured_time_s",
     )
-    assert page.sentences[0].lower() == f"{verdict['in_words'].lower()}."
-    assert page.table is not None and len(page.table.rows) == len(answer["candidates"])
+    for mine, theirs in zip(drawn, said["forecasts"], strict=True):
+        assert {name: mine[name] for name in names} == {name: theirs[name] for name in names}
+    answer = _command("advise", "--records", records, "--network", "vit_ti", "--samples", asked)
+    unasked = _command("advise", "--records", records, "--network", "vit_ti")
+    assert answer["candidates"] == unasked["candidates"]
+    ran = {(row.nodes, row.batch): row.time_s for row in costs(found).itertuples()}
+    for row in answer["candidates"]:
+        if row["rests_on"] == "measured":
+            assert row["time_s"] == pytest.approx(ran[row["nodes"], row["batch_size"]])
+    tested = {(row["nodes"], row["batch_size"]): row for row in answer["candidates"]}
+    for row in drawn:
+        if row["measured_time_s"] is not None:
+            advised = tested[row["nodes"], row["batch_size"]]
+            assert row["measured_time_s"] == pytest.approx(advised["time_s"])
+            assert row["measured_energy_j"] == pytest.approx(advised["energy_j"])
 
 
 @pytest.mark.parametrize(
@@ -150,6 +215,54 @@ def test_a_campaign_s_own_step_is_simulated_as_it_trains():
     assert rows.loc[4, "step_s"] > overlapped.step_s
 
 
+@pytest.fixture(scope="module")
+def own_training(tmp_path_factory):
+    """Records of a command: one rank, and two that a launcher calls nodes, all on one host with a meter."""
+    folder = tmp_path_factory.mktemp("own")
+    for ranks, repeat in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        spec = make_spec(f"letters-n{ranks}-r{repeat}", ranks, repeat=repeat).model_copy(
+            update={
+                "observed": Observed(
+                    name="letters", command=("train",), samples_per_step=4 * ranks
+                ),
+                "workload": None,
+            }
+        )
+        record = make_record(spec, _steps(ranks, 4 * ranks))
+        info = record.info
+        info = info.model_copy(
+            update={
+                "nodes": ["host/0"],
+                "node_of_rank": ranks * ["host/0"],
+                "meters": [info.meters[0].model_copy(update={"source": "measured"})],
+            }
+        )
+        shared = {
+            "power": record.power[record.power["node"] == "host/0"],
+            "activity": record.activity[record.activity["node"] == "host/0"],
+        }
+        write_record(folder / "records" / spec.run, replace(record, info=info, **shared))
+    fit = fit_campaign(
+        record_folders(folder / "records"), bootstrap=1, series_splits=1, series_period_s=0.1
+    )
+    fit.save(folder / "fits")
+    return folder, fit
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_host_s_meter_counts_once_however_many_ranks_share_the_host(own_training, ranks):
+    folder, fit = own_training
+    records = folder / "records"
+    (row,) = _command("forecast", "--records", records, "--gpus", ranks)["forecasts"]
+    assert row["energy_j"] == pytest.approx(row["measured_energy_j"], rel=0.05)
+    assert row["energy_low_j"] <= row["measured_energy_j"] <= row["energy_high_j"]
+    assert row["nodes"] == 1
+    table = fitted_forecast(fit, [])
+    table = table[table["nodes"] == ranks].set_index("rests_on")
+    measured, fitted = (table.loc[rests_on] for rests_on in ("measured", "fitted"))
+    assert fitted["joules_per_sample"] == pytest.approx(measured["joules_per_sample"], rel=0.05)
+
+
 def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
     """Also where smaller batches were swept on one node."""
     cells = [*((n, 16, r) for n in NODES for r in (1, 2)), *((1, b, 1) for b in (2, 4, 8))]
@@ -163,6 +276,40 @@ def test_strong_scaling_keeps_the_batch_of_all_nodes(tmp_path):
         2 * sum(_steps(2, 16).values())
     )
     assert answer["forecasts"][1]["measured_time_s"] is None
+
+
+def test_a_batch_that_is_kept_at_a_larger_scale_is_told(tmp_path):
+    for nodes in NODES:
+        spec = make_spec(f"s-n{nodes}", nodes, training={"global_batch_size": 16, "steps": 2})
+        write_record(tmp_path / "records" / spec.run, make_record(spec, _steps(nodes, 16)))
+    records = tmp_path / "records"
+    kept = _command("forecast", "--records", records, "--nodes", "2,8")
+    assert any("batch of 16 on 8 nodes" in note and "--batch" in note for note in kept["notes"])
+    for quiet in (["--nodes", "2,4"], ["--nodes", "8", "--batch", "64"]):
+        notes = _command("forecast", "--records", records, *quiet)["notes"]
+        assert not any("--batch" in note for note in notes)
+    # A rank without a sample cannot train.
+    large = _command("forecast", "--records", records, "--nodes", "8,32")
+    assert [row["nodes"] for row in large["forecasts"]] == [8]
+    assert any("32 nodes" in note and "less than one" in note for note in large["notes"])
+    done = CliRunner().invoke(app, ["forecast", "--records", str(records), "--nodes", "32"])
+    assert done.exit_code != 0 and "less than one sample" in done.output
+    advice = _command(
+        "advise", "--records", records, "--network", "vit_ti", "--nodes", "32", "--batch", 16
+    )
+    assert advice["best"] is None
+
+
+def test_less_than_a_sample_a_gpu_is_marked_where_others_ran(tmp_path):
+    """Others may divide the network over GPUs, so that a few of them share a sample."""
+    for nodes in (1, 2):
+        write_record(tmp_path / f"n{nodes}", make_imported(f"n{nodes}", nodes=nodes))
+    answer = _command("forecast", "--records", tmp_path, "--nodes", "512")
+    (row,) = answer["forecasts"]
+    assert row["batch_size"] < (row["gpus"] or row["nodes"])
+    assert any("less than one" in note and "512 nodes" in note for note in answer["notes"])
+    advice = _command("advise", "--records", tmp_path, "--network", "net", "--nodes", "512")
+    assert any("less than one" in mark for mark in advice["best"]["extrapolation"])
 
 
 def test_a_batch_smaller_than_the_devices_is_not_simulated():

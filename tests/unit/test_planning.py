@@ -388,17 +388,48 @@ def test_estimates_are_not_mixed_with_measurements(tmp_path):
     assert {c["energy_source"] for c in advice["candidates"]} == {"measured", None}
 
 
-def test_the_work_is_a_rate_unless_asked(campaign):
+def test_more_nodes_than_were_run_are_weighed_unless_counts_are_asked_for(tmp_path):
+    folders = keep(tmp_path, *(a_run(n, batch) for n in (1, 2) for batch in (4, 8)))
+    everything = advise(folders, "vit_ti", samples=1e5)
+    assert everything["weighed"]["counts"] == [1, 2, 4, 8]
+    assert {c["nodes"] for c in everything["candidates"]} == {1, 2, 4, 8}
+    for row in everything["candidates"]:
+        assert bool(row["extrapolation"]) == (row["nodes"] > 2)
+    # A deadline that no count meets that was run.
+    reached_s = row_of(everything, 4, 32)["time_high_s"]
+    assert reached_s < min(c["time_s"] for c in everything["candidates"] if c["nodes"] <= 2)
+    advice = advise(folders, "vit_ti", Limit(deadline_s=reached_s), samples=1e5)
+    assert advice["best"]["nodes"] > 2 and advice["best"]["extrapolation"]
+    told = advice_text(advice)
+    assert "1, 2, 4 and 8 nodes" in told and "extrapolated" in told
+    asked = advise(folders, "vit_ti", nodes=[2, 16])
+    assert asked["weighed"]["counts"] == [2, 16]
+
+
+def test_energy_that_is_only_estimated_does_not_choose(tmp_path):
+    runs = [(n, batch) for n in (1, 2) for batch in (4, 8)]
+    folders = keep(tmp_path / "a", *(a_run(*run, source="estimated") for run in runs))
+    advice = advise(folders, "vit_ti")
+    assert advice["best"]["time_s"] == min(c["time_s"] for c in advice["candidates"])
+    assert advice["limit"]["objective"] == "time"
+    frugal = min(advice["candidates"], key=lambda c: c["energy_j"])["setting"]
+    assert advice["by_energy"] == frugal != advice["best"]["setting"]
+    assert frugal in advice_text(advice).split("judged by")[1].split("rests on")[0]
+    # Who asks for it is told, and what a meter measured chooses.
+    asked = advise(folders, "vit_ti", Limit(objective="energy"))
+    assert asked["best"]["setting"] == frugal and asked["by_energy"] is None
+    within = advise(folders, "vit_ti", Limit(deadline_s=asked["best"]["time_high_s"] / 1.5))
+    assert within["best"]["time_s"] == min(c["time_s"] for c in within["candidates"])
+    metered = advise(keep(tmp_path / "b", *(a_run(*run) for run in runs)), "vit_ti")
+    assert metered["limit"]["objective"] == "energy" and metered["by_energy"] is None
+
+
+def test_the_work_is_an_amount_also_where_none_is_asked_for(campaign):
     advice = advise(campaign, "vit_ti")
-    assert advice["work"]["samples"] == 1000 and "--samples" in advice["work"]["why"]
-    asked = advise(campaign, "vit_ti", samples=1e6)
-    # Of a long training no part of a last step counts: a rate is the same for any amount of work.
-    rate, amount = advice["candidates"], {c["setting"]: c for c in asked["candidates"]}
-    for candidate in rate:
-        whole = amount[candidate["setting"]]
-        for what in ("time_s", "energy_j", "energy_high_j"):
-            assert 1000 * candidate[what] == pytest.approx(whole[what], rel=1e-3)
-    assert asked["work"] == {"samples": 1e6, "unit": "samples", "why": "as asked"}
+    assert "--samples" in advice["work"]["why"]
+    asked = advise(campaign, "vit_ti", samples=advice["work"]["samples"])
+    assert asked["candidates"] == advice["candidates"]
+    assert asked["work"]["why"] == "as asked"
     assert any("times that of the longest recorded run" in w for w in asked["warnings"])
     assert any("batch size" in warning for warning in asked["warnings"])
 
@@ -538,7 +569,7 @@ def test_a_power_limit_is_told_where_a_history_tuned_one(campaign, tmp_path):
 def test_the_command_prints_the_choice_first(campaign):
     folder = str(campaign[0].parent)
     said = CliRunner().invoke(
-        app, ["advise", "--network", "vit_ti", "--records", folder, "--deadline", "100"]
+        app, ["advise", "--network", "vit_ti", "--records", folder, "--deadline", "100000"]
     )
     assert said.exit_code == 0, said.output
     lines = said.output.splitlines()

@@ -19,10 +19,17 @@ from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.errors import JoulecastError
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted, digits, listed
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.record import read_info
-from joulecast.runs.scale import counts, gpus_per_node, is_observed, scales_are
+from joulecast.runs.scale import (
+    counts,
+    gpus_per_node,
+    is_observed,
+    scale_in_words,
+    scales_are,
+    unit_of,
+)
 
 Scaling = Literal["recorded", "weak", "strong"]
 
@@ -110,6 +117,11 @@ def _scales_weakly(of_workload: pd.DataFrame) -> bool:
     return bool(sizes.iloc[-1] > sizes.iloc[0])
 
 
+def whole_steps(samples: float, batch: float) -> int:
+    """Steps of a training: the last one counts in full."""
+    return math.ceil(samples / batch - 1e-9)
+
+
 def as_setting(
     example: Mapping[str, Any], nodes: int, batch: float, samples: float
 ) -> dict[str, Any]:
@@ -122,7 +134,7 @@ def as_setting(
     """
     ranks = example["ranks"] * nodes / float(example["nodes"])
     hosts = read_info(Path(example["folder"])).spec.platform.hosts
-    steps = math.ceil(samples / batch - 1e-9) if example["kind"] == "training" else 0
+    steps = whole_steps(samples, batch) if example["kind"] == "training" else 0
     return {
         **example,
         "nodes": nodes,
@@ -188,13 +200,60 @@ def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
     return None
 
 
+def _is_too_small(setting: Mapping[str, Any]) -> bool:
+    """Whether a rank of an own training would have less than one sample of a step; how others divide the
+    network over their devices is not known."""
+    return bool(setting["kind"] == "training" and setting["batch"] < setting["ranks"])
+
+
+def _on_batches(
+    of_workload: pd.DataFrame, settings: Sequence[Mapping[str, Any]], asked: Asked
+) -> list[str]:
+    """What a reader must know of the batches of some settings: which cannot be, and whether the largest scale
+    keeps the batch of the runs, or leaves less than one sample to a GPU."""
+    workload, notes = of_workload["workload"].iloc[0], []
+    small = [setting for setting in settings if _is_too_small(setting)]
+    if small:
+        scales = listed([scale_in_words(each["nodes"], each["nodes_are"]) for each in small])
+        notes.append(
+            f"{workload} is not forecast on {scales}: batch {small[0]['batch']:g} leaves less than one "
+            "sample to a rank; --batch asks for another"
+        )
+    left = [setting for setting in settings if not _is_too_small(setting)]
+    if not left:
+        return notes
+    largest = max(left, key=lambda setting: setting["nodes"])
+    unit = unit_of(largest["nodes_are"])
+    devices = largest["ranks"]
+    scale = scale_in_words(largest["nodes"], largest["nodes_are"])
+    if unit == "node" and pd.notna(largest["gpus"]):
+        unit, devices = "GPU", largest["gpus"]
+        scale += f" ({counted(int(devices), unit)})"
+    each = largest["batch"] / devices
+    is_kept = (
+        asked.batch is None
+        and asked.scaling == "recorded"
+        and largest["nodes"] > of_workload["nodes"].max()
+        and not _scales_weakly(of_workload)
+    )
+    if is_kept or each < 1:
+        verb, less = "keeps the recorded" if is_kept else "has", ", less than one" * (each < 1)
+        notes.append(
+            f"{workload} {verb} batch of {digits(largest['batch'])} on {scale}: {digits(each)} samples a "
+            f"{unit}{less}; --batch asks for another"
+        )
+    return notes
+
+
 def _as_run(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> dict[str, float]:
     """Mean time and energy of the runs of exactly a setting, for its work; NaN where it was not run."""
     same = of_workload["nodes"] == setting["nodes"]
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
     own = of_workload[same]
-    share = setting["work"] / own["samples"]
+    # What was measured pays whole steps as the forecast does.
+    trained = setting["kind"] == "training"
+    share = setting["steps"] / own["steps"] if trained else setting["work"] / own["samples"]
     return {
         "measured_time_s": float((own["total_s"] * share).mean()),
         "measured_energy_j": float((own["energy_j"] * share).mean()),
@@ -243,7 +302,12 @@ def forecast_table(
             except JoulecastError as error:
                 notes.append(f"{workload} is not forecast: {error}")
                 continue
-            rows = pd.DataFrame([_setting(of_workload, count, asked) for count in wanted])
+            settings = [_setting(of_workload, count, asked) for count in wanted]
+            notes += _on_batches(of_workload, settings, asked)
+            settings = [setting for setting in settings if not _is_too_small(setting)]
+            if not settings:
+                continue
+            rows = pd.DataFrame(settings)
             predicted = rows.join(model.predict(rows, "predicted"))
             # The work that was asked for, or that the law predicts.
             predicted["work"] = predicted["work"].fillna(predicted["samples"])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.plain import plain_rows
@@ -47,7 +48,16 @@ def _units(results: Results) -> dict[str, str]:
 
 
 _SCALE = ("ranks_per_host", "accelerators_per_node")
-_COSTS = ("workload", "batch", "samples", "total_s", "energy_j", "energy_source", "nodes_are")
+_COSTS = (
+    "workload",
+    "batch",
+    "samples",
+    "total_s",
+    "energy_j",
+    "energy_source",
+    "nodes_are",
+    "kind",
+)
 
 
 def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -62,6 +72,9 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     units = _units(results)
     unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
     parts = clean["samples"].where(clean["samples"] > 0) / unit.map(work_of)
+    ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
+    steps = np.ceil(unit.map(work_of) / clean["batch"] - 1e-9)
+    parts = parts.mask(ours, clean["samples"] / (steps * clean["batch"]))
     # Columns that only some kinds of runs have.
     clean = clean.reindex(columns=[*dict.fromkeys([*clean.columns, *_SCALE])])
     priced = clean.assign(

@@ -1,6 +1,6 @@
 """The forecast of a campaign's networks for the work that all costs are given for, on every scale."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,26 +8,14 @@ import pandas as pd
 
 from joulecast.energy.forecast import Asked, forecast_table
 from joulecast.energy.plain import plain_rows
-from joulecast.energy.prices import Prices, cost_keys
+from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
-from joulecast.report.advice.from_records import LONG_TRAINING
 from joulecast.report.results_folder import MOST_READ, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
-from joulecast.runs.scale import is_observed, scale_in_words, unit_of
+from joulecast.runs.scale import BEYOND, is_observed, scale_in_words, unit_of, usual_counts
 
-_BEYOND = 4
-"""Times the largest scale that was run, up to which is forecast where no table says how far."""
 _AS_RUN = "the work that was run"
-_AMOUNTS = (
-    *("work", "measured_time_s", "measured_energy_j"),
-    *(
-        f"{name}{end}{unit}"
-        for name, unit in (("time", "_s"), ("energy", "_j"))
-        for end in ("", "_low", "_high")
-    ),
-    *cost_keys(),
-)
 
 
 @dataclass(frozen=True)
@@ -70,19 +58,19 @@ def campaign_forecast(results: Results) -> CampaignForecast:
     trained = trained[counted_in == counted_in.mode().iloc[0]]
     rows, notes, works = [], [], []
     for unit, of_unit in trained.groupby(_units(trained), sort=False):
-        times = 1.0 if unit == _AS_RUN else LONG_TRAINING
         try:
             table, refused = forecast_table(
-                runs, _asked(results, of_unit, str(unit), times), results.prices
+                runs, _asked(results, of_unit, str(unit)), results.prices
             )
         except JoulecastError as error:
             notes.append(str(error))
             continue
         names = {*of_unit["workload"], *of_unit["network"]}
-        in_range = _in_range(table, of_unit, results)
-        rows += [_for_work(row, times, results.prices) for row in in_range]
+        rows += [_with_paid(row, results.prices) for row in _in_range(table, of_unit, results)]
         notes += [
-            note for note in refused if note.split(" is not forecast")[0].split(":")[0] in names
+            note
+            for note in refused
+            if note.startswith(tuple(f"{n}{end}" for n in names for end in " :"))
         ]
         works.append(_AS_RUN if unit == _AS_RUN else work_in_words(str(unit)))
     if not rows:
@@ -115,24 +103,18 @@ def _units(trained: pd.DataFrame) -> pd.Series:
 def _last(results: Results, most: int) -> int:
     table = results.tables.get("scaling_forecast")
     if table is None or not {"nodes", "rests_on"} <= set(table.columns):
-        return _BEYOND * most
+        return BEYOND * most
     fitted = table.loc[table["rests_on"] == "fitted", "nodes"]
-    return max(most, int(fitted.max())) if len(fitted) else _BEYOND * most
+    return max(most, int(fitted.max())) if len(fitted) else BEYOND * most
 
 
-def _scales(ran: Iterable[int], last: int) -> list[int]:
-    found = sorted(set(ran))
-    doubled = [2**k for k in range(last.bit_length()) if found[0] < 2**k <= last]
-    return sorted({*found, *doubled})
-
-
-def _asked(results: Results, runs: pd.DataFrame, unit: str, times: float) -> Asked:
+def _asked(results: Results, runs: pd.DataFrame, unit: str) -> Asked:
     ran = [int(count) for count in runs["nodes"]]
-    scales = _scales(ran, _last(results, max(ran)))
+    scales = usual_counts(ran, _last(results, max(ran)))
     scale: dict[str, Any] = (
         {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
     )
-    work: dict[str, Any] = {} if unit == _AS_RUN else {unit: times * work_of(unit)}
+    work: dict[str, Any] = {} if unit == _AS_RUN else {unit: work_of(unit)}
     return Asked(**scale, **work)
 
 
@@ -150,14 +132,12 @@ def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list
     return kept
 
 
-def _for_work(row: Mapping[str, Any], times: float, prices: Prices) -> dict[str, Any]:
-    """The row for a share of the work that was asked for."""
-    share = {name: None if row[name] is None else row[name] / times for name in _AMOUNTS}
-    seconds, joules = share["measured_time_s"], share["measured_energy_j"]
+def _with_paid(row: Mapping[str, Any], prices: Prices) -> dict[str, Any]:
+    """The row with money and CO2 of what was run."""
+    seconds, joules = row["measured_time_s"], row["measured_energy_j"]
     ran = seconds is not None
     return {
         **row,
-        **share,
         "measured_cost": prices.money(seconds, joules, row["nodes"], row["gpus"]) if ran else None,
         "measured_co2_kg": prices.co2_kg(joules),
     }

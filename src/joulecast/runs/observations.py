@@ -148,10 +148,12 @@ def _of_observed(info: RunInfo) -> Row:
         (m.node, kind_of(m.meter)) for m in info.meters if m.available and m.covers == "gpu"
     )
     on_gpus = info.outcome.device == "cuda"
+    # What the launcher calls a node may be a rank of one host.
+    of_hosts = Counter(info.node_of_rank)
     return {
         "nodes": spec.ranks,
         "nodes_are": "GPUs" if on_gpus else "ranks",
-        "ranks_per_host": max([spec.ranks_per_node, *(gpus.values() if on_gpus else ())]),
+        "ranks_per_host": max([*of_hosts.values(), *(gpus.values() if on_gpus else ())]),
         "work_unit": info.outcome.work_unit,
     }
 

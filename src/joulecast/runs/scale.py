@@ -1,7 +1,7 @@
 """The scale of a run: nodes and their GPUs, in either of which people count."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -79,6 +79,22 @@ def counts(of_workload: pd.DataFrame, nodes: Sequence[int], gpus: Sequence[int])
     if per_node is None:
         raise JoulecastError("its records do not have the GPUs of a node; give node counts")
     return whole_nodes(gpus, per_node)
+
+
+BEYOND = 4
+"""Times the most that was run, up to which is forecast and weighed where nothing says how far."""
+
+
+def usual_counts(ran: Iterable[int], last: int | None = None) -> list[int]:
+    """Counts that were run, and the powers of two from the fewest of them.
+
+    Args:
+        last: the end of the powers; by default :data:`BEYOND` times the most that were run.
+    """
+    found = sorted(set(ran))
+    last = BEYOND * found[-1] if last is None else last
+    doubled = [2**k for k in range(last.bit_length()) if found[0] < 2**k <= last]
+    return sorted({*found, *doubled})
 
 
 def whole_nodes(gpus: Sequence[int], per_node: int) -> list[int]:

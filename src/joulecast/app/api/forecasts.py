@@ -244,10 +244,12 @@ def advise(
         deadline_s, energy_budget_j, cost_budget, co2_budget_kg: what the training may take, each or none.
         energy_weight: weight of energy against time, 0 to 1, in place of an objective.
         objective: what to minimise: ``time``, ``energy``, ``cost``, ``co2``, or ``edp``, joules times
-            seconds. By default energy; time, where there are budgets and no deadline.
+            seconds. By default energy; time, where energy is estimated, or there are budgets and no
+            deadline.
         price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as in :func:`forecast`.
-        samples: samples to train on; by default 1,000 (1 epoch) of a long training.
-        nodes, batch: node counts and batches of all nodes to choose from; by default those that were run.
+        samples: samples to train on; by default a million (1 epoch).
+        nodes, batch: node counts and batches of all nodes to choose from; by default batches that were run,
+            on as many nodes as were run and on up to four times as many.
         gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
         history: file of :func:`tune`, for the power limit.
         platforms: folder of your platform files; ``config/platforms`` by default.
@@ -259,8 +261,8 @@ def advise(
         ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
         ``fastest``, ``in_words``), ``candidates`` with ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and
         ``co2_kg`` of the whole training, their 90 % intervals, and what each rests on (measured, fitted,
-        simulated),
-        ``prices``, ``warnings``, ``measure_next``, ...
+        simulated), ``weighed`` (the ``counts`` of nodes, GPUs or ranks), ``by_energy`` (what estimated energy
+        would choose, where time chooses in its place), ``prices``, ``warnings``, ``measure_next``, ...
 
     Raises:
         JoulecastError: an unknown network or platform, nothing to choose from, or an objective or a budget

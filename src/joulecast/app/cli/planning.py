@@ -58,7 +58,8 @@ def advise(
     objective: Annotated[
         str | None,
         typer.Option(
-            help="time, energy, cost, co2 or edp. By default energy; time, with budgets and no deadline."
+            help="time, energy, cost, co2 or edp. By default energy; time where energy is estimated, or "
+            "with budgets and no deadline."
         ),
     ] = None,
     deadline: Annotated[
@@ -85,9 +86,14 @@ def advise(
     currency: Currency = None,
     prices: PricesFile = None,
     samples: Annotated[
-        float | None, typer.Option(help="Samples to train on; 1,000 of a long training by default.")
+        float | None, typer.Option(help="Samples to train on; a million by default.")
     ] = None,
-    nodes: Annotated[str | None, typer.Option(help="Node counts, as 1,2,4,8.")] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            help="Node counts, as 1,2,4,8; by default up to four times the most that were run."
+        ),
+    ] = None,
     gpus: Annotated[
         str | None, typer.Option(help="Counts of GPUs (ranks without GPUs), as 8,16,64.")
     ] = None,

@@ -22,7 +22,7 @@ from joulecast.report.advice.verdict import verdict_on
 from joulecast.runs.files.shipped import PLATFORMS, find, is_path
 from joulecast.runs.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
 from joulecast.runs.record import RunInfo, read_info
-from joulecast.runs.scale import scale_in_words, scales_are, unit_of, whole_nodes
+from joulecast.runs.scale import BEYOND, scale_in_words, scales_are, unit_of, whole_nodes
 
 if TYPE_CHECKING:
     # Loads pandas and the models, which a simulated platform does not need.
@@ -79,8 +79,9 @@ def advise(
         limit: a deadline and budgets of energy, money and CO2, each or none, and what is least within them.
         platform: as the records name it; or one to simulate, by name or the path of its FILE.yaml, whose
             ``name`` is then what the records may call it. By default the one of the records.
-        samples: work in the records' unit; by default 1,000 samples (1 epoch) of a long training.
-        nodes: node counts; by default those that were run and the powers of two between them.
+        samples: work in the records' unit; by default a million samples (1 epoch).
+        nodes: node counts; by default those that were run, and the powers of two up to four times the most
+            of them.
         batches: batches of all nodes; by default those that were run.
         history: of ``joulecast tune``, for the power limit.
         platforms: folder of the user's own platform files, which go before the shipped ones.
@@ -91,10 +92,12 @@ def advise(
         known_runs: the runs of ``records``, where they have been read already.
 
     Returns:
-        plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``prices``, ``work``, ``best``
-        (``None`` with ``why_none``), ``verdict`` (whether that is clearly the best), ``candidates`` (the best
-        first, with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``,
-        ``measure_next``, ``left_out``. Times in s, energies in J and kWh, CO2 in kg, for the whole work.
+        plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``prices``, ``work``, ``weighed``
+        (the ``counts`` of nodes, GPUs or ranks, and ``why`` these), ``best`` (``None`` with ``why_none``),
+        ``by_energy`` (what estimated energy would choose, where time chooses in its place), ``verdict``
+        (whether that is clearly the best), ``candidates`` (the best first, with ``within_limit`` and
+        ``on_front``), ``refused``, ``rests_on``, ``warnings``, ``measure_next``, ``left_out``. Times in s,
+        energies in J and kWh, CO2 in kg, for the whole work.
 
     Raises:
         JoulecastError: an unknown network or platform, no records, a node count or batch below 1, a
@@ -125,12 +128,18 @@ def advise(
     )
     if found is None:
         facts = facts or simulated_platform(str(platform), platforms)
-        nodes = nodes or _filled(facts, gpus)
-        found = _from_simulator(network, str(called), facts, samples, nodes, batches, fits, trained)
+        filled = nodes or _filled(facts, gpus)
+        found = _from_simulator(
+            network, str(called), facts, samples, filled, batches, fits, trained
+        )
     powers = NO_HISTORY if history is None else power_limit_of(history, network)
     candidates = [powers.applied(candidate).priced(prices) for candidate in found.candidates]
     choice = choose(candidates, asked, prices.currency)
-    return _told(network, asked, found, candidates, choice, powers) | {
+    why_counts = "as asked"
+    if not nodes and not gpus:
+        up_to = "" if found.most_nodes is None else f"up to {BEYOND} times the most that were run; "
+        why_counts = f"{up_to}--nodes or --gpus asks for others"
+    return _told(network, asked, found, candidates, choice, powers, why_counts) | {
         "prices": prices.as_json(),
         "verdict": verdict_on(candidates, choice, prices.currency),
     }
@@ -164,14 +173,12 @@ def _from_records(
     if platform is not None and not _recorded_on(records, network, platform, simulated):
         return None
     campaign = from_records.read_campaign(records, network, platform, known_runs)
-    work, times, why = from_records.usual_work(campaign)
+    work, why = from_records.usual_work(campaign), "--samples asks for another amount"
     if samples is not None:
-        work, times, why = samples, 1.0, "as asked"
+        work, why = samples, "as asked"
     candidates, refused = from_records.campaign_candidates(
-        campaign, times * work, from_records.asked_nodes(campaign, nodes or (), gpus), batches
+        campaign, work, from_records.asked_nodes(campaign, nodes or (), gpus), batches
     )
-    if times != 1.0:
-        candidates = [candidate.part(1 / times) for candidate in candidates]
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
     units, are = scales_are(fitted["nodes_are"]), runs["nodes_are"].iloc[-1]
@@ -321,6 +328,7 @@ def _told(
     candidates: list[Candidate],
     choice: Choice,
     powers: PowerLimit,
+    why_counts: str,
 ) -> dict[str, Any]:
     best = None if choice.best is None else candidates[choice.best]
     batches = {candidate.batch_size for candidate in candidates}
@@ -343,6 +351,11 @@ def _told(
         "nodes_are": found.nodes_are,
         "limit": choice.as_json(limit),
         "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
+        "weighed": {
+            "counts": sorted({candidate.nodes for candidate in candidates}),
+            "why": why_counts,
+        },
+        "by_energy": None if choice.by_energy is None else candidates[choice.by_energy].setting,
         "best": chosen,
         "why_none": choice.why_none,
         "candidates": [rows[place] for place in choice.order],

@@ -129,22 +129,6 @@ class Candidate:
         value = self.ends(quantity)[0]
         return (math.inf if value is None else steady(value)), *self.cost_order
 
-    def part(self, share: float) -> "Candidate":
-        """The candidate for a share of the work."""
-
-        def of(amount: float | None) -> float | None:
-            return None if amount is None else amount * share
-
-        return replace(
-            self,
-            time_s=self.time_s * share,
-            time_low_s=of(self.time_low_s),
-            time_high_s=of(self.time_high_s),
-            energy_j=of(self.energy_j),
-            energy_low_j=of(self.energy_low_j),
-            energy_high_j=of(self.energy_high_j),
-        )
-
     def as_json(self) -> dict[str, Any]:
         """All of it as plain data."""
         return asdict(self) | {"extrapolation": list(self.extrapolation), "setting": self.setting}

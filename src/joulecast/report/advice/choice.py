@@ -46,7 +46,7 @@ class Limit:
     Attributes:
         energy_weight: of energy against time, 0 to 1, in place of an objective.
         cost_budget: in the currency of the prices.
-        objective: by default energy, or time where there are budgets and no deadline.
+        objective: by default energy, or time where energy is estimated, or there are budgets and no deadline.
 
     Raises:
         JoulecastError: one cannot be met by anything, or two contradict each other.
@@ -146,6 +146,8 @@ class Choice:
     """What was judged: as the limit has it, or time where no energy is known."""
     references: tuple[float, float] | None = None
     """Joules and seconds that a weight relates to."""
+    by_energy: int | None = None
+    """What estimated energy would choose, where time chooses in its place."""
 
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
@@ -177,6 +179,8 @@ class _Aim:
     unknown: str | None = None
     """Why nothing can be chosen; ``None`` where something can."""
     references: tuple[float, float] | None = None
+    only_estimated: bool = False
+    """Whether time takes the place of an energy that is only estimated."""
 
 
 def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR") -> Choice:
@@ -184,8 +188,8 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
 
     A weight ``w`` asks for the least ``w E/E_ref + (1 - w) T/T_ref``, the cost of Zeus (You et al., NSDI
     2023, eq. 2) with the least energy and time of the candidates as references. Where no energy is known and
-    no objective is asked for, time takes its place. Of equals: the cheaper in energy, the faster, then the
-    one on fewer nodes, with the smaller batch.
+    no objective is asked for, or it is only estimated, time takes its place. Of equals: the cheaper in
+    energy, the faster, then the one on fewer nodes, with the smaller batch.
     """
     if not candidates:
         return Choice(None, "there are no candidates", (), "nothing: there are no candidates")
@@ -196,16 +200,24 @@ def choose(candidates: Sequence[Candidate], limit: Limit, currency: str = "EUR")
     kept = [c for c, fits in zip(candidates, within, strict=True) if fits]
     aim = _aim(kept or candidates, candidates, limit)
     places = range(len(candidates))
+    by_energy = None
+    if kept and aim.only_estimated:
+        by_energy = min(
+            (place for place in places if within[place]),
+            key=lambda place: candidates[place].order("energy"),
+        )
     order = sorted(places, key=lambda p: (not within[p], aim.order(candidates[p])))
     why = _why_nothing_is_within(candidates, limit, currency) if not kept else aim.unknown
     return Choice(
         best=order[0] if why is None else None,
         why_none=why,
         within=within,
-        judged_by=_judged_by(candidates, limit, aim),
+        judged_by=_judged_by(candidates, limit, aim)
+        + ("" if by_energy is None else _would_choose(candidates[by_energy], candidates[order[0]])),
         order=tuple(order),
         least=aim.least,
         references=aim.references,
+        by_energy=by_energy,
     )
 
 
@@ -218,13 +230,21 @@ def _aim(kept: Sequence[Candidate], all_of_them: Sequence[Candidate], limit: Lim
     least = limit.least
     if least == "weight":
         return _weighed(all_of_them, float(limit.energy_weight or 0.0))
-    if any(candidate.ends(least)[0] is not None for candidate in kept):
+    known = [c for c in kept if c.ends(least)[0] is not None]
+    if limit.objective is None and any("estimated" in (c.source_of(least) or "") for c in known):
+        return _Aim("time", lambda c: c.order("time"), "expected time", only_estimated=True)
+    if known:
         return _Aim(least, lambda c: c.order(least), f"expected {IN_WORDS[least]}")
     if limit.objective is None:
         return _Aim("time", lambda c: c.order("time"), "expected time, for no energy is known")
     why = kept[0].why_no_cost if least == "cost" else kept[0].why_no_energy
     reason = f"no {IN_WORDS[least]} is known ({why}); --objective time asks for time"
     return _Aim(least, lambda c: c.order(least), f"expected {IN_WORDS[least]}", reason)
+
+
+def _would_choose(by_energy: Candidate, best: Candidate) -> str:
+    which = "the same" if by_energy is best else f"{by_energy.setting}, as --objective energy does"
+    return f". Energy is only estimated and does not choose; it would choose {which}"
 
 
 def _weighed(candidates: Sequence[Candidate], weight: float) -> _Aim:

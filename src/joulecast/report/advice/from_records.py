@@ -15,7 +15,7 @@ import pandas as pd
 
 from joulecast.energy.evaluation import campaigns
 from joulecast.energy.fitting import KnownRuns
-from joulecast.energy.forecast import as_setting
+from joulecast.energy.forecast import as_setting, whole_steps
 from joulecast.energy.models import EnergyModel, Evidence, mc2_for
 from joulecast.energy.plain import plain
 from joulecast.errors import JoulecastError
@@ -28,6 +28,7 @@ from joulecast.runs.scale import (
     is_observed,
     scale_in_words,
     unit_of,
+    usual_counts,
 )
 
 _DRIFT = 0.05
@@ -123,27 +124,14 @@ def read_campaign(
     raise JoulecastError(f"the runs of {network} on {name} carry no energy, so nothing is fitted")
 
 
-PER_WORK = {"samples": 1000.0, "epochs": 1.0}
-"""Default amount of work, by what a run's log counts."""
-
-LONG_TRAINING = 1e6
-"""Times the usual work that is looked at: a training has whole steps, and of a few steps the last one, of
-which a part is needed, would be charged in full."""
+PER_WORK = {"samples": 1e6, "epochs": 1.0}
+"""Default amount of work, by what a run's log counts: so many samples that it decides nothing that a training
+has whole steps."""
 
 
-def usual_work(campaign: Campaign) -> tuple[float, float, str]:
-    """The work when no amount is asked for, how many times as much is looked at, and why."""
-    work = PER_WORK.get(campaign.unit, 1.0)
-    if campaign.imported:
-        return work, 1.0, "as a rate; --samples asks for an amount"
-    return work, LONG_TRAINING, "of a long training; --samples asks for an amount"
-
-
-def usual_nodes(campaign: Campaign) -> list[int]:
-    """Node counts that were run, and the powers of two between them."""
-    ran = {int(count) for count in campaign.runs["nodes"]}
-    powers = {2**k for k in range(int(math.log2(max(ran))) + 1)}
-    return sorted(ran | {count for count in powers if count >= min(ran)})
+def usual_work(campaign: Campaign) -> float:
+    """The work when no amount is asked for."""
+    return PER_WORK.get(campaign.unit, 1.0)
 
 
 def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -> list[int]:
@@ -152,7 +140,9 @@ def asked_nodes(campaign: Campaign, nodes: Sequence[int], gpus: Sequence[int]) -
     Raises:
         JoulecastError: GPUs that fill no nodes, or whose count of a node is not known.
     """
-    return counts(campaign.runs, nodes, gpus) if nodes or gpus else usual_nodes(campaign)
+    if nodes or gpus:
+        return counts(campaign.runs, nodes, gpus)
+    return usual_counts(int(count) for count in campaign.runs["nodes"])
 
 
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
@@ -176,7 +166,7 @@ def _row(campaign: Campaign, nodes: int, batch: float, work: float) -> dict[str,
         example["ranks_per_host"] = runs["ranks_per_host"].max()
     if campaign.imported:
         return as_setting(example, nodes, batch, work)
-    return as_setting(example, nodes, batch, math.ceil(work / batch) * batch)
+    return as_setting(example, nodes, batch, whole_steps(work, batch) * batch)
 
 
 def _refused(campaign: Campaign, row: dict[str, Any]) -> str | None:
@@ -206,6 +196,9 @@ def _extrapolated(campaign: Campaign, row: dict[str, Any]) -> tuple[tuple[str, .
     if not least <= row["nodes"] <= most:
         asked = scale_in_words(row["nodes"], row["nodes_are"])
         reasons.append(f"{asked}: run on {_span(least, most)}")
+    devices = hosts_and_gpus(row)[1] or row["nodes"]
+    if row["batch"] < devices:
+        reasons.append(f"batch {row['batch']:g}: less than one sample each of {devices:g}")
     column = "batch" if campaign.imported else "batch_per_rank"
     low, high = runs[column].min(), runs[column].max()
     if row[column] > high or row[column] < low:

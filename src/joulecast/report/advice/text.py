@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
-from joulecast.quantities import NONE, consumptions, digits, times, with_range
+from joulecast.quantities import NONE, consumptions, digits, listed, times, with_range
 from joulecast.report.advice.choice import Limit
 from joulecast.runs.scale import unit_of
 
@@ -50,6 +50,7 @@ def _choice(advice: Mapping[str, Any]) -> list[str]:
     lines = [f"choose {best['setting']}"]
     verdict = advice["verdict"]["in_words"]
     lines += [f"  {verdict}"] if verdict else []
+    lines += [f"  extrapolated: {outside}" for outside in best["extrapolation"]]
     lines.append(f"  time    {_range(best, 'time', 's')}")
     joules = f"  energy  {_range(best, 'energy', 'j')}, {best['energy_source']}"
     lines.append(
@@ -81,6 +82,9 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     ]
     if any(row["time_low_s"] is not None for row in advice["candidates"]):
         lines.append("  in brackets: 90 % intervals of one run")
+    counts = [digits(count) for count in advice["weighed"]["counts"]]
+    if counts:
+        lines.append(f"  weighed: {listed(counts)} {unit}s ({advice['weighed']['why']})")
     lines.append(f"  judged by {advice['limit']['judged_by']}")
     lines.append(f"  rests on: {advice['rests_on']}")
     if prices.given:

@@ -210,7 +210,12 @@ def _drawn(rows: Sequence[Row], quantity: _Quantity, names: Sequence[str]) -> Ch
         drawn += ends.encode(
             x=x, y=alt.Y("at:Q", scale=room), text="training:N", tooltip=tooltips("training")
         )
-    below = "band: 90 % interval; cross: as it was run"
+    facts = ["band: 90 % interval; cross: as it was run"]
+    if len(work := {(row["work"], row["work_unit"]) for row in rows}) == 1:
+        facts.insert(0, " ".join([digits(min(work)[0]), min(work)[1]]))
+    if batch := batch_in_words(rows):
+        facts.insert(0, batch)
+    below = "; ".join(facts)
     if quantity is not _TIME and {row["fitted_on"] for row in rows} == {"estimated"}:
         below = f"power is estimated; {below}"
     return titled(drawn, f"Forecast {quantity.name}", _HEIGHT, below)

@@ -27,6 +27,7 @@ from joulecast.report.results_folder import NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words
 
 _MOST_FRONTS = 6
+_OF_ADVICE = ("energy_low_j", "energy_high_j", "chosen")
 _ENERGIES = ("energy_j", "energy_low_j", "energy_high_j")
 
 
@@ -47,7 +48,7 @@ def energy_time_front(
         NothingToShow: no training run has an energy.
     """
     measured = answers.measured_points(results)
-    given = pd.DataFrame(known, columns=[*measured.columns, "energy_low_j", "energy_high_j"])
+    given = pd.DataFrame(known, columns=[*measured.columns, *_OF_ADVICE])
     ran = given.loc[given["how"] == answers.WAS_RUN, "workload"]
     points = pd.concat([measured[~measured["workload"].isin(ran)], given], ignore_index=True)
     points = points[points["energy_j"].notna() & points["time_s"].notna()]
@@ -78,7 +79,8 @@ def energy_time_front(
         charts,
         finding or "Every setting that was run or can be forecast, by its time and energy.",
         "Lower left is better. The dashed line joins settings that no other beats in both time and energy; "
-        "upright lines are 90 % intervals of the energy. Energies of different sources have charts of their "
+        "upright lines are 90 % intervals of the energy. A label names the setting that is advised. "
+        "Energies of different sources have charts of their "
         "own." + more,
         tables,
         files=("tables/scaling",),
@@ -136,7 +138,12 @@ def _front(points: pd.DataFrame, alike: pd.DataFrame, workload: str, source: str
         size=alt.condition("datum.front == 'on the front'", alt.value(150), alt.value(60)),
         tooltip=tooltips("setting", "time", "energy", "90 % between", "rests on"),
     )
-    return titled(line + spans + dots, workload, below=f"{source} energy, and forecasts from it")
+    drawn = line + spans + dots
+    chosen = shown[shown["chosen"].eq(True)]
+    if len(chosen):
+        label = alt.Chart(values(chosen)).mark_text(dy=-14, color=INK, fontWeight="bold")
+        drawn += label.encode(x=x, y=y, text="setting:N")
+    return titled(drawn, workload, below=f"{source} energy, and forecasts from it")
 
 
 def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:

@@ -193,7 +193,9 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "unreadable": found.unreadable,
         "unread": counted(len(found.unreadable), "file") if found.unreadable else "",
         "commands": _commands(maker),
-        "advise_command": _advise_command(found, folder, maker.priced_by(found.prices)),
+        "advise_commands": _advise_commands(
+            found, folder, maker.priced_by(found.prices), [one.asked for one in advice if one.asked]
+        ),
         "table_links": lambda names: _table_links(names, folder, start),
         "svg": inline_svg,
         "style": page_colours() + "\n" + _asset("overview.css"),
@@ -231,14 +233,17 @@ def _recorded_notes(found: Results) -> list[str]:
     return [f"{campaign}: {note}" for campaign, note in sorted(notes)]
 
 
-def _advise_command(found: Results, folder: Path, prices: str | None) -> str:
-    """The question that the page asked, of the records that it asked it of: below the folder there are the
+def _advise_commands(
+    found: Results, folder: Path, prices: str | None, asked: Sequence[Sequence[str]]
+) -> list[str]:
+    """The questions that the page asked, of the records that it asked it of: below the folder there are the
     records of other campaigns, too, where results lie in one another."""
     places = {record.relative_to(folder).parts[0] for record in found.record_folders}
     place = "imported" if places == {"imported"} else "records"
     priced = f" --prices {prices}" if prices else ""
     records = shlex.quote(str(folder / place))
-    return f"./run joulecast advise --records {records} --network NAME{priced} --deadline 1d"
+    each = [shlex.join(options) for options in asked] or ["--network NAME"]
+    return [f"./run joulecast advise --records {records} {options}{priced}" for options in each]
 
 
 def _commands(maker: _Maker) -> list[tuple[str, str]]:

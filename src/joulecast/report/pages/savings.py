@@ -40,8 +40,8 @@ class Advice:
 
     Attributes:
         clear: whether there is a clear winner; ``None`` where no interval says so, or nothing is known.
-        setting: what to take, in words: the winner; or, where none is clear, the fastest of those whose
-            intervals overlap.
+        setting: what to take, in words, as the command chooses it.
+        asked: the options of the command that gives this advice.
         least: what is to be least.
         label: what charts call it, if not as the campaign does.
         trade: what a clear winner saves, and how much longer it takes than the fastest.
@@ -66,6 +66,7 @@ class Advice:
     work: str = ""
     trade: str = ""
     alone: bool = False
+    asked: tuple[str, ...] = ()
     batches: int = 0
     unit: str = "samples"
 
@@ -111,7 +112,8 @@ def advices(results: Results) -> list[Advice]:
         except (JoulecastError, ValueError, KeyError) as error:
             all_advice.append(Advice(name, [f"No advice: {error}."], label=label))
             continue
-        all_advice.append(replace(advice_of(answer, name), label=label))
+        asked = ("--network", str(row.network), "--platform", str(row.platform))
+        all_advice.append(replace(advice_of(answer, name), label=label, asked=asked))
     return all_advice
 
 
@@ -132,7 +134,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         ],
         "warnings": [str(warning) for warning in answer.get("warnings") or []],
         "table": _table(network, candidates, unit, prices) if candidates else None,
-        "points": list(_points(network, candidates, unit)),
+        "points": list(_points(network, candidates, unit, best)),
         "prices": prices,
         "work": work_in_words(unit),
         "trade": verdict.get("trade") or "",
@@ -149,9 +151,13 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
     fastest = named.get(verdict.get("fastest"), best)
     cheapest = named.get(verdict.get("cheapest"), best)
     alike = 1 + len(verdict.get("overlapping") or [])
-    taken = {"the fastest": fastest, "the cheapest": cheapest} if clear is False else {"": best}
+    taken = {"": best}
+    if clear is False:
+        taken = {"the fastest": fastest, "the cheapest": cheapest, "the choice": best}
     words = verdict.get("in_words")
     sentences = [f"{words[0].upper()}{words[1:]}."] if words else []
+    by = (answer.get("limit") or {}).get("judged_by")
+    judged = [f"Judged by {by}."] if by else []
     if len(candidates) == 1:
         short = "no other setting is known"
     elif clear is None:
@@ -166,9 +172,9 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
         rows.setdefault(one["setting"], (one, []))[1].append(which)
     return Advice(
         network,
-        [*sentences, f"This rests on: {answer['rests_on']}."],
+        [*sentences, *judged, f"This rests on: {answer['rests_on']}."],
         clear,
-        (fastest if clear is False else best)["setting"],
+        best["setting"],
         least,
         [
             _short_row(
@@ -236,15 +242,15 @@ def headline(advised: Sequence[Advice]) -> tuple[str, str]:
         (trades if parts else parts).append(f"Only one setting was run: {named}")
     if not parts:
         return "No setting can be recommended yet", ""
-    fastest: dict[str, list[str]] = {}
+    chosen: dict[str, list[str]] = {}
     for one in even:
-        fastest.setdefault(str(one.setting), []).append(one.name)
+        chosen.setdefault(str(one.setting), []).append(one.name)
     take = "; ".join(
         setting if len(names) == len(advised) else f"{setting} for {listed(names, _MOST_NAMED)}"
-        for setting, names in fastest.items()
+        for setting, names in chosen.items()
     )
     if take:
-        trades.append(f"Take the fastest of the settings whose intervals overlap: {take}.")
+        trades.append(f"Least {even[0].least} is expected of {take}.")
     return ". ".join(parts), " ".join(trades)
 
 
@@ -300,7 +306,10 @@ def _rests_on(candidate: Mapping[str, Any]) -> str:
 
 
 def _points(
-    network: str, candidates: Sequence[Mapping[str, Any]], unit: str
+    network: str,
+    candidates: Sequence[Mapping[str, Any]],
+    unit: str,
+    best: Mapping[str, Any] | None,
 ) -> Iterator[dict[str, Any]]:
     """All candidates with an energy as points of the energy-time front."""
     for one in candidates:
@@ -316,6 +325,7 @@ def _points(
                 "unit": unit,
                 "how": _RESTS_ON.get(str(one["rests_on"]), "forecast"),
                 "between": _amount(one, "energy")[1],
+                "chosen": best is not None and one["setting"] == best["setting"],
             }
 
 

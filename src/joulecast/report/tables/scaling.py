@@ -22,6 +22,7 @@ from joulecast.report.tables.priced import price_notes, priced_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.runs.observations import allreduce_points
 from joulecast.runs.platforms import read_platform
+from joulecast.runs.scale import is_observed
 from joulecast.simulate.network_calibration import (
     calibrate_network,
     calibrated,
@@ -127,16 +128,19 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
     if trained.empty:
         return pd.DataFrame()
     counts = sorted({*nodes, *(int(count) for count in trained["nodes"])})
-    forecasts, _ = forecast_table(runs, Asked(counts))
+    observed = is_observed(trained)
+    asked = Asked((), gpus=counts) if observed else Asked(counts)
+    forecasts, _ = forecast_table(runs, asked)
     forecasts = forecasts[forecasts["platform"].isin(trained["platform"])]
     ranks = float((trained["ranks"] / trained["nodes"]).median())
     steps = forecasts["work"] / forecasts["batch_size"]
+    scales = forecasts["gpus" if observed else "nodes"]
     fitted = pd.DataFrame(
         {
             "network": forecasts["workload"],
             "platform": forecasts["platform"],
-            "nodes": forecasts["nodes"],
-            "batch_per_device": forecasts["batch_size"] / (forecasts["nodes"] * ranks),
+            "nodes": scales,
+            "batch_per_device": forecasts["batch_size"] / (scales * ranks),
             "step_s": forecasts["time_s"] / steps,
             "samples_per_s": forecasts["work"] / forecasts["time_s"],
             "samples_per_s_low": forecasts["work"] / forecasts["time_high_s"],
