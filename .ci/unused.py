@@ -108,3 +108,8 @@ _repr_html_
 # A field of a citation, read by its name.
 publisher
 url
+
+# Ends of a candidate's interval, looked up by the name of the quantity.
+time_high_s
+energy_low_j
+energy_high_j
