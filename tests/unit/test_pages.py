@@ -26,7 +26,7 @@ from joulecast.report.figures.look import PALETTES, SHADES
 from joulecast.report.figures.pipelines import pipeline_timelines
 from joulecast.report.figures.policies import policy_costs, relative_costs
 from joulecast.report.figures.tuning_pays import pays_live
-from joulecast.report.held_out import error_sentences, more_on_errors, unseen_times
+from joulecast.report.held_out import BEYOND, error_sentences, more_on_errors, unseen_times
 from joulecast.report.pages.first_screen import cost_and_time
 from joulecast.report.pages.overview import FIGURES, page_context, rendered, write_overview
 from joulecast.report.pages.savings import advice_of, advices, headline, short_table
@@ -142,6 +142,18 @@ def test_the_error_stands_next_to_the_best_rival_and_what_the_interval_held(resu
     assert f"the best rival, {errors.idxmin()}: {percent(100 * errors.min())}" in sentence
     assert f"{inside:.0f} % of the held-out runs lie inside the 90 % interval" in sentence
     assert "Repeats of one setting vary: the time by " in more_on_errors(results)[1]
+
+
+def test_forecasts_beyond_the_runs_have_the_error_of_extrapolation(results):
+    times = results.fit.times
+    beyond = times[(times["model"] == "MC2") & (times["split"] == "extrapolation")]
+    means = beyond.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
+    errors = 100 * (means["predicted"] / means["measured"] - 1).abs()
+    sentence = error_sentences(results, BEYOND)[0]
+    assert f"{percent(errors.mean())} off on average" in sentence
+    assert f"{len(means)} setting" in sentence
+    page = rendered(page_context(results.folder))
+    assert sentence in page and error_sentences(results)[0] in page
 
 
 def test_an_estimate_is_no_error_of_the_model(results):

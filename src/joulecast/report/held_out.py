@@ -1,6 +1,6 @@
 """How wrong the model was on runs that its fit had not seen, with rivals, intervals and spread."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -11,6 +11,8 @@ from joulecast.report.results_folder import NothingToShow, Results, having
 _OURS = "MC2"
 
 _SPLITS = ("leave-one-node-count-out", "extrapolation", "leave-one-workload-out", "in-sample")
+BEYOND = ("extrapolation",)
+"""The split that judges forecasts beyond what was run."""
 _SPLIT_SENTENCES = {
     "leave-one-node-count-out": "The fit had seen no run on the node count that it predicts here.",
     "extrapolation": "The fit had seen runs on at most a quarter of the nodes.",
@@ -26,13 +28,13 @@ def split_sentence(split: str) -> str:
     return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
 
 
-def _hardest(frame: pd.DataFrame, file: str) -> pd.DataFrame:
-    """What all models predicted of the hardest split that there is of MC2."""
+def _first_split(frame: pd.DataFrame, file: str, splits: Sequence[str]) -> pd.DataFrame:
+    """What all models predicted of the first of the splits that there is of MC2."""
     if frame.empty:
         raise NothingToShow(f"{file} has no rows: nothing could be predicted", "energy_tables")
     having(frame, _JUDGED, file, "energy_tables")
     known = frame[frame["measured"].notna() & frame["predicted"].notna()]
-    for split in _SPLITS:
+    for split in splits:
         rows = known[known["split"] == split]
         if "time" in rows:
             asked = "given" if split == "leave-one-workload-out" else "predicted"
@@ -47,17 +49,19 @@ def _cells(rows: pd.DataFrame) -> pd.DataFrame:
     return settings(rows, [*SETTING, "split", "model"])
 
 
-def _all_times(results: Results) -> pd.DataFrame:
+def _all_times(results: Results, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
     if results.fit is None:
         raise NothingToShow("no model was judged on runs that it had not seen", "energy_tables")
-    return _cells(_hardest(results.fit.times, "fits/times.parquet"))
+    return _cells(_first_split(results.fit.times, "fits/times.parquet", splits))
 
 
-def _all_energies(results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
+def _all_energies(
+    results: Results, splits: Sequence[str] = _SPLITS
+) -> Iterator[tuple[str, pd.DataFrame]]:
     if results.fit is None or results.fit.energies.empty:
         return
     try:
-        cells = _cells(_hardest(results.fit.energies, "fits/energies.parquet"))
+        cells = _cells(_first_split(results.fit.energies, "fits/energies.parquet", splits))
     except NothingToShow:
         return
     for source, of_source in cells.groupby("energy_source", sort=True):
@@ -107,18 +111,25 @@ def _error(cells: pd.DataFrame) -> str:
         if is_number(ours["covered_percent"])
         else ""
     )
+    bias = ours["bias_percent"]
+    leans = f"{percent(abs(bias))} too {'high' if bias > 0 else 'low'} on the whole"
     # In the sample, what has more parameters is closer.
-    return "; ".join(filter(None, [text, "" if seen else _best_rival(cells), held]))
+    return "; ".join(
+        filter(None, [text, "" if seen else leans, "" if seen else _best_rival(cells), held])
+    )
 
 
-def error_sentences(results: Results) -> list[str]:
+def error_sentences(results: Results, splits: Sequence[str] = _SPLITS) -> list[str]:
     """Sentences on the errors of MC2: one for the time, one for each source of energies.
 
+    Args:
+        splits: the first one that was judged counts; :data:`BEYOND` for forecasts beyond what was run.
+
     Raises:
-        NothingToShow: nothing was fitted.
+        NothingToShow: nothing was fitted, or judged on these splits.
     """
-    sentences = [f"Time: {_error(_all_times(results))}."]
-    for source, cells in _all_energies(results):
+    sentences = [f"Time: {_error(_all_times(results, splits))}."]
+    for source, cells in _all_energies(results, splits):
         if source in MEASURED:
             sentences.append(f"Energy ({source}): {_error(cells)}.")
         else:

@@ -175,6 +175,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "forecast": forecast,
         "short": savings.short_table(advice),
         "errors": maker.part(lambda: held_out.error_sentences(found)),
+        "errors_beyond": maker.part(lambda: held_out.error_sentences(found, held_out.BEYOND)),
         "sources": maker.part(lambda: answers.source_sentences(found)),
         "left_out_line": answers.left_out_sentence(found),
         "advice": advised,
