@@ -23,6 +23,7 @@ from joulecast.report.campaign_forecast import campaign_forecast
 from joulecast.report.figures.inline import inline_svg
 from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.results_folder import read_results
+from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.scaling import checked_forecast, fitted_forecast
 from joulecast.report.tables.simulated_scaling import Setting, scaling_forecast
 from joulecast.runs.folders import record_folders
@@ -247,6 +248,12 @@ def own_training(tmp_path_factory):
     )
     fit.save(folder / "fits")
     return folder, fit
+
+
+def test_a_loss_that_was_not_logged_is_no_warning(own_training):
+    folder, fit = own_training
+    findings = check_results(record_folders(folder / "records"), fit)
+    assert "loss" not in set(findings["check"])
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -46,7 +46,9 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "warning", "disturbed", reason
     for reason in info.polluted:
         yield "warning", "polluted", reason
-    if info.spec.kind == "training" and info.outcome.final_loss is None:
+    # An observed training may log no loss.
+    is_ours = info.spec.kind == "training" and info.spec.observed is None
+    if is_ours and info.outcome.final_loss is None:
         yield "warning", "loss", "is not finite at the end"
 
 
