@@ -97,6 +97,7 @@ def test_nothing_is_done_twice(campaign):
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_lost_record_of_the_tuning_comes_from_its_history(campaign, tmp_path):
     fresh_clone(tmp_path)
     shutil.copytree(campaign / "results", tmp_path / "results")

@@ -150,6 +150,7 @@ def _many_runs(folder):
     return folder / "two-core-vm", COPIES * len(records)
 
 
+@pytest.mark.long
 def test_a_replay_that_is_killed_is_made_again_and_one_that_is_not_whole_is_refused(tmp_path):
     campaign, runs = _many_runs(tmp_path)
     clone, checks = tmp_path / "clone", "results/two-core-vm/checks.csv"
