@@ -207,19 +207,21 @@ def _is_too_small(setting: Mapping[str, Any]) -> bool:
 
 
 def _on_batches(
-    of_workload: pd.DataFrame, settings: Sequence[Mapping[str, Any]], asked: Asked
+    of_workload: pd.DataFrame,
+    small: Sequence[Mapping[str, Any]],
+    left: Sequence[Mapping[str, Any]],
+    asked: Asked,
 ) -> list[str]:
-    """What a reader must know of the batches of some settings: which cannot be, and whether the largest scale
-    keeps the batch of the runs, or leaves less than one sample to a GPU."""
+    """What a reader must know of the batches of some settings: the ``small`` ones cannot be; of those that
+    are ``left``, whether the largest scale keeps the batch of the runs, or leaves less than one sample to a
+    GPU."""
     workload, notes = of_workload["workload"].iloc[0], []
-    small = [setting for setting in settings if _is_too_small(setting)]
     if small:
         scales = listed([scale_in_words(each["nodes"], each["nodes_are"]) for each in small])
         notes.append(
             f"{workload} is not forecast on {scales}: batch {small[0]['batch']:g} leaves less than one "
             "sample to a rank; --batch asks for another"
         )
-    left = [setting for setting in settings if not _is_too_small(setting)]
     if not left:
         return notes
     largest = max(left, key=lambda setting: setting["nodes"])
@@ -303,8 +305,9 @@ def forecast_table(
                 notes.append(f"{workload} is not forecast: {error}")
                 continue
             settings = [_setting(of_workload, count, asked) for count in wanted]
-            notes += _on_batches(of_workload, settings, asked)
+            small = [setting for setting in settings if _is_too_small(setting)]
             settings = [setting for setting in settings if not _is_too_small(setting)]
+            notes += _on_batches(of_workload, small, settings, asked)
             if not settings:
                 continue
             rows = pd.DataFrame(settings)
