@@ -20,11 +20,12 @@ from _output import parser, show
 
 from joulecast.energy import mc2_without_stages, rate, run_time, work_law
 from joulecast.energy.error_summary import evaluate_records
-from joulecast.energy.evaluation import evaluate, settings
+from joulecast.energy.evaluation import evaluate
 from joulecast.energy.recorded_times import recorded_times
 from joulecast.energy.splits import NEXT_SCALE
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.predictions import by_setting, judge
 from joulecast.runs.recorded import record_folders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -48,6 +49,7 @@ def timed_runs() -> pd.DataFrame:
         workload=table["series"],
         repeat=table.groupby(["series", "system"]).cumcount() + 1,
         nodes_are="hosts",
+        folder=[f"{n}" for n in range(len(table))],
         stalled_s=np.nan,
         **nothing,
     )
@@ -55,15 +57,15 @@ def timed_runs() -> pd.DataFrame:
 
 def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
     """A row a case and model: ``series, ranks, model, measured, predicted, error_percent, inside``."""
-    judged = evaluate(
+    predicted = evaluate(
         runs,
         pd.DataFrame(columns=["platform", "nodes"]),
         {},
         splits=[NEXT_SCALE],
         times=["predicted"],
-    ).times
-    judged = judged.merge(runs[["run", "series", "ranks"]], on="run")
-    cases = settings(judged, _CASE)
+    ).predictions
+    judged = judge(predicted, runs, "time").merge(runs[["run", "series", "ranks"]], on="run")
+    cases = by_setting(judged, _CASE)
     return cases.assign(
         inside=cases["covered_percent"] / 100, error_percent=cases["difference_percent"]
     )

@@ -24,6 +24,7 @@ from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.priors import UNSEEN
 from joulecast.runs.observations import allreduce_points, observe
+from joulecast.runs.predictions import judge
 from joulecast.runs.spans import union
 
 IDLE_W = 2500.0
@@ -175,8 +176,9 @@ def alone():
 
 def predicted(runs: pd.DataFrame, split: str = "leave-one-workload-out") -> pd.DataFrame:
     """MC2's predictions of the network's runs on several nodes, times given."""
+    runs = runs.assign(folder=[f"{number}" for number in range(len(runs))])
     result = evaluate(runs, allreduce_points([]), {}, splits=[split], times=["given"])
-    rows = result.energies
+    rows = judge(result.predictions, runs, "energy")
     mine = rows[(rows["model"] == "MC2") & (rows["network"] == APART.name) & (rows["nodes"] > 1)]
     return mine.assign(error=mine["predicted"] / mine["measured"] - 1)
 

@@ -9,18 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecast.energy.allreduce_cost import FORMS, choose_form
-from joulecast.energy.evaluation import (
-    SETTING,
-    compare,
-    evaluate,
-    run_to_run_cv,
-    summarise,
-)
-from joulecast.energy.evaluation import settings as cells_of
+from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2 import MC2
 from joulecast.energy.proportional_models import MODELS, Context
 from joulecast.energy.splits import SPLITS
 from joulecast.energy.timeseries import forecast_errors, series_models
+from joulecast.runs.predictions import SETTING, compare, judge, run_to_run_cv, summarise
+from joulecast.runs.predictions import by_setting as cells_of
 
 POWERS = {
     "computing": 80.0,
@@ -52,6 +47,7 @@ def run_row(network, nodes, batch, repeat, steps=10, **changes):
     energy += sum(nodes * steps * times[s] * POWERS[s] for s in POWERS)
     row = {
         "run": f"{network}-{nodes}-{batch}-{repeat}",
+        "folder": f"{network}-{nodes}-{batch}-{repeat}",
         "kind": "training",
         "platform": "cluster",
         "network": network,
@@ -128,13 +124,17 @@ def test_mc2_finds_the_truth_back():
 
 def test_unseen_node_counts_are_predicted_and_beat_the_rivals():
     observations, points = campaign()
-    judged = evaluate(observations, points, {"cluster": {"tdp_w": 400.0, "full_w": 200.0}})
-    times = cells_of(judged.times, [*SETTING, "split", "model"])
+    predicted = evaluate(
+        observations, points, {"cluster": {"tdp_w": 400.0, "full_w": 200.0}}
+    ).predictions
+    times = cells_of(judge(predicted, observations, "time"), [*SETTING, "split", "model"])
     times = summarise(times, ["split", "model"]).set_index(["split", "model"])
     for split in ("leave-one-node-count-out", "extrapolation"):
         assert times.loc[(split, "MC2"), "mape_percent"] < 1
         assert times.loc[(split, "perfect-scaling"), "mape_percent"] > 3
-    energies = cells_of(judged.energies, [*SETTING, "split", "time", "model"])
+    energies = cells_of(
+        judge(predicted, observations, "energy"), [*SETTING, "split", "time", "model"]
+    )
     energies = summarise(energies, ["split", "time", "model"])
     energies = energies.set_index(["split", "time", "model"])["mape_percent"]
     held = energies["leave-one-node-count-out"]["predicted"]
@@ -168,7 +168,7 @@ def test_the_held_out_calibration_is_not_used():
     poisoned.loc[poisoned["nodes"] == 8, "copy_s"] *= 50
     rows = {}
     for name, used in (("clean", points), ("poisoned", poisoned)):
-        times = evaluate(observations, used, {}).times
+        times = judge(evaluate(observations, used, {}).predictions, observations, "time")
         held = times[(times.split == "leave-one-node-count-out") & (times.model == "MC2")]
         rows[name] = held[held["nodes"] == 8]["predicted"].to_numpy()
     assert rows["clean"] == pytest.approx(rows["poisoned"])
@@ -177,7 +177,9 @@ def test_the_held_out_calibration_is_not_used():
 def test_taking_a_term_away_is_seen_in_the_ablation():
     observations, points = campaign()
     judged = evaluate(observations, points, {}, splits=["leave-one-node-count-out"])
-    cells = cells_of(judged.ablations, [*SETTING, "time", "model"])
+    cells = cells_of(
+        judge(judged.predictions, observations, "ablation"), [*SETTING, "time", "model"]
+    )
     table = summarise(cells, ["time", "model"]).set_index(["time", "model"])["mape_percent"]
     given = table["given"]
     assert given["MC2"] < 0.1 and given["one power"] > 1
@@ -190,7 +192,8 @@ def test_intervals_of_staged_runs_cover_noise_of_their_width():
     noisy = observations.assign(
         energy_j=observations["energy_j"] * random.normal(1, 0.03, len(observations))
     )
-    judged = evaluate(noisy, points, {}, splits=["leave-one-node-count-out"]).energies
+    predicted = evaluate(noisy, points, {}, splits=["leave-one-node-count-out"]).predictions
+    judged = judge(predicted, noisy, "energy")
     mc2 = judged[judged["model"] == "MC2"]
     inside = (mc2["lower"] <= mc2["measured"]) & (mc2["measured"] <= mc2["upper"])
     width = ((mc2["upper"] - mc2["lower"]) / mc2["predicted"]).median()
@@ -238,7 +241,8 @@ def test_energy_is_left_out_where_there_is_none():
     observations, points = campaign()
     without = observations.assign(energy_j=np.nan, energy_source=None)
     judged = evaluate(without, points, {})
-    assert judged.energies.empty and len(judged.times)
+    assert judge(judged.predictions, without, "energy").empty
+    assert len(judge(judged.predictions, without, "time"))
     assert judged.full_fits[0].mc2.power is None
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from joulecast.energy.evaluation import evaluate
 from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.terms import ABLATIONS, Terms, duty
+from joulecast.runs.predictions import judge
 
 IDLE_W = 2600.0
 
@@ -25,6 +26,7 @@ def run_row(network, nodes, kappa=1.0, rho=0.06, excess_w=4200.0, alone_s=1000.0
     evaluating_j = evaluating_s * (floor_j + nodes * 0.5 * excess_w * fall)
     return {
         "run": f"{network}-{nodes}",
+        "folder": f"{network}-{nodes}",
         "kind": "imported",
         "platform": "box",
         "network": network,
@@ -116,7 +118,7 @@ def test_a_workload_that_nobody_ran_draws_what_the_others_draw():
         unseen["energy_j"].iloc[0], rel=1e-6
     )
     bounds = model.intervals(unseen, "given").iloc[0]
-    assert bounds["lower_j"] < unseen["energy_j"].iloc[0] < bounds["upper_j"]
+    assert bounds["energy_low_j"] < unseen["energy_j"].iloc[0] < bounds["energy_high_j"]
     assert model.predict_times(unseen)["total_s"].isna().all()
 
 
@@ -252,7 +254,7 @@ def test_intervals_hold_what_they_promise():
             model, truth = PhaseMC2().fit(everything[~out]), everything[out].iloc[0]
             for time, hits in inside.items():
                 bounds = model.intervals(everything[out], time).iloc[0]
-                hits.append(bounds["lower_j"] <= truth["energy_j"] <= bounds["upper_j"])
+                hits.append(bounds["energy_low_j"] <= truth["energy_j"] <= bounds["energy_high_j"])
     assert 0.8 <= np.mean(inside["given"]) <= 0.98
     # The time of a workload that ran on one node is hardly known: its intervals are wider than these clusters
     # differ.
@@ -262,11 +264,10 @@ def test_intervals_hold_what_they_promise():
 def test_a_workload_on_one_count_only_is_judged_where_it_can_be():
     everything = runs(*(run_row(w, n) for w in ("a", "b") for n in (1, 8)), run_row("c", 1))
     judged = evaluate(everything, pd.DataFrame(columns=["platform", "nodes"]), {})
-    assert judged.times["predicted"].notna().sum() > 20
-    assert judged.times[judged.times["model"] == "MC2"]["predicted"].notna().all()
-    alone = judged.energies[
-        (judged.energies["network"] == "c") & (judged.energies["model"] == "MC2")
-    ]
+    times, energies = (judge(judged.predictions, everything, of) for of in ("time", "energy"))
+    assert times["predicted"].notna().sum() > 20
+    assert times[times["model"] == "MC2"]["predicted"].notna().all()
+    alone = energies[(energies["network"] == "c") & (energies["model"] == "MC2")]
     assert {("leave-one-workload-out", "given"), ("leave-one-node-count-out", "given")} <= set(
         zip(alone["split"], alone["time"], strict=True)
     )

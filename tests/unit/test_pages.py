@@ -115,7 +115,7 @@ def test_costs_by_hand(results):
 
 
 def test_error_of_the_unseen_is_that_of_the_fits(results):
-    times = results.fit.times
+    times = results.fit.judged("time")
     unseen = times[(times["model"] == "MC2") & (times["split"] == "leave-one-node-count-out")]
     means = unseen.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
     expected = 100 * (means["predicted"] / means["measured"] - 1)
@@ -128,7 +128,8 @@ def test_error_of_the_unseen_is_that_of_the_fits(results):
 
 
 def test_the_error_stands_next_to_the_best_rival_and_what_the_interval_held(results):
-    times = results.fit.times[results.fit.times["split"] == "leave-one-node-count-out"]
+    times = results.fit.judged("time")
+    times = times[times["split"] == "leave-one-node-count-out"]
     sizes = (times["predicted"] / times["measured"] - 1).abs()
     assert sizes.notna().all()
     ours = times[times["model"] == "MC2"]
@@ -145,7 +146,7 @@ def test_the_error_stands_next_to_the_best_rival_and_what_the_interval_held(resu
 
 
 def test_forecasts_beyond_the_runs_have_the_error_of_extrapolation(results):
-    times = results.fit.times
+    times = results.fit.judged("time")
     beyond = times[(times["model"] == "MC2") & (times["split"] == "extrapolation")]
     means = beyond.groupby(["network", "nodes", "batch"])[["measured", "predicted"]].mean()
     errors = 100 * (means["predicted"] / means["measured"] - 1).abs()
@@ -162,8 +163,8 @@ def test_an_estimate_is_no_error_of_the_model(results):
         "does not say how wrong the model is about measured energy" in said
         and "Energy (estimated)" not in said
     )
-    energies = results.fit.energies.assign(energy_source="measured")
-    fit = replace(results.fit, energies=energies)
+    observations = results.fit.observations.assign(energy_source="measured")
+    fit = replace(results.fit, observations=observations)
     assert "Energy (measured)" in " ".join(error_sentences(replace(results, fit=fit)))
 
 
@@ -457,17 +458,11 @@ def test_imported_runs_are_told_apart_from_ours(tmp_path):
 
 def test_columns_that_are_missing(campaign, tmp_path):
     shutil.copytree(campaign, tmp_path / "old")
-    for name, column in (
-        ("observations", "energy_j"),
-        ("times", "predicted"),
-        ("energies", "split"),
-    ):
-        path = tmp_path / f"old/fits/{name}.parquet"
-        pd.read_parquet(path).drop(columns=column).to_parquet(path)
+    path = tmp_path / "old/fits/observations.parquet"
+    pd.read_parquet(path).drop(columns="energy_j").to_parquet(path)
     (tmp_path / "old/tables/papers.csv").write_text("paper\nMC2\n")
     text = text_of(tmp_path / "old")
     assert "fits/observations.parquet lacks the columns energy_j" in text
-    assert "fits/times.parquet lacks the columns predicted" in text
     assert "tables/papers.csv lacks the columns" in text
 
 

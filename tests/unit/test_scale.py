@@ -56,7 +56,8 @@ def observations():
 
 def repeated(observations, times):
     parts = [
-        observations.assign(repeat=k, run=observations["run"] + f"-r{k}") for k in range(times)
+        observations.assign(repeat=k, run=observations["run"] + f"-r{k}", folder=f"{k}")
+        for k in range(times)
     ]
     return pd.concat(parts, ignore_index=True)
 

@@ -22,6 +22,7 @@ from joulecast.errors import JoulecastError
 from joulecast.runs.platforms import gpu_in, same_hardware
 from joulecast.runs.platforms.gpus import catalogue
 from joulecast.runs.platforms.platform import find_platform
+from joulecast.runs.predictions import COLUMNS
 
 NETWORK = "gpt:layers=4,hidden=512,heads=8,sequence=128"
 
@@ -142,13 +143,13 @@ def test_the_shipped_powers_are_the_fit_and_hold_for_workloads_left_out():
 
 def _own_fit(folder: Path, platform: str) -> Path:
     """A fit of imported runs with phases only."""
-    changes = {"platform": platform, "ranks": 8, "disturbed": "", "left_out_for": "", "folder": ""}
-    rows = [run_row(name, 1, **changes) for name in ("one", "two")]
+    changes = {"platform": platform, "ranks": 8, "disturbed": "", "left_out_for": ""}
+    rows = [run_row(name, 1, **changes) | {"folder": name} for name in ("one", "two")]
     observations = runs(*[row | {"workload": row["network"]} for row in rows])
-    empty = pd.DataFrame()
+    empty = pd.DataFrame(columns=[*COLUMNS])
     phases = PhaseMC2().fit(observations).coefficients()
     plain = json.loads(json.dumps(phases))
-    CampaignFit(observations, empty, empty, empty, empty, {"phases": plain}).save(folder / "fits")
+    CampaignFit(observations, empty, empty, {"phases": plain}).save(folder / "fits")
     return folder / "fits"
 
 
@@ -167,19 +168,15 @@ def test_a_fit_of_stages_has_the_interval_of_its_held_out_runs(tmp_path):
     observations = runs(
         run_row("one", 2, kind="training", platform="h100", energy_source="measured")
     )
-    held_out = {"model": "MC2", "split": "leave-one-node-count-out", "time": "given"}
-    held_out |= {
-        "platform": "h100",
-        "energy_source": "measured",
-        "measured": 100.0,
-        "predicted": 110.0,
-    }
-    empty = pd.DataFrame()
+    held_out = {"model": "MC2", "role": "model", "basis": "own runs", "folder": "one"}
+    held_out |= {"split": "leave-one-node-count-out", "time": "given"}
+    held_out |= {"energy_j": 1.1 * observations["energy_j"].iloc[0]}
+    empty = pd.DataFrame(columns=[*COLUMNS])
     power = {"power": {"values": {"P0": 2000.0, "dP": 4000.0}}}
-    observations = observations.assign(folder="", disturbed="")
-    judged = pd.DataFrame([held_out])
-    CampaignFit(observations, empty, judged, empty, empty, power).save(tmp_path / "known")
-    CampaignFit(observations, empty, empty, empty, empty, power).save(tmp_path / "unknown")
+    observations = observations.assign(folder="one", disturbed="")
+    predictions = pd.DataFrame([held_out], columns=[*COLUMNS])
+    CampaignFit(observations, predictions, empty, power).save(tmp_path / "known")
+    CampaignFit(observations, empty, empty, power).save(tmp_path / "unknown")
     # Its costs have no interval, so that of the joules is that of the power alone.
     result = step("dgx-h100", mode="proteus", fits=tmp_path / "known")
     assert result["energy_source"] == "simulated, measured powers"

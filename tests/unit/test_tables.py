@@ -72,7 +72,7 @@ def test_estimates_are_never_called_errors(fit, tmp_path):
 def test_measured_energy_is_judged(fit):
     from joulecast.report.tables.errors import energy_error
 
-    measured = fit.energies.assign(energy_source="measured")
+    measured = fit.judged("energy").assign(energy_source="measured")
     table = energy_error(measured)
     assert table["error_percent"].equals(table["difference_percent"])
     assert set(table["judges"]) == {"models"}
@@ -105,7 +105,7 @@ def test_scaling_by_hand(fit):
 def test_fits_survive_the_disk(fit, tmp_path):
     fit.save(tmp_path / "fits")
     again = CampaignFit.load(tmp_path / "fits")
-    pd.testing.assert_frame_equal(again.times, fit.times)
+    pd.testing.assert_frame_equal(again.predictions, fit.predictions)
 
 
 def test_checks_warn_and_fail(fit, records, tmp_path):
@@ -123,7 +123,9 @@ def test_polluted_runs_are_left_out_and_all_of_them_is_an_error(records, tmp_pat
     mixed = fit_campaign(
         [*records, tmp_path / "dirty"], bootstrap=10, series_splits=5, series_period_s=0.1
     )
-    assert "dirty" in set(mixed.observations["run"]) and "dirty" not in set(mixed.times["run"])
+    assert "dirty" in set(mixed.observations["run"]) and "dirty" not in set(
+        mixed.judged("time")["run"]
+    )
     write_tables(tmp_path, mixed, read_published(PUBLISHED))
     said = (tmp_path / "energy_summary.md").read_text()
     assert "1 run is left out (dirty: other programs kept 2 cores busy)" in said

@@ -22,6 +22,7 @@ from joulecast.energy.time_rivals import CURVES
 from joulecast.energy.work_law import WorkLaw
 from joulecast.logs.mlperf_tables import times_table
 from joulecast.runs.observations import accelerator_model, platform_family
+from joulecast.runs.predictions import judge
 
 NO_SUMS = pd.DataFrame(columns=["platform", "nodes"])
 
@@ -117,22 +118,22 @@ def test_a_third_scale_follows_from_two(exposed):
     times = RunTimes().fit(series([1, 8], exposed))
     asked = series([16], exposed)
     answer = times.predict(asked).iloc[0]
-    assert answer["predicted_s"] == pytest.approx(asked["total_s"].iloc[0], rel=0.15)
-    assert answer["lower_s"] < answer["predicted_s"] < answer["upper_s"]
+    assert answer["time_s"] == pytest.approx(asked["total_s"].iloc[0], rel=0.15)
+    assert answer["time_low_s"] < answer["time_s"] < answer["time_high_s"]
 
 
 def test_others_who_ran_the_benchmark_say_how_one_node_scales():
     own, asked = series([1], 0.03), series([8], 0.03)
     others = pd.concat([series([1, 8], 0.03, alone_s=s, name=f"lab{s}") for s in (800, 1300)])
-    alone = RunTimes().fit(own).predict(asked)["predicted_s"].iloc[0]
-    helped = RunTimes().fit(pd.concat([own, others])).predict(asked)["predicted_s"].iloc[0]
+    alone = RunTimes().fit(own).predict(asked)["time_s"].iloc[0]
+    helped = RunTimes().fit(pd.concat([own, others])).predict(asked)["time_s"].iloc[0]
     truth = asked["total_s"].iloc[0]
     assert abs(helped / truth - 1) < 0.03 < abs(alone / truth - 1)
 
 
 def test_a_series_that_was_never_run_has_no_time():
     asked = series([8], 0.03, name="unknown")
-    assert RunTimes().fit(series([1, 8], 0.03)).predict(asked)["predicted_s"].isna().all()
+    assert RunTimes().fit(series([1, 8], 0.03)).predict(asked)["time_s"].isna().all()
 
 
 @pytest.mark.parametrize("curve", sorted(CURVES))
@@ -184,7 +185,10 @@ def test_what_is_judged_never_reaches_the_fit_of_the_next_scale(of_round):
     some = of_round[of_round["network"] == "gnn"].reset_index(drop=True)
 
     def ours(runs):
-        times = evaluate(runs, NO_SUMS, {}, splits=[NEXT_SCALE], times=["predicted"]).times
+        predicted = evaluate(
+            runs, NO_SUMS, {}, splits=[NEXT_SCALE], times=["predicted"]
+        ).predictions
+        times = judge(predicted, runs, "time")
         return times[times["model"] == "MC2"].set_index("run")["predicted"]
 
     largest = some["ranks"] == 512
@@ -268,11 +272,17 @@ def test_work_that_does_not_depend_on_the_batch_lies_inside_the_interval():
 def test_a_copy_of_the_judged_runs_under_another_name_is_no_evidence(of_round):
     some = of_round[of_round["network"] == "gnn"].reset_index(drop=True)
     copies = some[some["submitter"] == "NVIDIA"].assign(
-        submitter="another", series="another: gnn on H100", run=lambda rows: "copy-" + rows["run"]
+        submitter="another",
+        series="another: gnn on H100",
+        run=lambda rows: "copy-" + rows["run"],
+        folder=lambda rows: "copy-" + rows["folder"],
     )
 
     def ours(runs):
-        times = evaluate(runs, NO_SUMS, {}, splits=[NEXT_SCALE], times=["predicted"]).times
+        predicted = evaluate(
+            runs, NO_SUMS, {}, splits=[NEXT_SCALE], times=["predicted"]
+        ).predictions
+        times = judge(predicted, runs, "time")
         mine = times[(times["model"] == "MC2") & ~times["run"].str.startswith("copy-")]
         return mine.set_index("run")["predicted"]
 
@@ -291,7 +301,7 @@ def test_a_batch_that_no_log_shows_widens_the_interval():
     widths = []
     for seen, row in ((known, asked), (unknown, asked.assign(batch=np.nan))):
         answer = RunTimes().fit(seen).predict(row).iloc[0]
-        widths.append(answer["upper_s"] / answer["lower_s"])
+        widths.append(answer["time_high_s"] / answer["time_low_s"])
     assert widths[1] > widths[0] > 1
     to_target = unknown.iloc[[0]].assign(samples=np.nan)
     assert RunTimes().fit(unknown).predict(to_target)["work"].iloc[0] == pytest.approx(10, rel=0.05)

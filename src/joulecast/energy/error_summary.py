@@ -11,21 +11,21 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.evaluation import (
-    MEASURED,
-    SETTING,
-    Evaluation,
-    compare,
-    evaluate,
-    run_to_run_cv,
-    settings,
-    summarise,
-)
+from joulecast.energy.evaluation import Evaluation, evaluate
 from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import Phased
 from joulecast.energy.plain import plain, plain_rows
 from joulecast.energy.splits import NEXT_SCALE, SPLITS
 from joulecast.errors import JoulecastError
+from joulecast.runs.predictions import (
+    MEASURED,
+    SETTING,
+    by_setting,
+    compare,
+    judge,
+    run_to_run_cv,
+    summarise,
+)
 
 _KEYS = [*SETTING, "model"]
 
@@ -62,10 +62,12 @@ def evaluate_records(
     split = split or next(_can_hold_out(_USUAL, runs.trained), _USUAL[0])
     time = time or ("predicted" if split == NEXT_SCALE else "given")
     judged = evaluate(runs.clean, runs.allreduce, runs.watts, splits=[split], times=[time])
-    timed = judged.times if time == "predicted" else judged.times.iloc[:0]
-    if judged.energies.empty and timed.empty:
+    timed, energies, ablations = (
+        judge(judged.predictions, runs.clean, of) for of in ("time", "energy", "ablation")
+    )
+    if energies.empty and timed.empty:
         raise JoulecastError(_nothing_held_out(split, runs))
-    cells = settings(judged.energies, _KEYS)
+    cells = by_setting(energies, _KEYS)
     measured = cells["energy_source"].isin(MEASURED)
     compared = compare(cells[measured])
     return {
@@ -76,10 +78,10 @@ def evaluate_records(
         "refused": _refused(judged),
         "notes": [*runs.notes, *_bounded(judged)],
         "run_to_run_cv_percent": plain(run_to_run_cv(runs.trained, _judged_quantity(cells))),
-        "settings": plain_rows(_table(cells, judged.energies, timed, split, time)),
+        "settings": plain_rows(_table(cells, energies, timed, split, time)),
         "summary": _summary(cells),
         "time_summary": _time_summary(timed),
-        "ablation": _summary(settings(judged.ablations, _KEYS)),
+        "ablation": _summary(by_setting(ablations, _KEYS)),
         "against_best_rival": asdict(compared[0]) if compared else None,
     }
 
@@ -131,7 +133,7 @@ def _summary(cells: pd.DataFrame) -> list[dict[str, Any]]:
 def _time_summary(timed: pd.DataFrame) -> list[dict[str, Any]]:
     if timed.empty:
         return []
-    return plain_rows(summarise(settings(timed, _KEYS), ["model"]))
+    return plain_rows(summarise(by_setting(timed, _KEYS), ["model"]))
 
 
 def _table(
@@ -152,8 +154,8 @@ def _table(
     else:
         # Energy models take their time from MC2's clock; time models have no energy.
         columns = {"measured": energies["measured_s"], "predicted": energies["predicted_s"]}
-        clocks = settings(energies.drop(columns=["lower", "upper"]).assign(**columns), _KEYS)
-        ours = settings(timed, _KEYS)
+        clocks = by_setting(energies.drop(columns=["lower", "upper"]).assign(**columns), _KEYS)
+        ours = by_setting(timed, _KEYS)
         known = pd.concat([ours, clocks]).drop_duplicates(_KEYS)
         known = known.rename(
             columns={

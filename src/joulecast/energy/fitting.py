@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -19,22 +19,27 @@ from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.files.writing import directory_written_aside
 from joulecast.runs.observations import allreduce_points, is_training, observe_all
+from joulecast.runs.predictions import judge
 from joulecast.runs.record import read_info, read_record
 
-_FRAMES = ("observations", "times", "energies", "ablations", "series")
+_FRAMES = ("observations", "predictions", "series")
 _MOST_BINS = 150
 
 
 @dataclass(frozen=True)
 class CampaignFit:
-    """All that the fits of a campaign produced, one frame each; ``mc2`` is the fit to all runs."""
+    """All that the fits of a campaign produced: the runs table (``observations``), what each model predicted
+    of the runs that it had not seen (``predictions``), the errors of time-series models (``series``), and the
+    fit to all runs (``mc2``)."""
 
     observations: pd.DataFrame
-    times: pd.DataFrame
-    energies: pd.DataFrame
-    ablations: pd.DataFrame
+    predictions: pd.DataFrame
     series: pd.DataFrame
     mc2: dict[str, Any]
+
+    def judged(self, of: Literal["time", "energy", "ablation"]) -> pd.DataFrame:
+        """The predictions joined with the runs; see :func:`joulecast.runs.predictions.judge`."""
+        return judge(self.predictions, self.observations, of)
 
     def save(self, folder: Path) -> None:
         """Write the fits to ``folder``, whole or not at all."""
@@ -272,9 +277,7 @@ def fit_campaign(
     series = _series(traces, series_period_s, series_splits)
     return CampaignFit(
         runs.observations,
-        judged.times,
-        judged.energies,
-        judged.ablations,
+        judged.predictions,
         series,
         _summary(judged.full_fits),
     )

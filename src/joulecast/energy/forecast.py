@@ -21,6 +21,7 @@ from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
 from joulecast.errors import JoulecastError
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted, digits, listed
 from joulecast.runs.observations import metered_units, most_frequent
+from joulecast.runs.predictions import ANSWER
 from joulecast.runs.record import read_info
 from joulecast.runs.scale import (
     counts,
@@ -79,7 +80,7 @@ class Asked:
             raise JoulecastError("batch and scaling say the batch in different ways; give one")
 
 
-_COLUMNS = {
+_SETTING = {
     "workload": "network",
     "platform": "platform",
     "nodes": "hosts",
@@ -88,16 +89,10 @@ _COLUMNS = {
     "work": "work",
     "work_unit": "work_unit",
     "work_is": "work_is",
-    "time_s": "predicted_s",
-    "time_low_s": "lower_s",
-    "time_high_s": "upper_s",
-    "energy_j": "predicted_j",
-    "energy_low_j": "lower_j",
-    "energy_high_j": "upper_j",
-    "fitted_on": "energy_source",
-    "nodes_are": "nodes_are",
 }
+"""What a forecast names of its setting, and the column of the runs table that has it."""
 
+_AMOUNTS = [name for name in ANSWER if name != "work"]
 _SCALE = ("nodes", "ranks_per_host", "accelerators_per_node")
 """What says how many hosts and GPUs a setting takes."""
 
@@ -311,7 +306,8 @@ def forecast_table(
             if not settings:
                 continue
             rows = pd.DataFrame(settings)
-            predicted = rows.join(model.predict(rows, "predicted"))
+            answer = model.predict(rows, "predicted")
+            predicted = rows.drop(columns=[*ANSWER], errors="ignore").join(answer)
             # The work that was asked for, or that the law predicts.
             predicted["work"] = predicted["work"].fillna(predicted["samples"])
             if asked.to_target and isinstance(model, Phased):
@@ -321,16 +317,28 @@ def forecast_table(
                     f"{workload}: no run exchanged gradients, so the forecasts have no exchange; the upper "
                     "ends allow for one over a link of 1 GB/s. Measure two ranks or more"
                 )
-            columns = {name: predicted[column] for name, column in _COLUMNS.items()}
             ran = [_as_run(of_workload, setting) for setting in predicted.to_dict("records")]
-            forecasts = pd.DataFrame(columns).assign(rests_on=rests_on)
+            setting = {name: predicted[column] for name, column in _SETTING.items()}
+            forecasts = (
+                pd.DataFrame(setting)
+                .join(predicted[_AMOUNTS])
+                .assign(
+                    fitted_on=predicted["energy_source"],
+                    nodes_are=predicted["nodes_are"],
+                    rests_on=rests_on,
+                )
+            )
             # Prices are of hosts and GPUs, whichever of them the records count.
             scale = predicted[[c for c in _SCALE if c in predicted]]
             paid = cost_columns(forecasts.drop(columns="nodes").join(scale), prices, "fitted_on")
             parts.append(pd.concat([forecasts, paid, pd.DataFrame(ran)], axis=1))
     if notes and not parts:
         raise JoulecastError(f"nothing can be forecast: {'; '.join(notes)}")
-    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(_COLUMNS))
+    table = (
+        pd.concat(parts, ignore_index=True)
+        if parts
+        else pd.DataFrame(columns=[*_SETTING, *_AMOUNTS])
+    )
     return table, notes
 
 

@@ -263,10 +263,10 @@ class PhaseMC2:
         columns = [*TIMES, "total_s", "samples"]
         divided = []
         for (_, row), answer in zip(rows.iterrows(), predicted.to_dict("records"), strict=True):
-            seconds = {"total_s": answer["predicted_s"], "samples": answer["work"]}
+            seconds = {"total_s": answer["time_s"], "samples": answer["work"]}
             if self.knows(row["workload"]):
                 course = self.workloads[row["workload"]].course
-                seconds |= course.at(row["nodes"], np.asarray(answer["predicted_s"]))
+                seconds |= course.at(row["nodes"], np.asarray(answer["time_s"]))
             divided.append({name: float(value) for name, value in seconds.items()})
         return pd.DataFrame(divided, index=rows.index, columns=columns).astype(float)
 
@@ -329,7 +329,8 @@ class PhaseMC2:
     def intervals(
         self, rows: pd.DataFrame, times: str, level: float = 0.9, draws: int = 2000, seed: int = 0
     ) -> pd.DataFrame:
-        """Intervals of single runs: ``lower_j, upper_j, lower_s, upper_s``, NaN where there is no prediction.
+        """Intervals of single runs: ``energy_low_j``, ``energy_high_j``, ``time_low_s``, ``time_high_s``;
+        NaN where there is no prediction.
 
         They come from draws of what is not known: kappa, the idle floor, how the nodes differ from
         the calibration's, and with ``times`` ``predicted`` the work and the rate.
@@ -347,7 +348,7 @@ class PhaseMC2:
                     for b in np.quantile(np.asarray(q), np.array([tail, 1 - tail]))
                 ]
             )
-        columns = ["lower_j", "upper_j", "lower_s", "upper_s"]
+        columns = ["energy_low_j", "energy_high_j", "time_low_s", "time_high_s"]
         return pd.DataFrame(bounds, index=rows.index, columns=columns)
 
     def _draw(

@@ -17,9 +17,7 @@ from joulecast.energy.mc2_without_stages import PhaseMC2
 from joulecast.energy.proportional_models import MODELS, Context, Rival, Watts
 from joulecast.energy.run_time import RunTimes
 from joulecast.energy.terms import ABLATIONS, Terms
-
-TIME = ("given", "predicted")
-PREDICTION = ("predicted_j", "predicted_s", "lower_j", "upper_j", "lower_s", "upper_s", "work")
+from joulecast.runs.predictions import ANSWER, TIME
 
 _DRIFT = 0.05
 """Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature)."""
@@ -68,7 +66,8 @@ class Evidence:
 
 
 class EnergyModel(Protocol):
-    """A model of energy; ``predict`` returns the columns of ``PREDICTION`` on the index of the runs."""
+    """A model of energy; ``predict`` returns the columns of
+    :data:`joulecast.runs.predictions.ANSWER` on the index of the runs."""
 
     name: str
 
@@ -78,8 +77,8 @@ class EnergyModel(Protocol):
 
 
 def _prediction(joules: pd.Series | float, seconds: pd.Series) -> pd.DataFrame:
-    table = pd.DataFrame({"predicted_j": joules, "predicted_s": seconds})
-    return table.reindex(columns=list(PREDICTION)).astype(float)
+    table = pd.DataFrame({"energy_j": joules, "time_s": seconds})
+    return table.reindex(columns=[*ANSWER]).astype(float)
 
 
 @dataclass
@@ -139,12 +138,12 @@ class Staged:
             joules, seconds = self._widths[time][["j", "s"]]
             doublings = np.log2(runs["nodes"] / self._most_nodes).clip(lower=0)
             joules, seconds = (np.hypot(w, _DRIFT * doublings) for w in (joules, seconds))
-            unseen = self._unseen_exchange(runs, prediction["predicted_s"], time)
-            prediction["lower_j"] = prediction["predicted_j"] * np.exp(-joules)
-            prediction["upper_j"] = prediction["predicted_j"] * np.exp(joules) * unseen
+            unseen = self._unseen_exchange(runs, prediction["time_s"], time)
+            prediction["energy_low_j"] = prediction["energy_j"] * np.exp(-joules)
+            prediction["energy_high_j"] = prediction["energy_j"] * np.exp(joules) * unseen
             if time == "predicted":
-                prediction["lower_s"] = prediction["predicted_s"] * np.exp(-seconds)
-                prediction["upper_s"] = prediction["predicted_s"] * np.exp(seconds) * unseen
+                prediction["time_low_s"] = prediction["time_s"] * np.exp(-seconds)
+                prediction["time_high_s"] = prediction["time_s"] * np.exp(seconds) * unseen
         return prediction
 
     def _unseen_exchange(self, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.Series:
@@ -160,8 +159,8 @@ def _misses(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Logarithms of predicted over measured joules (``j``) and seconds (``s``)."""
     ratios = pd.DataFrame(
         {
-            "j": prediction["predicted_j"] / runs["energy_j"],
-            "s": prediction["predicted_s"] / runs["total_s"],
+            "j": prediction["energy_j"] / runs["energy_j"],
+            "s": prediction["time_s"] / runs["total_s"],
         }
     )
     # What is off by more than ten times is off by ten: a width must stay a number.
@@ -193,7 +192,7 @@ class Phased:
         prediction["work"] = known["samples"]
         if self.intervals:
             bounds = self.mc2.intervals(runs, time)
-            bounds = bounds[["lower_j", "upper_j"]] if time == "given" else bounds
+            bounds = bounds[["energy_low_j", "energy_high_j"]] if time == "given" else bounds
             prediction[list(bounds.columns)] = bounds
         return prediction
 
@@ -219,7 +218,7 @@ class Proportional:
         """Joules and seconds of ``runs``, without intervals; NaN joules on a platform that was not seen."""
         known = time == "given"
         answer = _prediction(np.nan, runs["total_s"]) if known else self.clock.predict(runs, time)
-        seconds = answer["predicted_s"]
+        seconds = answer["time_s"]
         runs = runs.assign(samples=runs["samples"].fillna(answer["work"]))
         prediction = [
             self._on(platform, of_platform, seconds[of_platform.index], time)

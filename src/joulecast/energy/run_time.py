@@ -106,7 +106,7 @@ class RunTimes:
         return np.asarray(seconds[chosen]), np.asarray(work[chosen])
 
     def predict(self, runs: pd.DataFrame, level: float = 0.9) -> pd.DataFrame:
-        """``predicted_s``, ``lower_s`` and ``upper_s`` of single runs, and the ``work`` they are for:
+        """``time_s``, ``time_low_s`` and ``time_high_s`` of single runs, and the ``work`` they are for:
         medians of the draws, and the bounds that ``level`` of them lie in."""
         tail = (1 - level) / 2
         asked = runs[["series", "network", "submitter", *SCALE, "samples"]]
@@ -119,5 +119,5 @@ class RunTimes:
                     float(q) for q in np.quantile(seconds, [0.5, tail, 1 - tail])
                 ] + [float(np.median(work))]
             rows.append(answers[tuple(key)])
-        columns = ["predicted_s", "lower_s", "upper_s", "work"]
+        columns = ["time_s", "time_low_s", "time_high_s", "work"]
         return pd.DataFrame(rows, index=runs.index, columns=columns, dtype=float)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.evaluation import MEASURED
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.node_power import MeteredNode, known_nodes, metered_nodes, shipped_nodes
 from joulecast.runs.observations import is_training, metered_units
 from joulecast.runs.platforms import Platform, gpu_in, same_hardware
+from joulecast.runs.predictions import MEASURED
 from joulecast.simulate.interval import step_interval
 from joulecast.simulate.simulate import Simulation
 
@@ -142,8 +142,8 @@ def step_energy(
 def _held_out_width(fit: CampaignFit, platform: str) -> tuple[float | None, str]:
     """Half width of the logarithm of joules that 90 % of a fit's held-out runs met, their time given; or why
     there is none."""
-    judged = fit.energies
-    if judged.empty or "split" not in judged:
+    judged = fit.judged("energy")
+    if judged.empty:
         return None, "the fit held out no run, so that the error of its powers is not known"
     of = judged[(judged["model"] == "MC2") & (judged["time"] == "given")]
     of = of[of["platform"].map(lambda name: same_hardware(str(name), platform))]

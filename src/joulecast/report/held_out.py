@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from joulecast.energy.evaluation import MEASURED, SETTING, run_to_run_cv, settings, summarise
 from joulecast.quantities import counted, is_number, percent, steady
-from joulecast.report.results_folder import NothingToShow, Results, having
+from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.runs.predictions import MEASURED, SETTING, by_setting, run_to_run_cv, summarise
 
 _OURS = "MC2"
 
@@ -20,7 +20,6 @@ _SPLIT_SENTENCES = {
     "in-sample": "The fit had seen these very runs, so this says nothing of settings that are new; more node "
     "counts are needed for that.",
 }
-_JUDGED = ("run", "split", "model", "measured", "predicted", *SETTING)
 
 
 def split_sentence(split: str) -> str:
@@ -28,40 +27,37 @@ def split_sentence(split: str) -> str:
     return _SPLIT_SENTENCES.get(split, f"Split: {split}.")
 
 
-def _first_split(frame: pd.DataFrame, file: str, splits: Sequence[str]) -> pd.DataFrame:
+def _first_split(frame: pd.DataFrame, splits: Sequence[str]) -> pd.DataFrame:
     """What all models predicted of the first of the splits that there is of MC2."""
-    if frame.empty:
-        raise NothingToShow(f"{file} has no rows: nothing could be predicted", "energy_tables")
-    having(frame, _JUDGED, file, "energy_tables")
     known = frame[frame["measured"].notna() & frame["predicted"].notna()]
     for split in splits:
         rows = known[known["split"] == split]
-        if "time" in rows:
-            asked = "given" if split == "leave-one-workload-out" else "predicted"
-            rows = rows[rows["time"] == asked]
         if (rows["model"] == _OURS).any():
             return rows
-    raise NothingToShow(f"{file} has no prediction of {_OURS}", "energy_tables")
+    raise NothingToShow(f"the fit has no prediction of {_OURS}", "energy_tables")
 
 
 def _cells(rows: pd.DataFrame) -> pd.DataFrame:
     """A row a model and setting."""
-    return settings(rows, [*SETTING, "split", "model"])
+    return by_setting(rows, [*SETTING, "split", "model"])
 
 
 def _all_times(results: Results, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
     if results.fit is None:
         raise NothingToShow("no model was judged on runs that it had not seen", "energy_tables")
-    return _cells(_first_split(results.fit.times, "fits/times.parquet", splits))
+    return _cells(_first_split(results.fit.judged("time"), splits))
 
 
 def _all_energies(
     results: Results, splits: Sequence[str] = _SPLITS
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    if results.fit is None or results.fit.energies.empty:
+    if results.fit is None:
         return
+    energies = results.fit.judged("energy")
+    # A workload that was left out is not timed by what the fit saw.
+    time = energies["split"].map({"leave-one-workload-out": "given"}).fillna("predicted")
     try:
-        cells = _cells(_first_split(results.fit.energies, "fits/energies.parquet", splits))
+        cells = _cells(_first_split(energies[energies["time"] == time], splits))
     except NothingToShow:
         return
     for source, of_source in cells.groupby("energy_source", sort=True):

@@ -79,8 +79,9 @@ def fit(
         series_splits: split points of the time-series rivals; by default as in the configuration.
 
     Returns:
-        The fit: ``mc2`` has the coefficients (s, s/sample, s/byte, W), and the frames ``observations``,
-        ``times``, ``energies``, ``ablations`` and ``series`` what each model predicted; ``save(folder)``
+        The fit: ``mc2`` has the coefficients (s, s/sample, s/byte, W), ``observations`` a row a run,
+        ``predictions`` what each model predicted of runs that it had not seen, and ``series`` the errors of
+        time-series models; ``judged("energy")`` joins the predictions with the runs, and ``save(folder)``
         keeps it for ``fits`` of :func:`simulate` and :func:`advise`.
 
     Raises:

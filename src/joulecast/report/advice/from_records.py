@@ -245,11 +245,10 @@ def _bounds(value: float | None, sides: Sides | None) -> tuple[float | None, flo
 
 def _sides(prediction: Any, quantity: str, drift: float = 0.0) -> Sides | None:
     """Half widths of the model's interval about its prediction; ``drift`` widens them."""
-    value, upper = (
-        plain(prediction[f"predicted_{quantity}"]),
-        plain(prediction[f"upper_{quantity}"]),
+    unit = "s" if quantity == "time" else "j"
+    value, lower, upper = (
+        plain(prediction[f"{quantity}{end}_{unit}"]) for end in ("", "_low", "_high")
     )
-    lower = plain(prediction[f"lower_{quantity}"])
     if not value or not upper or not lower:
         return None
     # What is drawn may lie to one side of what is expected.
@@ -276,8 +275,8 @@ def _measured(
     means = per_work(own).mean() * units
     with_energy = int(own["energy_j"].notna().sum())
     joules = plain(means["energy_j"])
-    time_sides = widths.time.sides(len(own)) or _sides(prediction, "s")
-    energy_sides = widths.energy.sides(with_energy) or _sides(prediction, "j")
+    time_sides = widths.time.sides(len(own)) or _sides(prediction, "time")
+    energy_sides = widths.energy.sides(with_energy) or _sides(prediction, "energy")
     time_low, time_high = _bounds(float(means["time_s"]), time_sides)
     energy_low, energy_high = _bounds(joules, energy_sides)
     return Candidate(
@@ -298,13 +297,13 @@ def _measured(
 
 def _fitted(campaign: Campaign, row: dict[str, Any], prediction: Any) -> Candidate | None:
     """The setting as MC2 forecasts it; ``None`` where it cannot."""
-    seconds = plain(prediction["predicted_s"])
+    seconds = plain(prediction["time_s"])
     if seconds is None:
         return None
-    joules = plain(prediction["predicted_j"]) if campaign.has_energy else None
+    joules = plain(prediction["energy_j"]) if campaign.has_energy else None
     outside, drift = _extrapolated(campaign, row)
-    time_low, time_high = _bounds(seconds, _sides(prediction, "s", drift))
-    energy_low, energy_high = _bounds(joules, _sides(prediction, "j", drift))
+    time_low, time_high = _bounds(seconds, _sides(prediction, "time", drift))
+    energy_low, energy_high = _bounds(joules, _sides(prediction, "energy", drift))
     return Candidate(
         **_identity(campaign, row),
         rests_on="fitted",

@@ -97,7 +97,8 @@ def _of_fit(fit: CampaignFit) -> Iterator[tuple[str, str, str]]:
         split_j = sum(float(getattr(row, f"e_{stage}_j")) for stage in (*TIMED, "other"))
         if row.energy_source is not None and abs(split_j - row.energy_j) > 1e-6 * row.energy_j:
             yield "error", "energy split", f"{row.run}: {split_j} J of {row.energy_j} J"
-    missing = fit.times[(fit.times["model"] == "MC2") & fit.times["predicted"].isna()]
+    times = fit.judged("time")
+    missing = times[(times["model"] == "MC2") & times["predicted"].isna()]
     if len(missing):
         yield "error", "prediction", f"MC2 has none for {len(missing)} runs"
 

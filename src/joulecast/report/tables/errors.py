@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from joulecast.energy.evaluation import (
-    MEASURED,
-    SETTING,
-    compare,
-    run_to_run_cv,
-    settings,
-    summarise,
-)
 from joulecast.energy.fitting import CampaignFit, disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.priced import paid_columns, price_notes
 from joulecast.report.tables.published import PublishedErrors
 from joulecast.runs.observations import TIMED, is_training
+from joulecast.runs.predictions import (
+    MEASURED,
+    SETTING,
+    by_setting,
+    compare,
+    run_to_run_cv,
+    summarise,
+)
 
 ESTIMATE_NOTE = (
     "**Energies whose source is `estimated`** were made by a formula over utilisation, no meter did. Their "
@@ -57,7 +57,7 @@ def _trained(observations: pd.DataFrame) -> pd.DataFrame:
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
     """Measured and predicted seconds by workload, node count, split and model."""
     by = ["platform", "network", "nodes", "batch", "nodes_are", "split", "model"]
-    table = settings(times, by).drop(columns=["covered_percent", "bounded"])
+    table = by_setting(times, by).drop(columns=["covered_percent", "bounded"])
     return table.rename(
         columns={
             "network": "workload",
@@ -75,7 +75,7 @@ def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
     Errors of the time and of the mean power stand beside it: they can cancel.
     """
     by = [*SETTING, "split", "time", "model"]
-    cells = settings(energies, by)
+    cells = by_setting(energies, by)
     seconds = energies.groupby(by, sort=False, dropna=False)[["measured_s", "predicted_s"]].mean()
     cells = cells.merge(seconds.reset_index(), on=by, how="left")
     slower = cells["predicted_s"] / cells["measured_s"]
@@ -107,7 +107,8 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     The time-series models forecast the rest of the run's own trace: another question, hence a split
     of their own.
     """
-    cells = settings(fit.energies, [*SETTING, "split", "time", "model"])
+    energies = fit.judged("energy")
+    cells = by_setting(energies, [*SETTING, "split", "time", "model"])
     parts = [summarise(cells, [*_QUESTION, "model"])]
     if len(fit.series):
         own = fit.series.assign(
@@ -115,7 +116,7 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
         )
         parts.append(summarise(own, [*_QUESTION, "model"]))
     table = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
-    noise = _by_source(fit.energies, _trained(fit.observations))
+    noise = _by_source(energies, _trained(fit.observations))
     table["run_to_run_cv_percent"] = table["energy_source"].map(noise).astype(float)
     table["published_percent"] = table["model"].map(published.error_percent)
     table["same_setting_as_published"] = "yes" if published.comparable else "no"
@@ -128,7 +129,7 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
     paired bootstrap over the settings, and the paper's; ``best_rival`` marks the one to beat."""
     rows = []
     for question, of_question in energies.groupby(_QUESTION, sort=False):
-        compared = compare(settings(of_question, [*SETTING, "model"]))
+        compared = compare(by_setting(of_question, [*SETTING, "model"]))
         for place, comparison in enumerate(compared):
             rows.append(
                 dict(zip(("source", *_QUESTION[1:]), question, strict=True))
@@ -217,7 +218,7 @@ def write_tables(
 
     Each is CSV and Markdown in ``folder``; ``scaling`` has the money by the prices.
     """
-    training = _trained(fit.observations)
+    training, energies = _trained(fit.observations), fit.judged("energy")
     notes = _notes(fit.observations)
     write_table(
         folder / "time_error",
@@ -227,7 +228,7 @@ def write_tables(
             _repeats(training),
             "`in-sample` was fitted to the runs it predicts; the other splits were not.",
         ],
-        time_error(fit.times),
+        time_error(fit.judged("time")),
     )
     energy_notes = [*notes, WORKLOAD_NOTE, INFORMATION_NOTE]
     sources = set(training["energy_source"].dropna())
@@ -242,12 +243,12 @@ def write_tables(
     tables = {
         "energy_error": (
             "Energy: predicted against the reference",
-            energy_error(fit.energies),
+            energy_error(energies),
         ),
         "energy_summary": ("Energy: MC2 and its rivals", energy_summary(fit, published)),
         "energy_improvement": (
             "Energy: what MC2 gains on each rival",
-            energy_improvement(fit.energies, published),
+            energy_improvement(energies, published),
         ),
     }
     for name, (title, table) in tables.items():

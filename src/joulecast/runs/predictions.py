@@ -1,0 +1,192 @@
+"""Predictions: one row a setting and model; and judging, which joins these rows with what was measured.
+
+Every model answers a setting with the columns of :data:`ANSWER`. A prediction of a run that was made has
+:data:`COLUMNS`, and its ``folder`` finds the run in the runs table. Errors are of settings: the mean over the
+repeats of a workload on a node count.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from joulecast.quantities import steady
+
+ANSWER = {
+    "time_s": "time of the run",
+    "time_low_s": "lower end of its 90 % interval",
+    "time_high_s": "upper end",
+    "energy_j": "energy of all nodes",
+    "energy_low_j": "lower end of its 90 % interval",
+    "energy_high_j": "upper end",
+    "work": "work that the time and the energy are for",
+}
+"""What a model says of a setting; NaN where it says nothing."""
+
+COLUMNS = {
+    "folder": "folder of the run whose setting is predicted",
+    "split": "what the fit did not see",
+    "time": "`given` to the models, or `predicted` by them",
+    "model": "name of the model",
+    "role": "`model` (MC2), `rival` in energy, `time rival`, or `ablation` (MC2 without a part)",
+    "basis": "runs that the fit saw: `own runs` of the workload, or `other runs` alone",
+    **ANSWER,
+}
+"""The columns of predictions that are judged."""
+
+TIME = ("given", "predicted")
+MEASURED = ("measured", "recorded", "imported")
+"""Energy sources that may judge a model; an estimate shows the pipeline only."""
+
+SETTING = ["energy_source", "platform", "network", "nodes", "batch", "nodes_are"]
+_RUN = ["run", "repeat", *SETTING]
+_ROLES = {
+    "time": ("model", "time rival"),
+    "energy": ("model", "rival"),
+    "ablation": ("model", "ablation"),
+}
+
+
+def judge(
+    predictions: pd.DataFrame, runs: pd.DataFrame, of: Literal["time", "energy", "ablation"]
+) -> pd.DataFrame:
+    """Join predictions with the runs that were made.
+
+    Args:
+        predictions: with the columns of :data:`COLUMNS`.
+        runs: the runs table.
+        of: ``time``: what MC2 and the time rivals say of workloads that the fit saw; ``energy``: what MC2 and
+            its rivals say; ``ablation``: what MC2 and MC2 without a part say of the energy.
+
+    Returns:
+        A row a prediction: the run and its setting, ``split``, ``time``, ``model``, ``measured``,
+        ``predicted``, ``lower`` and ``upper`` in s or J, and ``measured_s`` and ``predicted_s``.
+    """
+    asked = predictions[predictions["role"].isin(_ROLES[of])]
+    if of == "time":
+        asked = asked[(asked["time"] == "predicted") & (asked["basis"] == "own runs")]
+        quantity, ends, truth = "time_s", ("time_low_s", "time_high_s"), "total_s"
+    else:
+        asked = asked[asked["energy_j"].notna()]
+        quantity, ends, truth = "energy_j", ("energy_low_j", "energy_high_j"), "energy_j"
+    made = runs[["folder", *_RUN]].assign(measured=runs[truth], measured_s=runs["total_s"])
+    answered = asked[["folder", "split", "time", "model"]].assign(
+        predicted=asked[quantity],
+        predicted_s=asked["time_s"],
+        lower=asked[ends[0]],
+        upper=asked[ends[1]],
+    )
+    return answered.merge(made, on="folder", how="left", validate="many_to_one")
+
+
+def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add ``difference_percent`` of predicted against measured."""
+    difference = 100 * (rows["predicted"] / rows["measured"] - 1)
+    return rows.assign(difference_percent=difference.astype(float))
+
+
+def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """One row a setting of judged runs: means over its repeats, ``difference_percent`` of the means,
+    ``mean_absolute_percent`` of the single runs, and ``covered_percent`` of them by the interval."""
+    judged = with_errors(rows[rows["measured"].notna() & rows["predicted"].notna()])
+    bounded = judged["lower"].notna() if "lower" in judged else pd.Series(False, index=judged.index)
+    inside = judged.get("lower", np.nan) <= judged["measured"]
+    inside &= judged["measured"] <= judged.get("upper", np.nan)
+    # Columns of their own, so that pandas aggregates by itself: a function of ours a setting costs most
+    # of the time where there are thousands of them.
+    judged = judged.assign(
+        covered=100 * inside.where(bounded).astype(float), size=judged["difference_percent"].abs()
+    )
+    table = (
+        judged.groupby(list(by), sort=False, dropna=False)
+        .agg(
+            runs=("run", "count"),
+            measured=("measured", "mean"),
+            predicted=("predicted", "mean"),
+            mean_absolute_percent=("size", "mean"),
+            bounded=("covered", "count"),
+            covered_percent=("covered", "mean"),
+        )
+        .reset_index()
+    )
+    table["difference_percent"] = 100 * (table["predicted"] / table["measured"] - 1)
+    return table
+
+
+def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """MAPE, largest and signed difference in percent over settings, and how many of their runs the
+    intervals cover, by group; ``cells`` are of :func:`by_setting`."""
+    sized = cells.assign(
+        size=cells["difference_percent"].abs(), hits=cells["covered_percent"] * cells["bounded"]
+    )
+    groups = sized.groupby(list(by), sort=False, dropna=False)
+    table = groups.agg(
+        settings=("size", "count"),
+        runs=("runs", "sum"),
+        mape_percent=("size", "mean"),
+        median_percent=("size", "median"),
+        max_percent=("size", "max"),
+        bias_percent=("difference_percent", "mean"),
+        bounded=("bounded", "sum"),
+        covered_percent=("hits", lambda h: h.sum(min_count=1)),
+    ).reset_index()
+    table["covered_percent"] = table["covered_percent"] / table.pop("bounded").clip(lower=1)
+    return table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """MC2 against one rival on the settings of one split: percentage points of MAPE that MC2 is better
+    by, their 90 % interval, and the share of the resamples in which it is better."""
+
+    rival: str
+    settings: int
+    better_by_points: float
+    lower_points: float
+    upper_points: float
+    better_share: float
+
+
+def _error_by_model(cells: pd.DataFrame) -> pd.DataFrame:
+    sizes = cells.assign(size=cells["difference_percent"].abs())
+    index = ["platform", "network", "nodes", "batch"]
+    # A log may not tell its batch, and pivoting drops what is not known.
+    sizes["batch"] = sizes["batch"].fillna(0.0)
+    return sizes.pivot_table(index=index, columns="model", values="size")
+
+
+def compare(cells: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> list[Comparison]:
+    """Paired bootstrap of MC2 against every rival over the settings of one split and kind of time,
+    the best rival first, equals by name; each on the settings that it and MC2 both predict.
+
+    The best rival is chosen on the very settings that judge it, which favours the rival.
+    """
+    errors = _error_by_model(cells)
+    if "MC2" not in errors:
+        return []
+    random = np.random.default_rng(seed)
+    compared = []
+    for rival in errors.columns.drop("MC2"):
+        both = errors[["MC2", rival]].dropna()
+        if both.empty:
+            continue
+        gained = (both[rival] - both["MC2"]).to_numpy(float)
+        drawn = gained[random.integers(0, len(gained), (resamples, len(gained)))].mean(axis=1)
+        lower, upper = (float(b) for b in np.percentile(drawn, (5, 95)))
+        share = float((drawn > 0).mean())
+        compared.append(
+            Comparison(str(rival), len(gained), float(gained.mean()), lower, upper, share)
+        )
+    return sorted(compared, key=lambda c: steady(c.better_by_points, beside=1.0))
+
+
+def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:
+    """Mean coefficient of variation in percent between repeats, of ``quantity`` per unit of work where
+    repeats did not do the same: no model can claim less."""
+    per_work = training[quantity] / training["samples"]
+    keys = [training[key] for key in ("platform", "network", "nodes", "batch")]
+    cells = per_work.groupby(keys, dropna=False)
+    spread = (cells.std() / cells.mean())[cells.count() > 1]
+    return float(100 * spread.mean())
