@@ -197,7 +197,7 @@ def settings_table(results: Results) -> Table:
     paid_by = results.prices.in_words()
     if paid_by:
         caption = f"{caption} (prices: {paid_by})"
-    return Table(caption, columns, rows, numeric, "tables/scaling")
+    return Table(caption, columns, rows, numeric, "tables/energy/scaling")
 
 
 def _of_work(row: Any) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
-from joulecast.report.results_folder import MOST_READ, NothingToShow, Results
+from joulecast.report.results_folder import FORECAST, MOST_READ, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
 from joulecast.runs.scale import BEYOND, is_observed, scale_in_words, unit_of, usual_counts
 
@@ -101,7 +101,7 @@ def _units(trained: pd.DataFrame) -> pd.Series:
 
 
 def _last(results: Results, most: int) -> int:
-    table = results.tables.get("scaling_forecast")
+    table = results.tables.get(FORECAST)
     if table is None or not {"nodes", "rests_on"} <= set(table.columns):
         return BEYOND * most
     fitted = table.loc[table["rests_on"] == "fitted", "nodes"]

@@ -16,11 +16,10 @@ from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.grid import Table
 from joulecast.report.pages.measured_runs import NODES_ARE
-from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.results_folder import FORECAST, NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words, unit_of
 
-FORECAST_FILE = "tables/scaling_forecast"
 _MOST_SPOKEN = 4
 
 
@@ -72,7 +71,7 @@ def cost_and_time(results: Results) -> CostAndTime:
         "",
         f"Forecast by MC2, fitted to {found.runs_were}; dashed: beyond what was run.{drawn}",
         [_table(cells, found.work_is)],
-        files=(FORECAST_FILE,),
+        files=(FORECAST,),
     )
     spoken = {name: _spoken(found, cells, name) for name in charts}
     return CostAndTime(figure, charts, spoken, trainings, found.work_is, found.notes)
@@ -94,7 +93,7 @@ def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
     caption = f"Forecasts for {work_is}, with 90 % intervals ({facts})"
     numeric = frozenset(kept) - {"workload", "work is", "energy is", "nodes are", "platform"}
-    return Table(caption, tuple(kept), rows, numeric, FORECAST_FILE)
+    return Table(caption, tuple(kept), rows, numeric, FORECAST)
 
 
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:
