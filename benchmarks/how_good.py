@@ -77,9 +77,9 @@ SECTIONS: dict[str, list[Kept]] = {
         Kept(
             "metered_energy",
             "Energy on real clusters",
-            "Public runs of MLPerf Training with a power meter a node (1 and 8 nodes of eight H100), which reads "
-            "behind the power supplies (DC), about 2 % below what the wall gives. Mean errors in percent. MC2's "
-            "paper has 2.84 % on its own cluster, which cannot be had.",
+            "Public runs of MLPerf Training with a power meter a node (1 and 8 nodes of eight H100), which "
+            "reads behind the power supplies (DC), about 2 % below what the wall gives. Mean errors in "
+            "percent. MC2's paper has 2.84 % on its own cluster, which cannot be had.",
             ENERGY,
             "metered/tables/energy_summary.parquet",
             {"split": HELD_OUT, "model": MODELS},

@@ -23,8 +23,8 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import hwmon, pm_counters, sampler
 from joulecast.measure.power.counters import open_energy_counter
-from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.estimated import EstimatedMeter
+from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     About,
     MeteredNodes,

@@ -172,6 +172,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "folder": str(folder),
         "answer": answer,
         "take": take,
+        "prices": found.prices,
         "forecast": forecast,
         "short": savings.short_table(advice),
         "errors": maker.part(lambda: held_out.error_sentences(found)),
