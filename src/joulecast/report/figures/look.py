@@ -76,6 +76,8 @@ PALETTES = {
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
+_BELOW = 54
+"""Letters of a line below a title."""
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
@@ -208,8 +210,9 @@ def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
 
 
 def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
-    """The chart under a title, and a line ``below`` it."""
-    lines = alt.TitleParams(text=title, subtitle=below or alt.Undefined)
+    """The chart under a title, and what stands ``below`` that, in lines as wide as the chart."""
+    wrapped = textwrap.wrap(below, _BELOW)
+    lines = alt.TitleParams(text=title, subtitle=wrapped or alt.Undefined)
     made: Chart = chart.properties(title=lines, height=height)
     return made
 
