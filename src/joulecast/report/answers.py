@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.plain import plain_rows
@@ -21,7 +20,7 @@ from joulecast.quantities import (
 from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.held_out import unseen_energies, unseen_times
 from joulecast.report.results_folder import NothingToShow, Results, having
-from joulecast.report.tables.priced import work_in_words, work_of
+from joulecast.report.tables.priced import work_done, work_in_words, work_of
 from joulecast.runs.observations import is_training, of_usual_batch
 from joulecast.runs.scale import hosts_and_gpus, scale_in_words, scales_are
 
@@ -71,10 +70,10 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     having(clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
     units = _units(results)
     unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
-    parts = clean["samples"].where(clean["samples"] > 0) / unit.map(work_of)
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
-    steps = np.ceil(unit.map(work_of) / clean["batch"] - 1e-9)
-    parts = parts.mask(ours, clean["samples"] / (steps * clean["batch"]))
+    batches = clean["batch"].where(ours)
+    done = [work_done(*each) for each in zip(unit, batches, strict=True)]
+    parts = clean["samples"].where(clean["samples"] > 0) / done
     # Columns that only some kinds of runs have.
     clean = clean.reindex(columns=[*dict.fromkeys([*clean.columns, *_SCALE])])
     priced = clean.assign(

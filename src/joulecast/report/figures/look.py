@@ -210,9 +210,11 @@ def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
 
 
 def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
-    """The chart under a title, and what stands ``below`` that, in lines as wide as the chart."""
-    wrapped = textwrap.wrap(below, _BELOW)
-    lines = alt.TitleParams(text=title, subtitle=wrapped or alt.Undefined)
+    """The chart under a title, and what stands ``below`` that, its parts (``a; b``) in lines of the chart."""
+    whole = below.replace(" ", "\xa0").replace(";\xa0", "; ")
+    parts = textwrap.wrap(whole, _BELOW, break_long_words=False, break_on_hyphens=False)
+    wrapped = [line.replace("\xa0", " ") for line in parts]
+    lines = alt.TitleParams(text=title, subtitle=wrapped if wrapped[1:] else below or alt.Undefined)
     made: Chart = chart.properties(title=lines, height=height)
     return made
 
