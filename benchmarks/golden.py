@@ -54,7 +54,7 @@ def _named(rows: list[dict[str, Any]], names: list[str]) -> dict[str, float]:
 
 
 def _of_table(file: Path) -> dict[str, float]:
-    table = pd.read_csv(file)
+    table = pd.read_parquet(file)
     names = [column for column in table if not pd.api.types.is_float_dtype(table[column])]
     rows = table.astype({name: str for name in names}).to_dict("records")
     return _named(rows, names)
@@ -104,7 +104,10 @@ def _later_scales() -> dict[str, float]:
 
 def golden(results: Path) -> dict[str, dict[str, float]]:
     """All figures, by table and row."""
-    figures = {name: _of_table(results / "tables" / f"{name}.csv") for name in _TABLES}
+    figures = {
+        name: _of_table(results / "tables" / name.split("_")[0] / f"{name}.parquet")
+        for name in _TABLES
+    }
     return figures | {
         "metered clusters": _metered(),
         "time at the next scale": _later_scales(),

@@ -133,8 +133,9 @@ def _script(name: str) -> Callable[..., None]:
 
 def _tables(folder: Path) -> None:
     fits, published = _results(folder) / "fits", ROOT / "config/published/mc2.yaml"
-    (_results(folder) / "tables").mkdir(exist_ok=True)
-    _script("tables")(fits, published, _results(folder) / "tables")
+    tables = _results(folder) / "tables/energy"
+    tables.mkdir(parents=True, exist_ok=True)
+    _script("tables")(fits, published, tables)
 
 
 def _figures(folder: Path) -> None:
@@ -153,10 +154,12 @@ def _figures(folder: Path) -> None:
 
 def _check(folder: Path) -> None:
     from joulecast.energy.fitting import CampaignFit
-    from joulecast.report.tables.checks import check_results
+    from joulecast.report.tables.checks import check_results, write_checks
 
     fit = CampaignFit.load(_results(folder) / "fits")
-    check_results(_records(folder), fit).to_csv(_results(folder) / "checks.csv")
+    checks = _results(folder) / "tables/checks"
+    checks.mkdir(parents=True, exist_ok=True)
+    write_checks(checks, check_results(_records(folder), fit))
 
 
 def _read_records(folder: Path) -> None:

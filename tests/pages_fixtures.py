@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 from conftest import ROOT, make_record, make_spec
 
 from joulecast.energy.fitting import fit_campaign
 from joulecast.partition.planner_experiment import partition_experiment
+from joulecast.report.tables.output import write_table
 from joulecast.runs.record import write_record
 
 STEP = {"materials": 0.1, "computing": 0.6, "update": 0.3}
@@ -72,37 +74,41 @@ def pipeline_record() -> dict[str, object]:
     }
 
 
-def papers_csv() -> str:
+def papers_table() -> pd.DataFrame:
     """A table of the papers with two verdicts."""
-    head = "paper,table,setting,quantity,unit,published,ours,difference,source,comparable,"
-    head += "why_not_comparable,tolerance,verdict\n"
-    rows = "MC2,error,all,MAPE,%,2.84,3.1,0.26,measured,no,another machine,,not comparable\n"
-    return head + rows + "Zeus,fig 1,bert,saving,%,24.8,24.8,0,replayed,yes,,0.5,reproduced\n"
+    rows = [("MC2", "not comparable"), ("Zeus", "reproduced")]
+    return pd.DataFrame(rows, columns=["paper", "verdict"])
 
 
-def metered_csv() -> str:
+def metered_table() -> pd.DataFrame:
     """Errors on metered clusters: MC2 and a rival on two questions, and what judges nothing."""
-    rows = "source,split,time,model,settings,mape_percent,max_percent,published_percent,judges\n"
+    rows = []
     for split, ours, fan in (
-        ("in-sample", 0.1, 1),
-        ("extrapolation", 1.25, 3),
-        ("by time", 2.5, 4),
+        ("in-sample", 0.1, 1.0),
+        ("extrapolation", 1.25, 3.0),
+        ("by time", 2.5, 4.0),
     ):
-        rows += f"imported,{split},given,MC2,3,{ours},4.5,2.84,models\n"
-        rows += f"imported,{split},given,Fan,3,{fan},5.5,,models\n"
-    return rows + "imported,rest of its own trace,given,AR,35,1.16,7.8,,models\n"
+        rows.append((split, "MC2", 3, ours, 4.5, 2.84))
+        rows.append((split, "Fan", 3, fan, 5.5, None))
+    rows.append(("rest of its own trace", "AR", 35, 1.16, 7.8, None))
+    columns = ["split", "model", "settings", "mape_percent", "max_percent", "published_percent"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.assign(source="imported", time="given", judges="models")
 
 
 def write_campaign(results: Path) -> None:
     """Everything that the page shows, of a small synthetic campaign."""
     write_fits(results, write_records(results))
-    for name in ("tables", "tuning", "pipelines"):
+    for name in ("tuning", "pipelines"):
         (results / name).mkdir()
     (results / "logs").mkdir()
     (results / "logs/vit_ti-n8-r1.log").write_text("run vit_ti-n8-r1\nerror: killed by signal 9\n")
-    (results / "tables/papers.csv").write_text(papers_csv())
-    (results / "metered/tables").mkdir(parents=True)
-    (results / "metered/tables/energy_summary.csv").write_text(metered_csv())
+    for stem, table in (
+        ("tables/papers/papers", papers_table()),
+        ("metered/tables/energy_summary", metered_table()),
+    ):
+        (results / stem).parent.mkdir(parents=True)
+        write_table(results / stem, "", [], table)
     (results / "tuning/live.json").write_text(json.dumps(live_record()))
     (results / "pipelines/resnet18.json").write_text(json.dumps(pipeline_record()))
     (results / "partition").mkdir()

@@ -12,8 +12,10 @@ from axe_playwright_python.sync_playwright import Axe
 from conftest import ROOT, make_record, make_spec
 from pages_fixtures import write_campaign
 
+import joulecast
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.report.figures.look import GREY, PALETTES
+from joulecast.report.forecast_lines import forecast_cells
 from joulecast.report.pages.overview import FIGURES, write_overview
 from joulecast.report.papers.rows import Row, paper_table
 from joulecast.report.papers.summary import Paper
@@ -220,6 +222,38 @@ def test_networks_can_be_left_out(whole):
     whole.get_by_label("resnet18", exact=True).check()
     whole.get_by_label("vit_ti", exact=True).check()
     assert row.is_visible() and none.is_hidden()
+
+
+def test_own_work_and_prices_give_what_the_command_forecasts(browser, pages):
+    found = Opened(browser, pages / "whole/index.html", 1280)
+    page = found.page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => (d.open = true))")
+    tables = page.locator("table:has(tr[data-amounts])")
+    before = tables.all_inner_texts()
+    for name, value in (("samples", 30_000_001), ("price", 0.4), ("co2", 200), ("pue", 1.5)):
+        page.locator(f"#own [name={name}]").fill(str(value))
+    result = joulecast.forecast(
+        pages / "whole/records",
+        nodes=(1, 2, 4, 8, 16),
+        samples=30_000_001,
+        price=0.4,
+        co2=200,
+        pue=1.5,
+    )
+    told = {(c["workload"], c["nodes"]): c for c in forecast_cells(result)}
+    table = page.locator("table", has_text="Forecasts for 30,000,001 samples")
+    names = table.locator("thead th").all_inner_texts()
+    rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tbody tr").all()]
+    assert len(rows) >= 6
+    for row in rows:
+        shown = dict(zip(names, row, strict=True))
+        asked = told[shown["workload"], shown["nodes"]]
+        for name in ("time", "energy", "cost", "CO2e", "as it was run"):
+            assert shown[name] == asked[name]
+    assert all(before[k] != text for k, text in enumerate(tables.all_inner_texts()))
+    page.get_by_role("button", name="as it was").click()
+    assert tables.all_inner_texts() == before
+    found.close()
 
 
 def test_a_tap_shows_the_numbers_of_a_mark_and_the_verdict_is_in_view(browser, pages):

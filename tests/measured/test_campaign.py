@@ -33,27 +33,27 @@ def test_minimal_campaign_end_to_end(campaign):
     assert {info["spec"]["nodes"] for info in infos} == {1, 2}
     assert all(len(i["node_of_rank"]) == i["spec"]["nodes"] for i in infos)
     for name in ("time_error", "energy_error", "energy_summary", "energy_improvement", "scaling"):
-        assert len(pd.read_csv(results / f"tables/{name}.csv")) > 0
-        assert (results / f"tables/{name}.md").read_text().startswith("# ")
-    time_error = pd.read_csv(results / "tables/time_error.csv")
+        assert len(pd.read_parquet(results / f"tables/energy/{name}.parquet")) > 0
+        assert (results / f"tables/energy/{name}.md").read_text().startswith("# ")
+    time_error = pd.read_parquet(results / "tables/energy/time_error.parquet")
     assert {"in-sample", "leave-one-node-count-out"} <= set(time_error["split"])
     assert time_error[time_error["model"] == "MC2"]["predicted_s"].gt(0).all()
-    scaling = pd.read_csv(results / "tables/scaling.csv")
+    scaling = pd.read_parquet(results / "tables/energy/scaling.parquet")
     assert set(scaling["workload"]) == {"resnet18", "vit_ti"}
-    assert "passed" in set(pd.read_csv(results / "checks.csv")["verdict"])
+    assert "passed" in set(pd.read_parquet(results / "tables/checks/checks.parquet")["verdict"])
     assert not any(path.name.startswith(".") for path in (results / "records").iterdir())
 
 
 def test_the_simulator_is_judged_and_forecasts(campaign):
     tables = campaign / "results/minimal/tables"
-    error = pd.read_csv(tables / "simulator_error.csv")
+    error = pd.read_parquet(tables / "simulator/simulator_error.parquet")
     assert set(error["experiment"]) == {"emulated network", "real training"}
     assert set(error["source"]) == {"recorded"}
     mean = error[error["configuration"].str.match(r"\(mean of \d+: all\)")]
     assert (mean["predicted_error_percent"] < 5).all() and (mean["published_percent"] == 3.0).all()
     for name in ("simulator_order", "simulator_ablation", "simulator_speed"):
-        assert len(pd.read_csv(tables / f"{name}.csv")) > 0
-    forecast = pd.read_csv(tables / "scaling_forecast.csv")
+        assert len(pd.read_parquet(tables / f"simulator/{name}.parquet")) > 0
+    forecast = pd.read_parquet(tables / "forecast/scaling_forecast.parquet")
     simulated = forecast[forecast["rests_on"] == "simulated"]
     known = simulated[simulated["platform"] == "hc2"]
     assert set(known["network"]) == {"resnet18", "vit_ti"} and known["step_s"].gt(0).all()
@@ -67,21 +67,21 @@ def test_the_simulator_is_judged_and_forecasts(campaign):
 
 def test_networks_are_cut_and_a_pipeline_is_run(campaign):
     results = campaign / "results/minimal"
-    quality = pd.read_csv(results / "tables/partition_quality.csv")
+    quality = pd.read_parquet(results / "tables/partition/partition_quality.parquet")
     assert set(quality["network"]) == {"resnet18", "inception_v3"}
     assert set(quality["devices"]) == {4, 8} and quality["certified"].all()
     assert set(quality["source"]) == {"recorded"}
     ratios = quality.filter(like="_ratio").drop(columns="pipedream_ratio")
     assert (ratios >= 1 - 1e-9).all(axis=None) and (quality["bottleneck_us"] > 0).all()
     assert (quality["predicted_speedup_1f1b"] <= quality["speedup_bound"] + 1e-9).all()
-    pipeline = pd.read_csv(results / "tables/partition_pipeline.csv")
+    pipeline = pd.read_parquet(results / "tables/partition/partition_pipeline.parquet")
     assert list(pipeline["network"]) == ["resnet18"] and list(pipeline["source"]) == ["measured"]
     assert (pipeline[["step_s", "predicted_s", "uncut_s", "capacity"]] > 0).all(axis=None)
 
 
 def test_a_training_is_tuned_live(campaign):
     results = campaign / "results/minimal"
-    live = pd.read_csv(results / "tables/tuning_live.csv")
+    live = pd.read_parquet(results / "tables/tuning_live/tuning_live.parquet")
     assert len(live) == 4 and live["cost"].gt(0).all() and live["reached"].all()
     assert (live["energy_j"].isna() == live["why_no_energy"].notna()).all()
 
@@ -104,7 +104,7 @@ def test_a_lost_record_of_the_tuning_comes_from_its_history(campaign, tmp_path):
     record = tmp_path / "results/minimal/tuning/live.json"
     before = json.loads(record.read_text())["recurrences"]
     record.unlink()
-    wanted = ("results/minimal/tuning/live.json", "results/minimal/tables/tuning_live.csv")
+    wanted = ("results/minimal/tuning/live.json", "results/minimal/tables/tuning_live")
     again = snakemake(tmp_path, *MINIMAL, "--", *wanted)
     assert again.returncode == 0, again.stdout + again.stderr
     assert json.loads(record.read_text())["recurrences"] == before, "nothing is trained twice"
@@ -174,7 +174,7 @@ def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign,
     ended = done.stdout + done.stderr
     assert done.returncode == 0, ended
     for name in ("time_error", "scaling", "energy_summary"):
-        text = (results / f"tables/{name}.md").read_text()
+        text = (results / f"tables/energy/{name}.md").read_text()
         assert "Disturbed: other programs were at work during 6 of 6 training runs" in text
     page = (results / "index.html").read_text()
     assert "Other programs disturbed these measurements" in page

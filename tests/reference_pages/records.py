@@ -5,6 +5,7 @@ from joulecast.runs.files.columns import Column
 from joulecast.runs.frames import FRAME_MEANINGS, FRAMES, STAGE_MEANINGS
 from joulecast.runs.meter_settings import MeterSettings
 from joulecast.runs.metering import MeterInfo
+from joulecast.runs.predictions import COLUMNS as PREDICTIONS
 from joulecast.runs.table import COLUMNS
 from reference_pages.words import anchor, fields, markdown, table, unit_of
 
@@ -42,6 +43,13 @@ _RUNS_TABLE = """## The runs table
 
 One row a run: `joulecast.fit(records).observations`, and `fits/observations.parquet` of a campaign. Models,
 tables and figures read this table.
+
+"""
+
+_PREDICTIONS = """## Predictions
+
+One row a run, split and model: `joulecast.fit(records).predictions`, and `fits/predictions.parquet` of a campaign.
+All models answer with these columns. Error tables join them with the runs table by `folder`.
 
 """
 
@@ -83,5 +91,8 @@ def page() -> str:
         for name, column in COLUMNS.items()
     ]
     parts.append(table(["column", "type", "unit", "meaning", "of runs"], runs) + "\n")
+    parts.append(_PREDICTIONS)
+    rows = [[f"`{name}`", unit_of(name), meaning] for name, meaning in PREDICTIONS.items()]
+    parts.append(table(["column", "unit", "meaning"], rows) + "\n")
     parts += ["## Facts\n\n", *(_model(model, heading) for model, heading in MODELS.items())]
     return "".join(parts).rstrip() + "\n"

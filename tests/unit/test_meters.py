@@ -23,6 +23,7 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import hwmon, pm_counters, sampler
 from joulecast.measure.power.counters import open_energy_counter
+from joulecast.measure.power.estimated import EstimatedMeter
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.power.meters import (
     About,
@@ -418,6 +419,17 @@ def test_sampler_process_gives_energy_of_every_node(tmp_path):
     assert joules == sorted(joules) and joules[-1] > 0
     assert set(column(samples, "command", "watts")) == {9.0}
     assert set(samples.activity) == {"host/0"}
+
+
+def test_an_estimate_stays_between_idle_and_full_and_keeps_the_work_of_a_burst(monkeypatch):
+    nodes = MeteredNodes("host", {}, 0.25, 10.0, 30.0)
+    # One core for a second, then a wait of three: a node of a quarter of a core has computed all the time.
+    seconds, work = iter(range(7)), iter([0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.125])
+    monkeypatch.setattr("time.monotonic", lambda: float(next(seconds)))
+    meter = EstimatedMeter("host", lambda: next(work), nodes)
+    readings = [meter.read() for _ in range(6)]
+    assert [reading.watts for reading in readings] == [30.0] * 4 + [10.0, 20.0]
+    assert [reading.joules for reading in readings] == [30.0, 60.0, 90.0, 120.0, 130.0, 150.0]
 
 
 def test_a_killed_sampler_leaves_what_it_read_and_the_reason(tmp_path):

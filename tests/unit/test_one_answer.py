@@ -73,7 +73,8 @@ def plain(page: str) -> str:
 def texts_of(chart) -> list[str]:
     """What stands in a chart to be read, without pointing at anything."""
     return [
-        html.unescape(t) for t in re.findall(r"<text[^>]*>([^<]+)</text>", inline_svg(chart, "c"))
+        html.unescape(t)
+        for t in re.findall(r"<(?:text|tspan)[^>]*>([^<]+)</", inline_svg(chart, "c"))
     ]
 
 

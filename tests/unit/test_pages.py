@@ -460,10 +460,10 @@ def test_columns_that_are_missing(campaign, tmp_path):
     shutil.copytree(campaign, tmp_path / "old")
     path = tmp_path / "old/fits/observations.parquet"
     pd.read_parquet(path).drop(columns="energy_j").to_parquet(path)
-    (tmp_path / "old/tables/papers.csv").write_text("paper\nMC2\n")
+    pd.DataFrame({"paper": ["MC2"]}).to_parquet(tmp_path / "old/tables/papers/papers.parquet")
     text = text_of(tmp_path / "old")
     assert "fits/observations.parquet lacks the columns energy_j" in text
-    assert "tables/papers.csv lacks the columns" in text
+    assert "tables/papers/papers.parquet lacks the columns" in text
 
 
 def test_failed_runs_only(tmp_path):
@@ -482,12 +482,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     for name in ("partition/a.json", "pipelines/b.json", "tuning/live.json", "records/r/run.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{" if "b.json" not in name else "[]")
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables/papers.csv").write_text("")
+    (tmp_path / "tables/papers").mkdir(parents=True)
+    (tmp_path / "tables/papers/papers.parquet").write_text("")
     (tmp_path / "fits").mkdir()
     text = text_of(tmp_path)
     assert "6 files could not be read" in text and "results are empty" not in text
-    for name in ("a.json", "b.json", "live.json", "run.json", "papers.csv", "the fits"):
+    for name in ("a.json", "b.json", "live.json", "run.json", "papers.parquet", "the fits"):
         assert name in text
 
 
@@ -572,7 +572,7 @@ def test_the_page_forecasts_what_the_command_forecasts(campaign):
 
 def test_a_page_links_only_tables_that_are_there(campaign):
     html = rendered(page_context(campaign))
-    assert 'href="metered/tables/energy_summary.csv"' in html
+    assert 'href="metered/tables/energy_summary.html"' in html
     for href in re.findall(r'href="((?:tables|metered|checks)[^"]*)"', html):
         assert (campaign / href).is_file(), href
 

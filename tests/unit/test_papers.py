@@ -83,7 +83,8 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
     antichain = read_published_partitioning(PUBLISHED / "antichain.yaml")
     zeus = read_published_tuning(PUBLISHED / "zeus.yaml")
     for name, column in (("summary", "model"), ("improvement", "rival")):
-        (tmp_path / f"energy_{name}.csv").write_text(f"split,judges,{column}\n")
+        none = pd.DataFrame(columns=["split", "judges", column])
+        none.to_parquet(tmp_path / f"energy_{name}.parquet")
     write_zeus_tables(tmp_path, zeus)
     rows = [
         *mc2_rows(tmp_path, mc2),
@@ -134,8 +135,8 @@ def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
     ]
     gain = {"source": "imported", "split": "extrapolation", "time": "given", "rival": "LP1"}
     gain |= {"settings": 4, "better_by_points": 60.0, "published_points": 69.12, "judges": "models"}
-    pd.DataFrame(summary).to_csv(tmp_path / "energy_summary.csv")
-    pd.DataFrame([gain]).to_csv(tmp_path / "energy_improvement.csv")
+    pd.DataFrame(summary).to_parquet(tmp_path / "energy_summary.parquet")
+    pd.DataFrame([gain]).to_parquet(tmp_path / "energy_improvement.parquet")
     rows = mc2_rows(tmp_path, published)
     assert _numbers(published.error_percent, published.percentage_points_over_mc2) == {
         row.published for row in rows if row.published is not None
@@ -162,14 +163,14 @@ def write_zeus_tables(folder, published):
     row = {"policy": PAPER_ZEUS, "gpu": "v100", "stretch": "steady", "time_saving_percent": -2.0}
     other = row | {"gpu": "p100", "energy_saving_percent": 99.0, "time_saving_percent": 99.0}
     savings = [row | {"energy_saving_percent": saved} for saved in (17.0, 30.0, 90.0)]
-    pd.DataFrame([*savings, other]).to_csv(folder / "tuning_savings.csv")
+    pd.DataFrame([*savings, other]).to_parquet(folder / "tuning_savings.parquet")
     cells = [
         {"workload": w, "gpu": "v100", "tuned": t.replace("_", " "), "ours": getattr(p, t)}
         | {"configuration": f"{p.batch_size}, {p.power_limit_w + 25} W" if t == "both" else None}
         for w, p in published.potential.items()
         for t in ("batch_size_only", "power_limit_only", "both")
     ]
-    pd.DataFrame(cells).to_csv(folder / "tuning_potential.csv")
+    pd.DataFrame(cells).to_parquet(folder / "tuning_potential.parquet")
     names = {
         "power_limit_only": ("power-limit-only", "last five"),
         "last_five": ("zeus", "last five"),
@@ -187,7 +188,7 @@ def write_zeus_tables(folder, published):
         for e, r in of_gpu.items()
     ]
     saved = [row | {"energy_saving_percent": 100 * (1 - row["energy_ratio"])} for row in ratios]
-    pd.DataFrame(saved).to_csv(folder / "tuning_reproduction.csv")
+    pd.DataFrame(saved).to_parquet(folder / "tuning_reproduction.parquet")
 
 
 def test_zeus_savings_go_from_the_workload_that_saves_least_to_the_one_that_saves_most(tmp_path):
@@ -238,7 +239,7 @@ def test_speed_is_comparable_and_errors_on_other_machines_are_not(tmp_path):
         ],
     }
     for name, rows in tables.items():
-        pd.DataFrame(rows).to_csv(tmp_path / f"simulator_{name}.csv")
+        pd.DataFrame(rows).to_parquet(tmp_path / f"simulator_{name}.parquet")
     table = paper_table(proteus_rows(tmp_path, published)).set_index("table")
     assert list(table.loc["speed", "verdict"]) == ["better than the code", "not comparable"]
     assert table.loc["speed", "published"].isna().all(), "no paper prints these seconds"
@@ -284,11 +285,13 @@ def written(tmp_path):
     return tmp_path
 
 
-def test_the_table_is_written_four_times(written):
-    table = pd.read_csv(written / "papers.csv")
+def test_the_table_is_written_in_every_form(written):
+    table = pd.read_parquet(written / "papers.parquet")
     assert tuple(table.columns) == COLUMNS
     assert list(table["verdict"][:3]) == ["reproduced", "not comparable", "worse"]
-    assert table["ours"].iloc[2] == 0.1235
+    assert (
+        table["ours"].iloc[2] == 0.123456789 and ",0.1235," in (written / "papers.csv").read_text()
+    )
     text = (written / "papers.md").read_text()
     assert "## P" in text and "## Q" in text and "| 10.4 " in text and "| — " in text
     assert text.count("0.5: b") == 2, "a reason is spelled out once a paper"
@@ -364,13 +367,13 @@ def test_a_rival_that_is_better_is_named_with_its_split_and_settings(tmp_path):
         }.items()
         for model, error in zip(("MC2", "Fan"), errors, strict=True)
     ]
-    pd.DataFrame(rows).to_csv(tmp_path / "energy_summary.csv")
+    pd.DataFrame(rows).to_parquet(tmp_path / "energy_summary.parquet")
     said = of_mc2(read_published(PUBLISHED / "mc2.yaml"), tmp_path).rivals
     assert said == (
         "A rival is better in 1 of 2 judgements: Fan, 1.77 % for MC2's 1.93 % (extrapolation, time "
         "predicted, 3 settings)."
     )
-    pd.DataFrame(rows[2:]).to_csv(tmp_path / "energy_summary.csv")
+    pd.DataFrame(rows[2:]).to_parquet(tmp_path / "energy_summary.parquet")
     said = of_mc2(read_published(PUBLISHED / "mc2.yaml"), tmp_path).rivals
     assert said == "No rival is better in any of 1 judgements."
 

@@ -67,8 +67,8 @@ def test_tables_are_written(experiment, tmp_path):
     write_partition_tables(tmp_path / "tables", [experiment], [], published)
     for name in ("partition_quality", "partition_pipeline"):
         assert (tmp_path / f"tables/{name}.md").read_text().startswith("# ")
-    assert len(pd.read_csv(tmp_path / "tables/partition_quality.csv")) == 2
-    assert pd.read_csv(tmp_path / "tables/partition_pipeline.csv").empty
+    assert len(pd.read_parquet(tmp_path / "tables/partition_quality.parquet")) == 2
+    assert pd.read_parquet(tmp_path / "tables/partition_pipeline.parquet").empty
 
 
 def test_all_of_table_1_is_quoted():

@@ -54,7 +54,7 @@ def test_a_meter_that_was_read_once_gives_no_energy():
 def test_estimates_are_never_called_errors(fit, tmp_path):
     published = read_published(PUBLISHED)
     write_tables(tmp_path, fit, published)
-    table = pd.read_csv(tmp_path / "energy_error.csv")
+    table = pd.read_parquet(tmp_path / "energy_error.parquet")
     assert set(table["source"]) == {"estimated"} and table["measured_j"].isna().all()
     assert table["error_percent"].isna().all() and table["difference_percent"].notna().any()
     assert set(table["judges"]) == {"the pipeline only"}
@@ -65,7 +65,7 @@ def test_estimates_are_never_called_errors(fit, tmp_path):
         "scaling",
     ):
         assert "no errors of a model" in (tmp_path / f"{name}.md").read_text()
-    time = pd.read_csv(tmp_path / "time_error.csv")
+    time = pd.read_parquet(tmp_path / "time_error.parquet")
     assert time["error_percent"].notna().any()
 
 

@@ -80,7 +80,7 @@ def make(clone, *targets):
     done = snakemake(clone, *LAB, *targets)
     text = done.stdout + done.stderr
     assert done.returncode == 0, text
-    return pd.read_csv(clone / "results/lab/tables/papers.csv"), text
+    return pd.read_parquet(clone / "results/lab/tables/papers/papers.parquet"), text
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_every_table_comes_from_the_recorded_campaign(clone, made):
         assert {m["source"] for m in info["meters"] if m["available"]} == {"recorded"}
         assert info["source"]["recorded_campaign"] == info["spec"]["campaign"] == "lab"
     assert "campaign lab" in (results / "index.html").read_text()
-    tables = {path.stem: path.read_text() for path in results.glob("tables/*.csv")}
+    tables = {path.stem: path.read_text() for path in results.glob("tables/energy/*.csv")}
     for name in ("scaling", "time_error", "energy_error"):
         assert "resnet18" in tables[name] and "vit_ti" in tables[name], name
     assert "recorded" in tables["energy_error"]
@@ -196,12 +196,12 @@ def test_other_prices_make_tables_and_page_alone(clone, made):
 
 
 def test_imported_runs_stand_beside_the_campaign(clone, made):
-    tables = clone / "results/lab/tables"
+    tables = clone / "results/lab/tables/energy"
     for name in TABLES:
-        table = pd.read_csv(tables / f"{name}.csv")
+        table = pd.read_parquet(tables / f"{name}.parquet")
         assert set(table["source"]) == {"recorded", "imported"}, name
         assert set(table["judges"]) == {"models"}
-    errors = pd.read_csv(tables / "energy_error.csv")
+    errors = pd.read_parquet(tables / "energy_error.parquet")
     imported = errors[errors["source"] == "imported"]
     assert set(imported["platform"]) == {"ACME-Fast9000"}
     assert set(imported["workload"]) == {"resnet", "ssd", "bert"} and set(imported["nodes"]) == {
@@ -252,14 +252,14 @@ def test_every_number_stands_next_to_ours_and_nothing_is_measured(clone, made):
         "antichain",
     }
     for suffix in ("md", "tex"):
-        assert (clone / f"results/lab/tables/papers.{suffix}").stat().st_size > 10_000
+        assert (clone / f"results/lab/tables/papers/papers.{suffix}").stat().st_size > 10_000
     page = (clone / "results/lab/index.html").read_text()
     assert "Verdicts by paper" in page
     check_tuning_tables(clone / "results/lab")
 
 
 def test_energy_errors_of_metered_clusters_stand_next_to_the_published_one(clone, made):
-    summary = pd.read_csv(clone / "results/lab/metered/tables/energy_summary.csv")
+    summary = pd.read_parquet(clone / "results/lab/metered/tables/energy_summary.parquet")
     assert set(summary["source"]) == {"imported"} and set(summary["judges"]) == {"models"}
     ours = summary[(summary["model"] == "MC2") & (summary["split"] != "in-sample")]
     assert (ours["published_percent"] == 2.84).all() and ours["mape_percent"].notna().all()
@@ -275,7 +275,7 @@ def test_the_report_has_every_table_with_its_caption(clone, made):
     results = clone / "results/lab"
     shown = [
         path
-        for pattern in ("tables/*.html", "index.html")
+        for pattern in ("tables/*/*.html", "index.html")
         for path in results.glob(pattern)
         if not path.name.startswith("failed_runs")
     ]
@@ -294,23 +294,24 @@ def test_the_report_has_every_table_with_its_caption(clone, made):
 
 def test_a_report_of_some_targets_has_what_there_is(clone, made):
     results = clone / "results/lab"
-    gone = [results / "tables/scaling.html", results / "index.html"]
-    kept = {path: path.read_bytes() for path in gone}
+    gone = [results / "tables/partition", results / "index.html"]
+    aside = clone / "aside"
+    aside.mkdir()
     for path in gone:
-        path.unlink()
+        path.rename(aside / path.name)
     try:
         done = snakemake(clone, *LAB, "--report", "results/lab/partial.html")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "results/lab/tables/time_error.html" in (results / "partial.html").read_text()
+        assert "results/lab/tables/energy/time_error.html" in (results / "partial.html").read_text()
     finally:
-        for path, content in kept.items():
-            path.write_bytes(content)
+        for path in gone:
+            (aside / path.name).rename(path)
 
 
 def check_tuning_tables(results):
     tables = {
-        path.stem.removeprefix("tuning_"): pd.read_csv(path)
-        for path in results.glob("tables/tuning_*.csv")
+        path.stem.removeprefix("tuning_"): pd.read_parquet(path)
+        for path in results.glob("tables/tuning/tuning_*.parquet")
     }
     assert tables["potential"]["difference"].dropna().abs().max() < 0.001
     assert tables["potential"]["difference"].notna().sum() == 18

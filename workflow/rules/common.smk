@@ -130,32 +130,27 @@ def own_configfiles():
     return [os.path.relpath(file) for file in files if Path(file) != default]
 
 
-# ---- Outputs: tables, as files and in Snakemake's report.
-
-TABLES = f"{RESULTS}/tables"
+# ---- Outputs: folders of tables, as files and in Snakemake's report.
 
 
-def in_report(path, category, caption=None):
-    """An output that Snakemake's report shows, under the caption of its name (workflow/report)."""
-    # Snakemake refuses a report in which a file is missing.
-    if not Path(path).exists():
-        return path
-    name = Path(path).stem
+def in_report(output, caption, category, shows, **patterns):
+    """An output that Snakemake's report shows, under a caption of workflow/report."""
+    # Snakemake refuses a report in which an output is missing.
+    if not Path(output).exists():
+        return output
     return report(
-        path,
-        caption=f"../report/{caption or name}.rst",
+        output,
+        caption=f"../report/{caption}.rst",
         category=category,
-        labels={"shows": name.replace("_", " ")},
+        labels={"shows": shows},
+        **patterns,
     )
 
 
-def tables(category, names, folder=TABLES):
-    """Tables as CSV, as Markdown, and as pages that the report shows."""
-    stems = [f"{folder}/{name}" for name in names]
-    return [
-        *(in_report(f"{stem}.html", category) for stem in stems),
-        *(f"{stem}.{suffix}" for stem in stems for suffix in ("csv", "md")),
-    ]
+def tables(category, subject, folder=None):
+    """The folder of a subject's tables, of which the report shows the pages."""
+    folder = directory(folder or f"{RESULTS}/tables/{subject}")
+    return in_report(folder, subject, category, "{table}", patterns=["{table}.html"])
 
 
 # ---- Start and end: what is refused before the first job, and what is said after the last.

@@ -8,13 +8,6 @@ FITTING = {
     "series_period_s": CONFIG.power.sample_period_s,
 }
 
-ENERGY_TABLES = [
-    "time_error",
-    "energy_error",
-    "energy_summary",
-    "energy_improvement",
-    "scaling",
-]
 # Clusters that others metered: what is fitted and judged by itself, as it is no part of the campaign.
 MLPERF_POWER = kept(shipped_folder("mlperf-power"))
 METERED = f"{RESULTS}/metered"
@@ -61,7 +54,7 @@ rule tables:
         fits=rules.fit.output.fits,
         published=MC2.files,
     output:
-        tables=tables("Energy and time", ENERGY_TABLES),
+        tables=tables("Energy and time", "energy"),
     log:
         f"{RESULTS}/logs/tables.log",
     threads: 1
@@ -109,7 +102,7 @@ use rule tables as metered_tables with:
         fits=rules.fit_metered.output.fits,
         published=MC2.files,
     output:
-        tables=tables("Energy on real clusters", ENERGY_TABLES, f"{METERED}/tables"),
+        tables=tables("Energy on real clusters", "energy", f"{METERED}/tables"),
     log:
         f"{RESULTS}/logs/metered-tables.log",
     params:
@@ -125,7 +118,7 @@ rule check:
         # of records once for every record.
         fits=f"{RESULTS}/fits",
     output:
-        checks=in_report(f"{RESULTS}/checks.csv", "Records"),
+        tables=tables("Records", "checks"),
     log:
         f"{RESULTS}/logs/check.log",
     threads: 1

@@ -6,7 +6,7 @@ rule overview:
         # By path: rule `check` says why.
         records=records(),
         fits=f"{RESULTS}/fits",
-        forecast=f"{RESULTS}/tables/scaling_forecast.csv" if HAS_NETWORKS else [],
+        forecast=f"{RESULTS}/tables/forecast" if HAS_NETWORKS else [],
         experiments=expand(
             f"{RESULTS}/partition/{{network}}.json",
             network=CONFIG.partition.networks if HAS_NETWORKS else [],
@@ -15,13 +15,13 @@ rule overview:
             f"{RESULTS}/pipelines/{{pipeline}}.json",
             pipeline=PIPELINES if HAS_NETWORKS else [],
         ),
-        metered=f"{METERED}/tables/energy_summary.csv",
-        papers=f"{RESULTS}/tables/papers.csv" if CONFIG.paper_tables else [],
+        metered=f"{METERED}/tables",
+        papers=f"{RESULTS}/tables/papers" if CONFIG.paper_tables else [],
         live=(
             f"{RESULTS}/tuning/live.json" if RECORDED is None and HAS_NETWORKS else []
         ),
     output:
-        page=in_report(f"{RESULTS}/index.html", "Overview", "overview"),
+        page=in_report(f"{RESULTS}/index.html", "overview", "Overview", "overview"),
         figures=expand(
             f"{RESULTS}/figures/overview_{{figure}}.{{suffix}}",
             figure=[
@@ -45,7 +45,7 @@ rule overview:
         # Results of other targets, which are inputs only where the configuration asks for them.
         version=[
             content_version(Path(RESULTS) / file)
-            for file in ("tables/papers.csv", "tuning/replays/zeus.parquet")
+            for file in ("tables/papers/papers.parquet", "tuning/replays/zeus.parquet")
             if not CONFIG.paper_tables
         ],
     script:

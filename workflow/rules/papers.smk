@@ -20,16 +20,17 @@ use rule partition_network as partition_profile with:
 
 rule papers:
     input:
-        metered=rules.metered_tables.output,
+        metered=rules.metered_tables.output.tables,
         profile_experiments=expand(
             f"{RESULTS}/papers/partition/{{network}}.json", network=PROFILED
         ),
-        replays=rules.tuning_report.output,
-        simulator=rules.simulator_report.output,
+        tuning=rules.tuning_report.output.tables,
+        simulator=rules.simulator_report.output.tables,
+        partition=rules.partition_report.output.tables,
         own_experiments=rules.partition_report.input.experiments,
         published=[paper.files for paper in PAPERS.values()],
     output:
-        tables=[*tables("Papers", ["papers"]), f"{RESULTS}/tables/papers.tex"],
+        tables=tables("Papers", "papers"),
     log:
         f"{RESULTS}/logs/papers.log",
     threads: 1

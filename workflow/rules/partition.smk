@@ -63,10 +63,7 @@ rule partition_report:
         pipelines=expand(f"{RESULTS}/pipelines/{{pipeline}}.json", pipeline=PIPELINES),
         published=ANTICHAIN.files,
     output:
-        tables=tables(
-            "Partitioning",
-            ["partition_quality", "partition_pipeline"],
-        ),
+        tables=tables("Partitioning", "partition"),
     log:
         f"{RESULTS}/logs/partition.log",
     threads: 1

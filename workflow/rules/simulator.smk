@@ -155,17 +155,7 @@ rule simulator_report:
         published=PROTEUS.files,
         platform=HC2.files,
     output:
-        tables=tables(
-            "Simulator",
-            [
-                "simulator_error",
-                "simulator_order",
-                "simulator_ablation",
-                "simulator_speed",
-            ]
-            + ["simulator_real_gpus", "simulator_choice", "simulator_collectives"]
-            * bool(CONFIG.simulator.gpu_steps),
-        ),
+        tables=tables("Simulator", "simulator"),
     log:
         f"{RESULTS}/logs/simulator.log",
     threads: 1
@@ -181,7 +171,7 @@ rule scaling_table:
     input:
         forecast=rules.scaling_forecast.output.forecast,
     output:
-        tables=tables("Simulator", ["scaling_forecast"]),
+        tables=tables("Simulator", "forecast"),
     log:
         f"{RESULTS}/logs/scaling-table.log",
     threads: 1

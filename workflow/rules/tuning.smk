@@ -78,15 +78,7 @@ rule tuning_report:
         reproduction=rules.replay_published.output.reproduction,
         published=ZEUS.files,
     output:
-        tables=tables(
-            "Tuning",
-            [
-                "tuning_potential",
-                "tuning_savings",
-                "tuning_reproduction",
-                "tuning_comparison",
-            ],
-        ),
+        tables=tables("Tuning", "tuning"),
     log:
         f"{RESULTS}/logs/tuning.log",
     threads: 1
@@ -118,7 +110,7 @@ rule tuning_live_report:
     input:
         record=rules.tune_live.output.record,
     output:
-        tables=tables("Tuning", ["tuning_live"]),
+        tables=tables("Tuning", "tuning_live"),
     log:
         f"{RESULTS}/logs/tuning-live.log",
     threads: 1

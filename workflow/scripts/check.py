@@ -5,19 +5,17 @@ from pathlib import Path
 from joulecast.app.campaign.scripts import run_script
 from joulecast.energy.fitting import CampaignFit
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.writing import write_csv, written_aside
 from joulecast.runs.folders import campaign_records
-from joulecast.report.tables.checks import check_results
+from joulecast.report.tables.checks import check_results, write_checks
 
 
-def main(records: list[Path], runs: int, fits: Path, checks: Path) -> None:
+def main(records: list[Path], runs: int, fits: Path, tables: Path) -> None:
     findings = check_results(campaign_records(records, runs), CampaignFit.load(fits))
     print(findings.to_string(index=False))
     errors = findings[findings["verdict"] == "error"]
     if len(errors):
         raise JoulecastError("; ".join(f"{e.check}: {e.found}" for e in errors.itertuples()))
-    with written_aside(checks) as partial:
-        write_csv(findings, partial)
+    write_checks(tables, findings)
 
 
 if __name__ == "__main__":

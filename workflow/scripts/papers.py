@@ -12,19 +12,23 @@ def main(
     own_experiments: list[Path],
     profile_experiments: list[Path],
     published: list[Path],
-    metered: list[Path],
-    tables: list[Path],
+    simulator: Path,
+    partition: Path,
+    tuning: Path,
+    metered: Path,
+    tables: Path,
 ) -> None:
-    folder = tables[0].parent
     files = PaperFiles(
-        tables=folder,
+        simulator=simulator,
+        partition=partition,
+        tuning=tuning,
+        metered=metered,
         published=published[0].parent,
-        metered_tables=metered[0].parent,
         profile_experiments=profile_experiments,
         own_experiments=own_experiments,
     )
-    table, of_papers = papers(files)
-    write_papers(folder / "papers", table, of_papers)
+    table, of_papers = papers(files, tables)
+    write_papers(tables / "papers", table, of_papers)
     print(verdict_counts(table).to_string())
 
 

@@ -6,12 +6,9 @@ from joulecast.app.campaign.scripts import run_script
 from joulecast.report.tables.partition import read_published_partitioning, write_partition_tables
 
 
-def main(
-    experiments: list[Path], pipelines: list[Path], published: Path, tables: list[Path]
-) -> None:
-    folder = tables[0].parent
+def main(experiments: list[Path], pipelines: list[Path], published: Path, tables: Path) -> None:
     numbers = read_published_partitioning(published)
-    write_partition_tables(folder, experiments, pipelines, numbers)
+    write_partition_tables(tables, experiments, pipelines, numbers)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,9 @@ from joulecast.energy.prices import Prices
 from joulecast.report.tables.scaling import write_scaling_forecast
 
 
-def main(forecast: Path, prices: dict[str, Any], device: str, tables: list[Path]) -> None:
-    folder = tables[0].parent
+def main(forecast: Path, prices: dict[str, Any], device: str, tables: Path) -> None:
     rows = pd.read_parquet(forecast)
-    write_scaling_forecast(folder, rows, Prices(**prices), device == "cuda")
+    write_scaling_forecast(tables, rows, Prices(**prices), device == "cuda")
 
 
 if __name__ == "__main__":

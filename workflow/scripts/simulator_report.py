@@ -18,18 +18,17 @@ def main(
     published: Path,
     platform: Path,
     speed_devices: list[int],
-    tables: list[Path],
+    tables: Path,
     on_gpus: Path | None = None,
     collectives: Path | None = None,
 ) -> None:
-    folder = tables[0].parent
     steps = pd.read_parquet(judged)
     hc2, numbers = read_platform(platform), read_published_simulators(published)
-    write_simulator_tables(folder, steps, hc2, numbers, speed_devices)
+    write_simulator_tables(tables, steps, hc2, numbers, speed_devices)
     if on_gpus is not None:
-        write_gpu_steps_tables(folder, pd.read_parquet(on_gpus), numbers.on_gpus_percent)
+        write_gpu_steps_tables(tables, pd.read_parquet(on_gpus), numbers.on_gpus_percent)
     if collectives is not None:
-        write_all_reduces_table(folder, pd.read_parquet(collectives))
+        write_all_reduces_table(tables, pd.read_parquet(collectives))
 
 
 if __name__ == "__main__":

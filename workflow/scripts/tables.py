@@ -10,11 +10,9 @@ from joulecast.report.tables.errors import write_tables
 from joulecast.report.tables.published import read_published
 
 
-def main(
-    fits: Path, published: Path, tables: list[Path], prices: dict[str, Any] | None = None
-) -> None:
+def main(fits: Path, published: Path, tables: Path, prices: dict[str, Any] | None = None) -> None:
     fit, paid = CampaignFit.load(fits), Prices(**(prices or {}))
-    write_tables(tables[0].parent, fit, read_published(published), paid)
+    write_tables(tables, fit, read_published(published), paid)
 
 
 if __name__ == "__main__":

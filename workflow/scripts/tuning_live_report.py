@@ -7,9 +7,8 @@ from joulecast.app.campaign.scripts import run_script
 from joulecast.report.tables.tuning_live import write_live_table
 
 
-def main(record: Path, tables: list[Path]) -> None:
-    folder = tables[0].parent
-    write_live_table(folder, json.loads(record.read_text()))
+def main(record: Path, tables: Path) -> None:
+    write_live_table(tables, json.loads(record.read_text()))
 
 
 if __name__ == "__main__":

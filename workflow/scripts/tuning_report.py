@@ -18,16 +18,15 @@ def main(
     reproduction: Path,
     published: Path,
     eta: float,
-    tables: list[Path],
+    tables: Path,
 ) -> None:
-    folder = tables[0].parent
     numbers = read_published_tuning(published)
     settings = read_settings(traces)
     files = {"replays": replays, "held_out": held_out, "choices": choices, "paper": paper}
     replayed = read_replays(settings, eta, **files)
     reproduced = dict(list(read_frame(reproduction, "replay").groupby("policy", sort=False)))
     theirs = read_settings(traces, ["cifar100"], target=numbers.reproduction.target)
-    write_tuning_tables(folder, replayed, reproduced, theirs, numbers)
+    write_tuning_tables(tables, replayed, reproduced, theirs, numbers)
 
 
 if __name__ == "__main__":

@@ -212,10 +212,9 @@ def times_table(folder: Path) -> pd.DataFrame:
         }
     )
     good = (table["status"] == "success") & (table["nodes"] >= 1) & (table["seconds"] > 0)
-    rows, version = rows[good & (work > 0)], table["version"]
+    rows = rows.assign(version=table["version"])[good & (work > 0)]
     same = ["version", "network", "total_s", "samples", "batch", "nodes"]
-    twice = rows.assign(version=version).duplicated(same)
-    return rows[~twice].reset_index(drop=True)
+    return rows.drop_duplicates(same).drop(columns="version").reset_index(drop=True)
 
 
 def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

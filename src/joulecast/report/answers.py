@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from joulecast.energy.plain import plain_rows
@@ -18,12 +17,12 @@ from joulecast.quantities import (
     percent,
     seconds,
 )
-from joulecast.report.grid import Table
+from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.held_out import unseen_energies, unseen_times
 from joulecast.report.results_folder import NothingToShow, Results, having
-from joulecast.report.tables.priced import work_in_words, work_of
+from joulecast.report.tables.priced import work_done, work_in_words, work_of
 from joulecast.runs.observations import is_training, of_usual_batch
-from joulecast.runs.scale import scale_in_words, scales_are
+from joulecast.runs.scale import hosts_and_gpus, scale_in_words, scales_are
 
 WAS_RUN = "was run"
 """How a setting is known that is no forecast."""
@@ -71,16 +70,17 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
     having(clean, (*_COSTS, "platform"), "fits/observations.parquet", "fits")
     units = _units(results)
     unit = pd.Series([units.get(run, "samples") for run in clean["run"]], index=clean.index)
-    parts = clean["samples"].where(clean["samples"] > 0) / unit.map(work_of)
     ours = (clean["kind"] == "training") & clean["batch"].gt(0) & (unit == "samples")
-    steps = np.ceil(unit.map(work_of) / clean["batch"] - 1e-9)
-    parts = parts.mask(ours, clean["samples"] / (steps * clean["batch"]))
+    batches = clean["batch"].where(ours)
+    done = [work_done(*each) for each in zip(unit, batches, strict=True)]
+    parts = clean["samples"].where(clean["samples"] > 0) / done
     # Columns that only some kinds of runs have.
     clean = clean.reindex(columns=[*dict.fromkeys([*clean.columns, *_SCALE])])
     priced = clean.assign(
         unit=unit,
         time_s=clean["total_s"] / parts,
         work_j=clean["energy_j"].astype(float) / parts,
+        has_steps=ours,
         energy_source=clean["energy_source"].where(clean["energy_j"].notna()),
         why=clean.get("why_no_energy"),
     )
@@ -95,6 +95,7 @@ def costs(results: Results, runs: pd.DataFrame | None = None) -> pd.DataFrame:
             run_s=("total_s", "mean"),
             run_j=("energy_j", "mean"),
             time_s=("time_s", "mean"),
+            has_steps=("has_steps", "all"),
             energy_j=("work_j", "mean"),
             why=("why", "first"),
         )
@@ -197,7 +198,18 @@ def settings_table(results: Results) -> Table:
     paid_by = results.prices.in_words()
     if paid_by:
         caption = f"{caption} (prices: {paid_by})"
-    return Table(caption, columns, rows, numeric, "tables/scaling")
+    amounts = [
+        Amounts.of(
+            row,
+            row["energy_source"],
+            work=work_of(row["unit"]),
+            unit=row["unit"],
+            batch=row["batch"] if row["has_steps"] else None,
+            **dict(zip(("nodes", "gpus"), hosts_and_gpus(row), strict=True)),
+        )
+        for row in plain_rows(table)
+    ]
+    return Table(caption, columns, rows, numeric, "tables/energy/scaling", amounts, SHOWS)
 
 
 def _of_work(row: Any) -> tuple[str, str]:

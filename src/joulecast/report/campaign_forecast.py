@@ -11,7 +11,7 @@ from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
-from joulecast.report.results_folder import MOST_READ, NothingToShow, Results
+from joulecast.report.results_folder import FORECAST, MOST_READ, NothingToShow, Results
 from joulecast.report.tables.priced import work_in_words, work_of
 from joulecast.runs.scale import BEYOND, is_observed, scale_in_words, unit_of, usual_counts
 
@@ -101,7 +101,7 @@ def _units(trained: pd.DataFrame) -> pd.Series:
 
 
 def _last(results: Results, most: int) -> int:
-    table = results.tables.get("scaling_forecast")
+    table = results.tables.get(FORECAST)
     if table is None or not {"nodes", "rests_on"} <= set(table.columns):
         return BEYOND * most
     fitted = table.loc[table["rests_on"] == "fitted", "nodes"]
@@ -119,16 +119,22 @@ def _asked(results: Results, runs: pd.DataFrame, unit: str) -> Asked:
 
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list[dict[str, Any]]:
-    """Rows of each workload from the fewest nodes that it was run on, as far as it is forecast."""
+    """Rows of each workload from the fewest nodes that it was run on, as far as it is forecast.
+
+    ``has_steps`` of a row says whether its work is whole steps of its batch.
+    """
     count = "gpus" if is_observed(runs) else "nodes"
     ran = runs.groupby(["network", "platform"])["nodes"]
     most = {key: int(nodes.max()) for key, nodes in ran}
+    own = (runs["kind"] == "training").groupby([runs["network"], runs["platform"]]).all()
+    stepped = {key: bool(is_own) for key, is_own in own.items()}
     ends = {key: (int(nodes.min()), _last(results, int(nodes.max()))) for key, nodes in ran}
     kept = []
     for row in plain_rows(table):
         fewest, last = ends.get((row["workload"], row["platform"]), (0, -1))
         if fewest <= row[count] <= last:
-            kept.append(row | {"most_run": most[(row["workload"], row["platform"])]})
+            key = (row["workload"], row["platform"])
+            kept.append(row | {"most_run": most[key], "has_steps": stepped[key]})
     return kept
 
 

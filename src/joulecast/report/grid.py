@@ -1,21 +1,93 @@
-"""A table of a page, as text."""
+"""A table of a page, as text, and what its rows' amounts are computed from for another work."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from joulecast.quantities import is_number
+
+_ENDS = ("", "_low", "_high")
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """What a setting takes for its work, from which a reader's own work and prices are computed.
+
+    Attributes:
+        time_s, energy_j: what is expected, and the ends of the interval.
+        work: in ``unit``.
+        batch: of all nodes, where the training has whole steps of it; ``None``: time and energy grow in
+            proportion to the work.
+        run_s, run_j: of what was run, for the same work.
+        nodes, gpus: in use, where they are known.
+        is_estimated: whether the energy rests on an estimated power.
+    """
+
+    time_s: tuple[float | None, ...]
+    energy_j: tuple[float | None, ...]
+    work: float
+    unit: str
+    batch: float | None
+    run_s: float | None = None
+    run_j: float | None = None
+    nodes: float | None = None
+    gpus: float | None = None
+    is_estimated: bool = False
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], source: Any, **known: Any) -> "Amounts":
+        """Amounts of a row with ``time_s``, ``energy_j`` and their ends, as forecasts have them.
+
+        Args:
+            source: what the joules are.
+            known: the other attributes.
+        """
+        time_s, energy_j = (
+            tuple(row.get(f"{name}{end}_{unit}") for end in _ENDS)
+            for name, unit in (("time", "s"), ("energy", "j"))
+        )
+        return cls(time_s, energy_j, is_estimated="estimated" in str(source), **known)
+
+    def as_json(self) -> str:
+        """All of it as JSON, ``null`` where a number is not known."""
+        numbers = {
+            **{"work": self.work, "batch": self.batch, "run_s": self.run_s, "run_j": self.run_j},
+            **{"nodes": self.nodes, "gpus": self.gpus},
+        }
+        ends = {"time_s": self.time_s, "energy_j": self.energy_j}
+        return json.dumps(
+            {
+                **{name: _or_none(value) for name, value in numbers.items()},
+                **{name: [_or_none(value) for value in found] for name, found in ends.items()},
+                **{"unit": self.unit, "is_estimated": self.is_estimated},
+            }
+        )
+
+
+def _or_none(value: float | None) -> float | None:
+    return value if is_number(value) else None
 
 
 @dataclass(frozen=True)
 class Table:
     """A table of the page: ``rows`` are of text; ``numeric`` columns are set to the right; ``file`` is the
-    table of the results, without suffix, that its numbers come from."""
+    table of the results, without suffix, that its numbers come from. Where rows have ``amounts``, one each,
+    ``shows`` says of a column what of them it shows."""
 
     caption: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     numeric: frozenset[str] = frozenset()
     file: str | None = None
+    amounts: Sequence[Amounts] = ()
+    shows: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def aligned(self) -> list[tuple[str, bool]]:
         """Columns with whether they are numeric."""
         return [(column, column in self.numeric) for column in self.columns]
+
+
+SHOWS = {name: name for name in ("time", "energy", "cost", "CO2e", "as it was run")}
+"""Columns that show an amount by their own name."""

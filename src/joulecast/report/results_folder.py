@@ -11,17 +11,17 @@ import pandas as pd
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.runs.files.columns import read_csv, read_frame
+from joulecast.runs.files.columns import read_frame
 from joulecast.runs.files.reading import read_json_object
 from joulecast.runs.folders import record_folders
 from joulecast.runs.observations import is_training, observe_all
 from joulecast.runs.record import RunInfo, read_info
 
-TABLES = ("scaling_forecast", "simulator_error")
-"""Tables that the page reads; all else is made of the fits."""
-PAPERS = ("tables/papers", "paper/tables/papers")
+FORECAST = "tables/forecast/scaling_forecast"
+"""The table of the scaling forecast."""
+PAPERS = ("tables/papers/papers", "paper/tables/papers/papers")
 """Where the table of the papers' numbers may lie: a campaign that reproduces them may lie in another."""
-CHECKS = "checks"
+CHECKS = "tables/checks/checks"
 """The table of what checks found in the records."""
 MOST_READ = 500
 """Records that are read while a page is made, some 20 ms each."""
@@ -44,7 +44,8 @@ class Results:
 
     ``fit`` is ``None`` where there are no fits; ``observations`` (one row a run) then come from the records
     alone. Where there are fits, ``infos`` and ``record_folders`` are of the runs that they know.
-    ``unreadable`` says of files that are there why they are not shown.
+    ``tables`` are named by their paths below the folder, without suffix. ``unreadable`` says of files that
+    are there why they are not shown.
     """
 
     folder: Path
@@ -222,21 +223,19 @@ def _json_files(
 
 
 def _tables(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    paths = {name: folder / f"tables/{name}.csv" for name in TABLES}
-    paths |= {METERED: folder / f"{METERED}.csv", CHECKS: folder / f"{CHECKS}.csv"}
-    paths |= {"papers": folder / f"{papers_file(folder)}.csv"}
-    for name, path in paths.items():
+    for name in (FORECAST, METERED, CHECKS, papers_table(folder)):
+        path = folder / f"{name}.parquet"
         if not path.exists():
             continue
         try:
-            yield name, read_csv(path, "table", {})
+            yield name, read_frame(path, "table")
         except JoulecastError as error:
             unreadable.append(str(error))
 
 
-def papers_file(folder: Path) -> str:
+def papers_table(folder: Path) -> str:
     """Path below the results, without suffix, of the table of the papers' numbers."""
-    return next((name for name in PAPERS if (folder / f"{name}.csv").is_file()), PAPERS[0])
+    return next((name for name in PAPERS if (folder / f"{name}.parquet").is_file()), PAPERS[0])
 
 
 def _replays(folder: Path, unreadable: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -48,7 +48,7 @@ _NO_NODES = (MEASURED_SWITCH, ESTIMATED_SWITCH, JOB_ACCOUNT)
 _LEAST_RENEWALS = 10
 """A meter of watts has to have so many readings in a run: one that averages over all of it knows nothing."""
 _NAMED = 5
-"""A reason names this many nodes; the others are in ``checks.csv``."""
+"""A reason names this many nodes; the others are in the table ``checks``."""
 
 
 class MeterInfo(BaseModel):

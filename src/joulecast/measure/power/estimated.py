@@ -4,6 +4,7 @@ It is a formula, not a measurement, and every figure made from it carries the so
 """
 
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -41,10 +42,10 @@ class ProcessWork:
 
 
 class EstimatedMeter:
-    """Integrates ``idle + (full - idle) * utilisation`` of one node between its reads.
+    """Integrates ``idle + (full - idle) * utilisation`` of one node between its reads, utilisation at most 1.
 
-    The utilisation is not clipped at 1: a padded (emulated) node works in bursts whose mean is what
-    counts, and clipping would lose energy.
+    An emulated node has a part of a core, works in bursts on the whole one and then waits, as its slower
+    self would still compute: what a burst has done above the node's capacity counts in the wait after it.
     """
 
     source = "estimated"
@@ -53,7 +54,7 @@ class EstimatedMeter:
     covers: Covers = "node"
     identity: str | None = None
 
-    def __init__(self, node: str, work: HostWork | ProcessWork, nodes: MeteredNodes) -> None:
+    def __init__(self, node: str, work: Callable[[], float], nodes: MeteredNodes) -> None:
         if nodes.idle_w is None or nodes.full_w is None:
             raise MeterUnavailable(
                 "estimated: the platform has no watts", "give idle_w and full_w in its file"
@@ -61,8 +62,8 @@ class EstimatedMeter:
         self.node = node
         self._work, self._capacity = work, nodes.core_seconds_per_s
         self._idle_w, self._dynamic_w = nodes.idle_w, nodes.full_w - nodes.idle_w
-        self._first_s = self._last_s = time.monotonic()
-        self._first_work = self._last_work = work()
+        self._last_s, self._last_work = time.monotonic(), work()
+        self._above_capacity = self._joules = 0.0
 
     def read(self) -> Reading:
         # The kernel's idle time may go back by a tick, and work with it.
@@ -70,11 +71,12 @@ class EstimatedMeter:
         elapsed = now_s - self._last_s
         if elapsed <= 0:
             raise ReadFailed("two reads at the same time")
-        utilisation = (work - self._last_work) / elapsed / self._capacity
-        self._last_s, self._last_work = now_s, work
-        total_work = (work - self._first_work) / self._capacity
-        joules = self._idle_w * (now_s - self._first_s) + self._dynamic_w * total_work
-        return Reading(self._idle_w + self._dynamic_w * utilisation, joules)
+        to_do = self._above_capacity + work - self._last_work
+        done = min(to_do, elapsed * self._capacity)
+        self._last_s, self._last_work, self._above_capacity = now_s, work, to_do - done
+        watts = self._idle_w + self._dynamic_w * done / elapsed / self._capacity
+        self._joules += watts * elapsed
+        return Reading(watts, self._joules)
 
 
 def open_meters(nodes: MeteredNodes) -> list[Meter]:

@@ -83,7 +83,7 @@ def energy_time_front(
         "Energies of different sources have charts of their "
         "own." + more,
         tables,
-        files=("tables/scaling",),
+        files=("tables/energy/scaling",),
     )
 
 
@@ -158,5 +158,5 @@ def _front_table(points: pd.DataFrame, workload: str, source: str) -> Table:
         for row in points.itertuples()
     ]
     return Table(
-        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), "tables/scaling"
+        f"{workload}: all settings", columns, rows, frozenset(columns[1:3]), "tables/energy/scaling"
     )

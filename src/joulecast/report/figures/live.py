@@ -19,7 +19,7 @@ from joulecast.report.figures.tuning_pays import costs_of_first, pays_live
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow
 
-_FILE = "tables/tuning_live"
+_FILE = "tables/tuning_live/tuning_live"
 _MOST_TICKS = 10
 
 

@@ -76,6 +76,8 @@ PALETTES = {
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', Arial, sans-serif"
 HEIGHT, _WIDTH, _WRAPPED, _TITLE, _HEADING = 300, 420, 80, 330, 800
+_BELOW = 54
+"""Letters of a line below a title."""
 _WIDE, _LARGE, _FEW_DECADES = 8.0, 1e5, 3.3
 """Values that differ by more than this factor are on a logarithmic scale; larger ones are abbreviated."""
 
@@ -208,8 +210,11 @@ def label_places(ends: pd.Series, scale: alt.Scale, height: float) -> pd.Series:
 
 
 def titled(chart: Chart, title: str, height: int = HEIGHT, below: str = "") -> Chart:
-    """The chart under a title, and a line ``below`` it."""
-    lines = alt.TitleParams(text=title, subtitle=below or alt.Undefined)
+    """The chart under a title, and what stands ``below`` that, its parts (``a; b``) in lines of the chart."""
+    whole = below.replace(" ", "\xa0").replace(";\xa0", "; ")
+    parts = textwrap.wrap(whole, _BELOW, break_long_words=False, break_on_hyphens=False)
+    wrapped = [line.replace("\xa0", " ") for line in parts]
+    lines = alt.TitleParams(text=title, subtitle=wrapped if wrapped[1:] else below or alt.Undefined)
     made: Chart = chart.properties(title=lines, height=height)
     return made
 

@@ -21,7 +21,7 @@ from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results
 
 _MOST_PIPELINES, _MOST_EVENTS, _BARS_HEIGHT = 4, 600, 150
-_FILE = "tables/partition_pipeline"
+_FILE = "tables/partition/partition_pipeline"
 _THIN_GAP = 0.2
 _FORWARD_SHARE = 1 / 3
 """Share of the forward pass where only a stage's whole time is kept: backward multiplies twice as much."""

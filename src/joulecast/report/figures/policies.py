@@ -26,7 +26,7 @@ from joulecast.report.grid import Table
 from joulecast.report.results_folder import NothingToShow, Results, having
 
 _DEFAULT = "default"
-_FILE = "tables/tuning_savings"
+_FILE = "tables/tuning/tuning_savings"
 _SHOWN = ("power-limit-only", "zeus", "outward-walk", "curve", "warm-start")
 """Policies that are drawn; the others are in the table."""
 _HIGHEST_SHOWN, _BAND, _LOW = 2.0, (0.1, 0.9), 140

@@ -59,7 +59,7 @@ def predicted_against_measured(results: Results) -> Figure:
     scale = scales_are(pd.concat([cells["nodes_are"] for cells in found]))
     columns = ("network", scale, "batch", "quantity", "in the runs", "predicted", "off by")
     numeric = frozenset(columns) - {"network", "quantity"}
-    table = Table("Predicted against measured", columns, rows, numeric, "tables/time_error")
+    table = Table("Predicted against measured", columns, rows, numeric, "tables/energy/time_error")
     return Figure(
         "predicted",
         "Is the forecast right?",
@@ -68,7 +68,7 @@ def predicted_against_measured(results: Results) -> Figure:
         "Each point is a setting: a network on so many nodes. On the line the forecast was right; above it, "
         f"too high. {held_out.split_sentence(time['split'].iloc[0])}",
         [table],
-        files=("tables/time_error", "tables/energy_error"),
+        files=("tables/energy/time_error", "tables/energy/energy_error"),
     )
 
 

@@ -61,7 +61,7 @@ def stage_shares(results: Results) -> Figure:
         "gradients, over the network after every step; updating is of weights."
         + (cut if shown > _MOST_BARS else ""),
         tables,
-        files=("tables/scaling",),
+        files=("tables/energy/scaling",),
     )
 
 

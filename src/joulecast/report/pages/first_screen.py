@@ -14,13 +14,12 @@ from joulecast.report.figures.forecast import (
 )
 from joulecast.report.figures.look import Chart, Figure
 from joulecast.report.forecast_lines import forecast_cells
-from joulecast.report.grid import Table
+from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.pages.measured_runs import NODES_ARE
-from joulecast.report.results_folder import NothingToShow, Results
+from joulecast.report.results_folder import FORECAST, NothingToShow, Results
 from joulecast.runs.observations import is_training
 from joulecast.runs.scale import scale_in_words, unit_of
 
-FORECAST_FILE = "tables/scaling_forecast"
 _MOST_SPOKEN = 4
 
 
@@ -71,14 +70,14 @@ def cost_and_time(results: Results) -> CostAndTime:
         list(charts.values()),
         "",
         f"Forecast by MC2, fitted to {found.runs_were}; dashed: beyond what was run.{drawn}",
-        [_table(cells, found.work_is)],
-        files=(FORECAST_FILE,),
+        [_table(cells, found)],
+        files=(FORECAST,),
     )
     spoken = {name: _spoken(found, cells, name) for name in charts}
     return CostAndTime(figure, charts, spoken, trainings, found.work_is, found.notes)
 
 
-def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
+def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table:
     columns = [
         name for name in dict.fromkeys(name for row in cells for name in row) if name != "work"
     ]
@@ -92,9 +91,23 @@ def _table(cells: Sequence[Mapping[str, str]], work_is: str) -> Table:
     kept = ["workload", *(name for name in columns if name != "workload" and name not in same)]
     facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
-    caption = f"Forecasts for {work_is}, with 90 % intervals ({facts})"
+    caption = f"Forecasts for {found.work_is}, with 90 % intervals ({facts})"
     numeric = frozenset(kept) - {"workload", "work is", "energy is", "nodes are", "platform"}
-    return Table(caption, tuple(kept), rows, numeric, FORECAST_FILE)
+    amounts = [
+        Amounts.of(
+            row,
+            row["fitted_on"],
+            work=row["work"],
+            unit=row["work_unit"],
+            batch=row["batch_size"] if row["has_steps"] else None,
+            run_s=row["measured_time_s"],
+            run_j=row["measured_energy_j"],
+            nodes=row["nodes"],
+            gpus=row["gpus"],
+        )
+        for row in found.rows
+    ]
+    return Table(caption, tuple(kept), rows, numeric, FORECAST, amounts, SHOWS)
 
 
 def _spoken(found: CampaignForecast, cells: Sequence[Mapping[str, str]], quantity: str) -> str:

@@ -186,9 +186,7 @@ def left_out_table(results: Results) -> Table | None:
     if marked.empty:
         return None
     rows = [(str(row.run), str(row.kind), str(row.polluted)) for row in marked.itertuples()]
-    return _cut(
-        "Measured, but left out of fits and figures", ("run", "kind", "why"), rows, "checks"
-    )
+    return _cut("Measured, but left out of fits and figures", ("run", "kind", "why"), rows, CHECKS)
 
 
 def failed_table(results: Results) -> Table | None:
@@ -198,7 +196,7 @@ def failed_table(results: Results) -> Table | None:
         (run.run, run.state, str(run.why))
         for run in [*progress.of("failed"), *progress.of("damaged")]
     ]
-    return _cut("Runs that failed", ("run", "now", "why"), rows, "logs") if rows else None
+    return _cut("Runs that failed", ("run", "now", "why"), rows) if rows else None
 
 
 def check_warnings(results: Results) -> list[str]:
@@ -212,11 +210,14 @@ def check_warnings(results: Results) -> list[str]:
         for (check, found), of_check in warned.groupby(["check", "found"], sort=False)
     ]
     more = len(lines) - _MOST_WARNINGS
-    return [*lines[:_MOST_WARNINGS], *([f"{more} more warnings in checks.csv"] if more > 0 else [])]
+    return [
+        *lines[:_MOST_WARNINGS],
+        *([f"{more} more warnings in the table `checks`"] if more > 0 else []),
+    ]
 
 
 def _cut(
-    caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], file: str
+    caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], file: str | None = None
 ) -> Table:
     if len(rows) > _MOST_ROWS:
         caption = f"{caption}: the first {_MOST_ROWS} of {len(rows):,}"

@@ -12,7 +12,7 @@ from joulecast.report.figures.look import Figure
 from joulecast.report.grid import Table
 from joulecast.report.results_folder import METERED, NothingToShow, Results, having
 
-_FILE = f"{METERED}.csv"
+_FILE = f"{METERED}.parquet"
 _COLUMNS = (
     *("split", "time", "model", "settings", "mape_percent", "max_percent", "published_percent"),
     "judges",

@@ -172,6 +172,7 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
         "folder": str(folder),
         "answer": answer,
         "take": take,
+        "prices": found.prices,
         "forecast": forecast,
         "short": savings.short_table(advice),
         "errors": maker.part(lambda: held_out.error_sentences(found)),
@@ -205,15 +206,15 @@ def _context(found: Results, maker: _Maker, folder: Path, start: Path) -> dict[s
 
 
 def _table_links(names: Sequence[str | None], folder: Path, start: Path) -> list[tuple[str, str]]:
-    """Name and address of those tables of the results that are there, each as a page where it is one.
+    """Name and address of those tables of the results that are there.
 
     Args:
         names: paths below the results, without suffix.
     """
     found = []
     for name in dict.fromkeys(name for name in names if name):
-        path = next((p for s in ("html", "csv") if (p := folder / f"{name}.{s}").is_file()), None)
-        if path is not None:
+        path = folder / f"{name}.html"
+        if path.is_file():
             found.append((Path(name).name, Path(os.path.relpath(path, start)).as_posix()))
     return found
 

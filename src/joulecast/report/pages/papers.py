@@ -1,24 +1,25 @@
-"""How many of the papers' numbers were reproduced, where ``paper_tables`` has made ``papers.csv``."""
+"""How many of the papers' numbers were reproduced, where ``paper_tables`` has made their table."""
 
 import pandas as pd
 
 from joulecast.report.grid import Table
-from joulecast.report.results_folder import NothingToShow, Results, having, papers_file
+from joulecast.report.results_folder import NothingToShow, Results, having, papers_table
 
 _CONFIG = "config/paper.yaml"
 _COLUMNS = ("paper", "verdict")
 
 
 def verdicts_by_paper(results: Results) -> Table:
-    """Verdicts of ``tables/papers.csv``, counted by paper.
+    """Verdicts of the papers' table, counted by paper.
 
     Raises:
         NothingToShow: it is not there, or lacks columns.
     """
-    table, file = results.tables.get("papers"), papers_file(results.folder)
+    file = papers_table(results.folder)
+    table = results.tables.get(file)
     if table is None:
-        raise NothingToShow(f"{file}.csv is not here", configfile=_CONFIG)
-    having(table, _COLUMNS, f"{file}.csv", "paper_tables")
+        raise NothingToShow(f"{file}.parquet is not here", configfile=_CONFIG)
+    having(table, _COLUMNS, f"{file}.parquet", "paper_tables")
     verdicts = table["verdict"].astype(object).fillna("none")
     kinds = list(verdicts.value_counts().index)
     counts = pd.crosstab(table["paper"].astype(object).fillna("unnamed"), verdicts)[kinds]

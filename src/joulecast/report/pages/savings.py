@@ -21,7 +21,7 @@ from joulecast.report.advice.advise import advise
 from joulecast.report.advice.choice import IN_WORDS, Limit
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.figures.forecast import names_of
-from joulecast.report.grid import Table
+from joulecast.report.grid import SHOWS, Amounts, Table
 from joulecast.report.results_folder import MOST_READ, NothingToShow, Results, having
 from joulecast.report.tables.priced import work_in_words, work_of
 
@@ -49,6 +49,7 @@ class Advice:
         batches: how many batches of a rank were weighed.
         unit: what work is counted in.
         rows: of the short table, each of the cells that :func:`short_table` names.
+        amounts: of these rows.
     """
 
     network: str
@@ -57,6 +58,7 @@ class Advice:
     setting: str | None = None
     least: str = "energy"
     rows: list[tuple[str, ...]] = field(default_factory=list)
+    amounts: list[Amounts] = field(default_factory=list)
     measure_next: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     table: Table | None = None
@@ -113,15 +115,19 @@ def advices(results: Results) -> list[Advice]:
             all_advice.append(Advice(name, [f"No advice: {error}."], label=label))
             continue
         asked = ("--network", str(row.network), "--platform", str(row.platform))
-        all_advice.append(replace(advice_of(answer, name), label=label, asked=asked))
+        advice = advice_of(answer, name, has_steps=row.kind == "training")
+        all_advice.append(replace(advice, label=label, asked=asked))
     return all_advice
 
 
-def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
+def advice_of(
+    answer: Mapping[str, Any], name: str | None = None, *, has_steps: bool = True
+) -> Advice:
     """An answer of :func:`joulecast.report.advice.advise.advise` in sentences and tables.
 
     Args:
         name: what to call the network, if not as the answer does.
+        has_steps: whether the work is whole steps of the batch.
     """
     network = name or str(answer["network"])
     best, candidates = answer.get("best"), answer.get("candidates") or []
@@ -133,7 +139,7 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
             f"{step['what']}: {step['why']}" for step in answer.get("measure_next") or []
         ],
         "warnings": [str(warning) for warning in answer.get("warnings") or []],
-        "table": _table(network, candidates, unit, prices) if candidates else None,
+        "table": _table(network, candidates, unit, prices, has_steps) if candidates else None,
         "points": list(_points(network, candidates, unit, best)),
         "prices": prices,
         "work": work_in_words(unit),
@@ -182,7 +188,20 @@ def advice_of(answer: Mapping[str, Any], name: str | None = None) -> Advice:
             )
             for one, which in rows.values()
         ],
+        [_amounts(one, unit, has_steps) for one, _ in rows.values()],
         **known,
+    )
+
+
+def _amounts(one: Mapping[str, Any], unit: str, has_steps: bool) -> Amounts:
+    return Amounts.of(
+        one,
+        one.get("energy_source"),
+        work=work_of(unit),
+        unit=unit,
+        batch=one.get("batch_size") if has_steps and unit == "samples" else None,
+        nodes=one.get("hosts"),
+        gpus=one.get("gpus"),
     )
 
 
@@ -216,7 +235,8 @@ def short_table(advised: Sequence[Advice]) -> Table | None:
     columns += (f"{units[0] if len(units) == 1 else 'work'} in a day", "verdict")
     work = " or ".join(dict.fromkeys(one.work for one in advised if one.rows))
     caption = f"Which setting costs least, for {work}; in brackets: 90 % intervals"
-    return Table(caption, columns, rows)
+    amounts = [each for one in advised for each in one.amounts]
+    return Table(caption, columns, rows, amounts=amounts, shows=SHOWS)
 
 
 def headline(advised: Sequence[Advice]) -> tuple[str, str]:
@@ -281,7 +301,11 @@ def _amount(candidate: Mapping[str, Any], quantity: str) -> tuple[str, str]:
 
 
 def _table(
-    network: str, candidates: Sequence[Mapping[str, Any]], unit: str, prices: Prices
+    network: str,
+    candidates: Sequence[Mapping[str, Any]],
+    unit: str,
+    prices: Prices,
+    has_steps: bool,
 ) -> Table:
     time = f"time for {work_in_words(unit)}"
     columns = (
@@ -296,7 +320,14 @@ def _table(
         )
         for one in candidates[:_MOST_ROWS]
     ]
-    return Table(f"{network}: settings weighed", columns, rows, frozenset(columns[1:5]))
+    amounts = [_amounts(one, unit, has_steps) for one in candidates[:_MOST_ROWS]]
+    shows = SHOWS | {
+        **{time: "time alone", "time, 90 % between": "time between"},
+        **{"energy": "energy alone", "energy, 90 % between": "energy between"},
+    }
+    numeric = frozenset(columns[1:5])
+    caption = f"{network}: settings weighed"
+    return Table(caption, columns, rows, numeric, amounts=amounts, shows=shows)
 
 
 def _rests_on(candidate: Mapping[str, Any]) -> str:

@@ -23,22 +23,30 @@ class PaperFiles:
     """What the rows are made of.
 
     Attributes:
-        tables: folder of the tables of the simulator and of the replays.
+        simulator: folder of the simulator's tables.
+        partition: folder of the tables of partitioning.
+        tuning: folder of the tables of the replays.
+        metered: folder of the energy tables of metered runs.
         published: folder of the papers' numbers.
-        metered_tables: folder of the energy tables of metered runs.
         profile_experiments: partitioning of PipeDream's profiles.
         own_experiments: partitioning of the graphs that this project measured.
     """
 
-    tables: Path
+    simulator: Path
+    partition: Path
+    tuning: Path
+    metered: Path
     published: Path
-    metered_tables: Path
     profile_experiments: Sequence[Path]
     own_experiments: Sequence[Path]
 
 
-def papers(files: PaperFiles) -> tuple[pd.DataFrame, list[Paper]]:
+def papers(files: PaperFiles, folder: Path) -> tuple[pd.DataFrame, list[Paper]]:
     """The table of all four papers, and the papers in its order.
+
+    Args:
+        files: what the rows are made of.
+        folder: of the table; its links start there.
 
     Raises:
         JoulecastError: a file of published numbers is missing or has wrong keys.
@@ -48,15 +56,17 @@ def papers(files: PaperFiles) -> tuple[pd.DataFrame, list[Paper]]:
     proteus = read_published_simulators(files.published / "proteus.yaml")
     antichain = read_published_partitioning(files.published / "antichain.yaml")
     rows = [
-        *zeus_rows(files.tables, zeus),
-        *mc2_rows(files.metered_tables, mc2),
-        *proteus_rows(files.tables, proteus),
-        *antichain_rows(files.profile_experiments, files.own_experiments, antichain, files.tables),
+        *zeus_rows(files.tuning, zeus),
+        *mc2_rows(files.metered, mc2),
+        *proteus_rows(files.simulator, proteus),
+        *antichain_rows(
+            files.profile_experiments, files.own_experiments, antichain, files.partition
+        ),
     ]
     order = (
         of_zeus(zeus),
-        of_mc2(mc2, files.metered_tables),
+        of_mc2(mc2, files.metered),
         of_proteus(proteus),
         of_antichain(antichain),
     )
-    return paper_table(rows, files.tables), list(order)
+    return paper_table(rows, folder), list(order)

@@ -11,7 +11,7 @@ from joulecast.quantities import digits
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.published import PublishedErrors
-from joulecast.runs.files.columns import read_csv
+from joulecast.runs.files.columns import read_frame
 
 _PAPER = "MC2"
 # The kind of number, its table, and the columns of the model and of ours.
@@ -30,7 +30,7 @@ def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
     """The paper, what ours are made of, the quantities of its line, and where a rival is better.
 
     Args:
-        tables: folder of ``energy_summary.csv``.
+        tables: folder of ``energy_summary``.
     """
     return Paper(
         _PAPER,
@@ -44,7 +44,7 @@ def of_mc2(published: PublishedErrors, tables: Path) -> Paper:
 
 def _rivals(tables: Path) -> str:
     """Where a rival is better than MC2 on the same settings; its rivals are more than those of the paper."""
-    table = _held_out(read_csv(tables / "energy_summary.csv", "table of a campaign", {}))
+    table = _held_out(read_frame(tables / "energy_summary.parquet", "table of a campaign"))
     judged, better = 0, []
     for _, rows in table.groupby(["split", "time", "settings"], sort=False):
         errors = rows.set_index("model")["mape_percent"].dropna()
@@ -65,12 +65,12 @@ def mc2_rows(tables: Path, published: PublishedErrors) -> list[Row]:
     """Rows of the energy tables of metered runs, one for each question that they were judged on.
 
     Args:
-        tables: folder of ``energy_summary.csv`` and ``energy_improvement.csv``.
+        tables: folder of ``energy_summary`` and ``energy_improvement``.
         published: the paper's errors.
     """
     known: dict[str, list[Row]] = {"error": [], "gain": []}
     for kind, name, model, column in _TABLES:
-        table = _held_out(read_csv(tables / f"energy_{name}.csv", "table of a campaign", {}))
+        table = _held_out(read_frame(tables / f"energy_{name}.parquet", "table of a campaign"))
         for row in table[table[model].isin(_models(published)[kind])].to_dict("records"):
             judged = _row(published, kind, row[model], row[column], row["source"], _question(row))
             known[kind].append(replace(judged, ours_from=tables / f"energy_{name}.html"))

@@ -8,7 +8,7 @@ import pandas as pd
 from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.simulator import PublishedSimulators
-from joulecast.runs.files.columns import read_csv
+from joulecast.runs.files.columns import read_frame
 
 _PAPER = "Proteus"
 _ABLATED = {
@@ -33,12 +33,12 @@ def proteus_rows(tables: Path, published: PublishedSimulators) -> list[Row]:
     """Rows of the simulator's tables.
 
     Args:
-        tables: folder of ``simulator_error.csv``, ``simulator_order.csv``, ``simulator_ablation.csv`` and
-            ``simulator_speed.csv``.
+        tables: folder of ``simulator_error``, ``simulator_order``, ``simulator_ablation`` and
+            ``simulator_speed``.
         published: the paper's numbers.
     """
     errors, order, ablation, speed = (
-        read_csv(tables / f"simulator_{name}.csv", "table of a campaign", {})
+        read_frame(tables / f"simulator_{name}.parquet", "table of a campaign")
         for name in ("error", "order", "ablation", "speed")
     )
     # All three judge the simulator on the same steps.

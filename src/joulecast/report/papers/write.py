@@ -1,4 +1,4 @@
-"""Writing the papers' table as CSV, Markdown, HTML and LaTeX."""
+"""Writing the papers' table as Parquet, CSV, Markdown, HTML and LaTeX."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -9,8 +9,8 @@ import pandas as pd
 from joulecast.report.papers.page import page
 from joulecast.report.papers.rows import COLUMNS, verdict_counts
 from joulecast.report.papers.summary import Paper, Summary, in_all, summaries
-from joulecast.report.tables.output import markdown, significant
-from joulecast.runs.files.writing import write_csv, written_aside
+from joulecast.report.tables.output import markdown, write_numbers
+from joulecast.runs.files.writing import written_aside
 from joulecast.runs.provenance import source_state
 
 _TITLE = "The papers' numbers, and ours"
@@ -39,7 +39,7 @@ def _made_by() -> str:
 
 
 def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> None:
-    """Write ``stem.csv``, ``.md``, ``.html`` and ``.tex``: a line a paper, then a section a paper.
+    """Write ``stem`` as Parquet, CSV, Markdown, HTML and LaTeX: a line a paper, then a section a paper.
 
     Args:
         stem: path without its suffix.
@@ -47,11 +47,9 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         papers: those of the table, in its order.
     """
     lines = summaries(table, papers)
-    rounded = table.copy()
-    for column in ("ours", "difference"):
-        rounded[column] = rounded[column].astype(float).map(significant, na_action="ignore")
-    with written_aside(stem.with_suffix(".csv")) as partial:
-        write_csv(rounded, partial)
+    # Some are printed as bounds (``>60``): the column is text.
+    as_printed = table["published"].map(_as_printed, na_action="ignore")
+    rounded = write_numbers(stem, table.assign(published=as_printed))
     with written_aside(stem.with_suffix(".md")) as partial:
         partial.write_text(_as_markdown(rounded, lines), encoding="utf-8")
     with written_aside(stem.with_suffix(".html")) as partial:
@@ -59,6 +57,10 @@ def write_papers(stem: Path, table: pd.DataFrame, papers: Sequence[Paper]) -> No
         partial.write_text(text, encoding="utf-8")
     with written_aside(stem.with_suffix(".tex")) as partial:
         partial.write_text(_as_latex(rounded), encoding="utf-8")
+
+
+def _as_printed(number: float | str) -> str:
+    return number if isinstance(number, str) else f"{number:.12g}"
 
 
 def _in_short(line: Summary) -> str:

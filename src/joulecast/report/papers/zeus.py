@@ -9,7 +9,7 @@ from joulecast.report.papers.rows import Row
 from joulecast.report.papers.summary import Paper
 from joulecast.report.tables.tuning import PAPER_ZEUS
 from joulecast.report.tables.tuning_published import PublishedTuning
-from joulecast.runs.files.columns import read_csv
+from joulecast.runs.files.columns import read_frame
 
 _PAPER = "Zeus"
 _SIMULATED = "the authors' public simulator on the same traces, run for this project"
@@ -30,11 +30,11 @@ def zeus_rows(tables: Path, published: PublishedTuning) -> list[Row]:
     """Rows of the tables of the replays.
 
     Args:
-        tables: folder of ``tuning_potential.csv``, ``tuning_savings.csv`` and ``tuning_reproduction.csv``.
+        tables: folder of ``tuning_potential``, ``tuning_savings`` and ``tuning_reproduction``.
         published: the papers' numbers.
     """
     potential, savings, reproduction = (
-        read_csv(tables / f"tuning_{name}.csv", "table of a campaign", {})
+        read_frame(tables / f"tuning_{name}.parquet", "table of a campaign")
         for name in ("potential", "savings", "reproduction")
     )
     rows = {

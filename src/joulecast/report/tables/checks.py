@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit
+from joulecast.report.tables.output import write_table
 from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import JOB_ACCOUNT
@@ -117,3 +118,15 @@ def check_results(folders: Sequence[Path], fit: CampaignFit) -> pd.DataFrame:
     if not any(verdict == "error" for verdict, *_ in rows):
         rows.append(("passed", "", "all", f"{len(folders)} records and the fits to them"))
     return pd.DataFrame(rows, columns=["verdict", "run", "check", "found"])
+
+
+def write_checks(folder: Path, findings: pd.DataFrame) -> None:
+    """Write the table ``checks``, of the findings of :func:`check_results`."""
+    write_table(
+        folder / "checks",
+        "What checks found in the records",
+        [
+            "What must hold of records and of the fits to them, and what a reader should be warned of."
+        ],
+        findings,
+    )

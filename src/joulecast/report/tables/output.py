@@ -1,4 +1,4 @@
-"""Writing one table as CSV for programs, and as Markdown and a page of HTML for people."""
+"""Writing one table: unrounded as Parquet for programs; rounded as CSV, Markdown and HTML for people."""
 
 from html import escape
 from numbers import Real
@@ -53,18 +53,14 @@ _NOISE = 1e-12
 def write_table(
     stem: Path, title: str, notes: list[str], table: pd.DataFrame, sections: str | None = None
 ) -> None:
-    """Write ``stem.csv``, ``stem.md`` and ``stem.html``, numbers rounded to what they can carry.
+    """Write ``stem.parquet``, and for people ``stem.csv``, ``stem.md`` and ``stem.html``.
 
     Args:
         stem: path without its suffix.
         notes: sentences between title and table; what the reader must know before reading it.
         sections: a column; the Markdown has a table of its own for each of its values.
     """
-    rounded = table.copy()
-    for column in rounded.select_dtypes("number").columns:
-        rounded[column] = rounded[column].map(significant, na_action="ignore")
-    with written_aside(stem.with_suffix(".csv")) as partial:
-        write_csv(rounded, partial)
+    rounded = write_numbers(stem, table)
     text = [f"# {title}", "", *[f"{note}\n" for note in notes]]
     same = [
         c
@@ -84,6 +80,22 @@ def write_table(
         for value, section in rounded.groupby(sections, sort=False):
             text += [f"## {value}", "", markdown(section.drop(columns=sections)), ""]
     write_text(stem, title, "\n".join(text) + "\n")
+
+
+def write_numbers(stem: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Write ``stem.parquet``, which programs read, and ``stem.csv``, numbers rounded to what they can carry.
+
+    Returns:
+        the rounded table.
+    """
+    with written_aside(stem.with_suffix(".parquet")) as partial:
+        table.to_parquet(partial, index=False)
+    rounded = table.copy()
+    for column in rounded.select_dtypes("number").columns:
+        rounded[column] = rounded[column].map(significant, na_action="ignore")
+    with written_aside(stem.with_suffix(".csv")) as partial:
+        write_csv(rounded, partial)
+    return rounded
 
 
 def write_text(stem: Path, title: str, text: str) -> None:

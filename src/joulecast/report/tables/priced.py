@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from joulecast.energy.forecast import whole_steps
 from joulecast.energy.prices import Prices, cost_columns, cost_keys, costs
 from joulecast.quantities import counted
 from joulecast.report.advice.from_records import PER_WORK
@@ -17,6 +18,18 @@ _ENDS = ("", "_low", "_high")
 def work_of(unit: str) -> float:
     """Number of units in the work that costs are given for."""
     return PER_WORK.get(unit, 1.0)
+
+
+def work_done(unit: str, batch: float | None) -> float:
+    """What a training does for :func:`work_of`: whole steps.
+
+    Args:
+        batch: samples of a step of all nodes; ``None`` or NaN where the training is not known to have steps.
+    """
+    work = work_of(unit)
+    if batch is None or pd.isna(batch) or unit != "samples":
+        return work
+    return whole_steps(work, batch) * batch
 
 
 def work_in_words(unit: str) -> str:
@@ -48,7 +61,8 @@ def paid_columns(
         return {}
     unit = example.get("work_unit")
     unit = unit if isinstance(unit, str) else "samples"
-    work, per_work = work_of(unit), row["joules_per_work"]
+    work = work_done(unit, example["batch"] if example["kind"] == "training" else None)
+    per_work = row["joules_per_work"]
     seconds = work / row["work_per_s"]
     joules = None if pd.isna(per_work) else work * per_work
     hosts, gpus = hosts_and_gpus(example)
@@ -71,7 +85,8 @@ def priced_forecast(rows: pd.DataFrame, prices: Prices, on_gpus: bool) -> pd.Dat
     """
     if not prices.given or rows.empty:
         return rows
-    work = work_of("samples")
+    batches = rows["batch_per_device"] * rows["devices"]
+    work = batches.astype(float).map(lambda batch: work_done("samples", batch))
     ran = rows["rests_on"].isin(("measured", "fitted"))
     own = rows["platform"].isin(rows.loc[ran, "platform"])
     amounts = pd.DataFrame(
