@@ -48,7 +48,8 @@ tables and figures read this table.
 
 _PREDICTIONS = """## Predictions
 
-One row a run, split and model: `joulecast.fit(records).predictions`, and `fits/predictions.parquet` of a campaign.
+One row a run, split and model: `joulecast.fit(records).predictions`, and `fits/predictions.parquet` of a
+campaign.
 All models answer with these columns. Error tables join them with the runs table by `folder`.
 
 """
