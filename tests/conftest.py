@@ -23,11 +23,13 @@ from joulecast.runs.spec import Foreign, RunSpec, Training, Workload
 ROOT = Path(__file__).resolve().parents[1]
 # How long an example takes is a matter of the machine and of what else it does.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
 
 MINIMAL = ("--configfile", "config/minimal.yaml")
+AT_ONCE = "quiet={wait_s: 0, repeats: 0}"
+"""For `--config`: other tests keep the machine busy, so that measurements do not wait until it is quiet."""
 
 
 def make_spec(run: str = "r", nodes: int = 1, **changes: object) -> RunSpec:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from conftest import MINIMAL, ROOT, copy_workflow, make_spec, snakemake
+from conftest import AT_ONCE, MINIMAL, ROOT, copy_workflow, make_spec, snakemake
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.training.measure_run import measure_run
@@ -19,8 +19,6 @@ from joulecast.runs.spec import Calibration
 
 # Runs that load no torch; they are measured in this order.
 RUNS = ("idle-n1", "allreduce-n2", "sleeping_rank-n2")
-# Other tests keep the machine busy: they are not waited for.
-AT_ONCE = "quiet={wait_s: 0, repeats: 0}"
 LONG = ("--config", "calibration={idle_s: 1, sleeping_rank_s: 120}", AT_ONCE)
 SHORT = ("--config", "calibration={idle_s: 1, sleeping_rank_s: 1}", AT_ONCE)
 
@@ -120,6 +118,7 @@ def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(tmp_path)
     assert "SIGKILL" in str([meter.reason for meter in info.meters])
 
 
+@pytest.mark.long
 def test_a_record_that_a_killed_campaign_left_to_another_job_is_not_measured_again(tmp_path):
     """Snakemake removes the outputs of a job before it starts the job, but not a record."""
     copy_workflow(tmp_path)
