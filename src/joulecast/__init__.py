@@ -6,6 +6,10 @@ training of yours, :func:`read_records`; :func:`fit`,
 :func:`search` strategies; :func:`partition` a network; :func:`tune` a training that recurs. What they return
 is plain data, the same that the command of that name prints with ``--json``, unless they say otherwise.
 
+From :func:`evaluate` on, the parameters are the fields of a request (:class:`EvaluateRequest`, ...), which
+may be given in their place. A result says under ``request`` what was asked:
+``forecast(**result["request"])`` asks it again.
+
 Records are a folder of run records, however deep they lie in it, a recorded campaign, or several of these.
 A platform is a name, of the user's ``config/platforms`` or shipped, or the path of a FILE.yaml. Times are in
 s, energies in J, powers in W, memory and messages in bytes. Whatever is wrong with what was given is a
@@ -22,7 +26,12 @@ import joulecast.tune  # noqa: F401
 from joulecast.app.api.forecasts import advise, evaluate, fit, forecast, measure, read_records
 from joulecast.app.api.observing import observe
 from joulecast.app.api.plans import partition, search, simulate, tune
+from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.errors import JoulecastError
+from joulecast.partition.request import PartitionRequest
+from joulecast.report.advice.request import AdviceRequest, SearchRequest
+from joulecast.simulate.request import SimulateRequest
+from joulecast.tune.request import TuneRequest
 
 if TYPE_CHECKING:
     __version__: str
@@ -37,7 +46,14 @@ else:
 
 
 __all__ = [
+    "AdviceRequest",
+    "EvaluateRequest",
+    "ForecastRequest",
     "JoulecastError",
+    "PartitionRequest",
+    "SearchRequest",
+    "SimulateRequest",
+    "TuneRequest",
     "__version__",
     "advise",
     "evaluate",

@@ -4,6 +4,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import joulecast
@@ -38,6 +39,10 @@ Python]({_EXAMPLES}) has an example of each.
 * **Your own files take precedence.** A name is looked up below the working directory
   (`config/platforms/NAME.yaml`, `recorded/task-graphs/NETWORK.json`, `recorded/CAMPAIGN/`), then among
   the files that joulecast ships.
+* **Requests.** The functions from [`evaluate`](#evaluate) on say under `request` what they were asked:
+  `joulecast.forecast(**result["request"])` asks it again. They also take a ready request, as
+  `joulecast.ForecastRequest`, in place of their parameters. `None` is as if it were not given. Texts as
+  the commands take them (`"30min"`, `"1,2,4"`) are read, too.
 * **Errors** that you can mend are a [`JoulecastError`](#joulecasterror): one message with what is
   wrong, where, and the way out.
 
@@ -64,11 +69,19 @@ def entries(text: str) -> list[tuple[str, str]]:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    text = f"{parameter.name}: {parameter.annotation}"
+    kind = parameter.annotation
+    kind = kind if isinstance(kind, str) else inspect.formatannotation(kind)
+    kind = re.sub(r"pathlib\.|collections\.abc\.", "", kind)
+    kind = re.sub(r"^Optional\[(.*)\]$", r"\1 | None", kind)
+    text = f"{parameter.name}: {kind}"
     if parameter.default is inspect.Parameter.empty:
         return text
     default = parameter.default
-    return f"{text} = {default.__name__ if callable(default) else repr(default)}"
+    return f"{text} = {default.__name__ if callable(default) else _shown(default)}"
+
+
+def _shown(default: Any) -> str:
+    return repr(str(default) if isinstance(default, Path) else default)
 
 
 def signature(name: str, function: Callable[..., Any]) -> str:

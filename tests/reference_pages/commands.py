@@ -39,6 +39,7 @@ def _row(entry: re.Match[str]) -> list[str]:
     kind = re.sub(r"^list\[(\w+)\]$", r"\1, repeatable", kind)
     words = {"str": "text", "int": "whole number", "float": "number", "path": "path"}
     kind = re.sub(r"^\w+", lambda found: words.get(found[0], found[0]), kind)
+    kind = kind.replace(">=", "≥ ").replace("<=", "≤ ").replace(" >", " > ")
     shown = " ".join([kind, *bounds]).strip()
     return [f"`{names}`", shown, default, entry["help"]]
 

@@ -29,7 +29,14 @@ from joulecast.runs.scale import hosts_and_gpus
 from joulecast.runs.spec import Observed
 
 RECORDED = str(ROOT / "recorded/two-core-vm")
-PAID = Prices(0.3, 2.0, co2=400.0, pue=1.5, currency="CHF", source="a tariff that was made up")
+PAID = Prices(
+    price=0.3,
+    price_node_hour=2.0,
+    co2=400.0,
+    pue=1.5,
+    currency="CHF",
+    source="a tariff that was made up",
+)
 
 
 def command(*words: str) -> tuple[int, str]:
@@ -74,8 +81,8 @@ def test_money_is_written_as_people_say_it(amount):
 
 
 def test_what_has_a_price_and_is_not_known_makes_no_money():
-    assert Prices(0.3).money(3600, None, 1, None) is None
-    assert Prices(0.3).money(None, 3.6e6, None, None) == pytest.approx(0.3)
+    assert Prices(price=0.3).money(3600, None, 1, None) is None
+    assert Prices(price=0.3).money(None, 3.6e6, None, None) == pytest.approx(0.3)
     rent = Prices(price_gpu_hour=2.0)
     assert rent.money(3600, None, 1, None) is None and rent.money(3600, None, 1, 8) == 16
     assert "no GPU of it is known" in rent.why_no_money(None, None)

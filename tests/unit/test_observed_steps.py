@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecast.energy.prices import Prices
+from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
 from joulecast.measure.observer.assemble import _made
 from joulecast.measure.observer.host_clocks import ClockServer, offset_from
@@ -323,7 +324,7 @@ def test_samples_of_a_batch(batch, samples):
 
 
 def test_prices_of_a_forecast():
-    prices = Prices(price=0.3, price_node_hour=2.0, price_gpu_hour=1.0, co2=400.0, pue=1.5).check()
+    prices = Prices(price=0.3, price_node_hour=2.0, price_gpu_hour=1.0, co2=400.0, pue=1.5)
     # One kWh at the node is 1.5 at the building's meter.
     assert prices.kwh(3.6e6) == pytest.approx(1.5)
     assert prices.money(3600.0, 3.6e6, 2, 8) == pytest.approx(0.45 + 4 + 8)
@@ -332,7 +333,7 @@ def test_prices_of_a_forecast():
     assert Prices(price_node_hour=2.0).money(3600.0, None, 2, 8) == pytest.approx(4.0)
     assert Prices().money(3600.0, 1.0, 2, 8) is None
     with pytest.raises(JoulecastError, match="pue"):
-        Prices(pue=0.9).check()
+        Priced(pue=0.9)
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda s: (s[0], sum(s))))

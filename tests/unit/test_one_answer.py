@@ -17,7 +17,6 @@ from joulecast.app.cli.main import app
 from joulecast.app.cli.tuning import tune as command
 from joulecast.energy.fitting import fit_campaign
 from joulecast.graphs.shipped_graphs import load
-from joulecast.report.advice.advise import advise
 from joulecast.report.answers import costs
 from joulecast.report.campaign_forecast import campaign_forecast
 from joulecast.report.figures.inline import inline_svg
@@ -117,13 +116,8 @@ def test_forecasts_stand_beside_what_was_measured(results):
 def test_a_forecast_of_the_command_and_of_advise_agree(results):
     folder, _ = results
     answer = _command("forecast", "--records", folder / "records", "--nodes", "8")["forecasts"][0]
-    advice = advise(
-        record_folders(folder / "records"),
-        "vit_ti",
-        nodes=[8],
-        batches=[32],
-        samples=answer["work"],
-    )
+    asked = {"nodes": [8], "batch": [32], "samples": answer["work"]}
+    advice = joulecast.advise("vit_ti", records=folder / "records", **asked)
     (candidate,) = advice["candidates"]
     assert candidate["rests_on"] == "fitted" and answer["batch_size"] == 32
     for figure in ("time_s", "time_low_s", "time_high_s", "energy_j", "energy_low_j"):

@@ -14,10 +14,10 @@ import joulecast
 from joulecast.app.cli.main import app
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
-from joulecast.report.advice.advise import advise
 from joulecast.report.advice.candidate import Candidate, dominates
-from joulecast.report.advice.choice import Limit, choose
+from joulecast.report.advice.choice import choose
 from joulecast.report.advice.next_steps import measure_next
+from joulecast.report.advice.request import Limit
 from joulecast.report.advice.text import advice_text
 from joulecast.report.advice.verdict import verdict_on
 from joulecast.runs.folders import record_folders
@@ -26,6 +26,12 @@ from joulecast.tune.history import add_to_history_file, begin_history_file
 from joulecast.tune.trial import CostModel, Proposal, Trial
 
 PLATFORMS = ROOT / "config/platforms"
+
+
+def advise(records, network, limit=None, *, prices=None, **options):
+    for part in (limit, prices):
+        options |= {} if part is None else part.model_dump(exclude_unset=True)
+    return joulecast.advise(network, records=records, **options)
 
 
 def step_s(nodes: int, batch: int, slower: float = 1.0) -> dict[str, float]:
@@ -196,9 +202,9 @@ def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
     [
         ({"objective": "time", "energy_weight": 0.5}, "--objective and --energy-weight contradict"),
         ({"objective": "speed"}, "objective 'speed': give one of time, energy, cost, co2, edp"),
-        ({"deadline_s": 0}, "--deadline 0: give a number above 0"),
-        ({"energy_budget_j": float("nan")}, "--energy-budget nan: give a number"),
-        ({"energy_weight": 1.5}, "--energy-weight 1.5: give 0 "),
+        ({"deadline_s": 0}, "deadline_s 0: must be above 0"),
+        ({"energy_budget_j": float("nan")}, "energy_budget_j nan: give a finite number"),
+        ({"energy_weight": 1.5}, "energy_weight 1.5: must be at most 1"),
     ],
 )
 def test_limits_that_nothing_can_meet_are_refused(given, said):
@@ -227,7 +233,8 @@ def test_several_budgets_hold_at_once(campaign):
     advice = advise(campaign, "vit_ti", limit, samples=320, prices=PAID)
     assert advice["limit"]["kind"] == "deadline and cost budget" and advice["best"] is None
     assert "nothing stays within" in advice["why_none"] and " EUR " in advice["why_none"]
-    both = replace(limit, cost_budget=1.01 * max(row["cost_high"] for row in rows))
+    most = 1.01 * max(row["cost_high"] for row in rows)
+    both = Limit(deadline_s=limit.deadline_s, cost_budget=most)
     kept = advise(campaign, "vit_ti", both, samples=320, prices=PAID)
     assert kept["best"]["setting"] == fastest["setting"]
     assert "the time; the upper end" in kept["limit"]["judged_by"]
@@ -312,7 +319,7 @@ def test_what_was_run_once_has_the_models_interval(campaign):
 
 
 def test_what_lies_outside_is_marked_and_less_sure(campaign):
-    advice = advise(campaign, "vit_ti", nodes=[8, 32], batches=[64, 256, 2048])
+    advice = advise(campaign, "vit_ti", nodes=[8, 32], batch=[64, 256, 2048])
     inside, more_nodes = row_of(advice, 8, 64), row_of(advice, 32, 256)
     larger_batch = row_of(advice, 8, 2048)
     assert inside["extrapolation"] == []
@@ -328,14 +335,14 @@ def test_what_lies_outside_is_marked_and_less_sure(campaign):
 
 def test_nothing_is_chosen_from_nothing(campaign):
     for limit in (Limit(), Limit(deadline_s=1), Limit(energy_budget_j=1), Limit(energy_weight=0.0)):
-        advice = advise(campaign, "vit_ti", limit, nodes=[8], batches=[1])
+        advice = advise(campaign, "vit_ti", limit, nodes=[8], batch=[1])
         assert advice["best"] is None and advice["why_none"] == "there are no candidates"
         assert "smaller than the 8 ranks" in advice_text(advice)
 
 
 def test_a_batch_is_not_forecast_from_one_batch(tmp_path):
     folders = keep(tmp_path, a_run(1, 8), a_run(2, 8))
-    advice = advise(folders, "vit_ti", batches=[8, 16])
+    advice = advise(folders, "vit_ti", batch=[8, 16])
     settings = {(c["nodes"], c["batch_size"]) for c in advice["candidates"]}
     assert settings == {(1, 8), (2, 16)}
     assert all("second batch" in refused["why"] for refused in advice["refused"])
@@ -452,10 +459,10 @@ def test_imported_runs_are_forecast_by_their_work(tmp_path):
 def test_what_to_measure_next_follows_from_the_choice(campaign, tmp_path):
     best_alone = advise(keep(tmp_path, a_run(1, 4), a_run(1, 8)), "vit_ti")
     assert any("a repeat of" in step["what"] for step in best_alone["measure_next"])
-    forecast = advise(campaign, "vit_ti", nodes=[4], batches=[32])
+    forecast = advise(campaign, "vit_ti", nodes=[4], batch=[32])
     first = forecast["measure_next"][0]
     assert first["what"].startswith("4 nodes, batch 32") and "forecast" in first["why"]
-    largest = advise(campaign, "vit_ti", nodes=[8], batches=[64])
+    largest = advise(campaign, "vit_ti", nodes=[8], batch=[64])
     assert any(step["what"] == "16 nodes" for step in largest["measure_next"])
 
 
@@ -469,11 +476,11 @@ def test_everything_is_plain_data(campaign):
 def test_wrong_questions_are_answered_with_what_there_is(campaign, tmp_path):
     with pytest.raises(JoulecastError, match=r"network vgg \(there are: vit_ti\)"):
         advise(campaign, "vgg")
-    with pytest.raises(JoulecastError, match="there are no records"):
+    with pytest.raises(JoulecastError, match="give --records"):
         advise([], "vit_ti")
     with pytest.raises(JoulecastError, match="nodes 0: must be at least 1"):
         advise(campaign, "vit_ti", nodes=[0])
-    with pytest.raises(JoulecastError, match="--samples -1: give a number above 0"):
+    with pytest.raises(JoulecastError, match="samples -1: must be above 0"):
         advise(campaign, "vit_ti", samples=-1)
     with pytest.raises(JoulecastError, match=r"nowhere\.yaml: no such platform file"):
         advise(campaign, "vit_ti", platform="nowhere", platforms=PLATFORMS)
@@ -583,9 +590,12 @@ def test_the_command_prints_json_and_plain_errors(campaign):
     told = json.loads(CliRunner().invoke(app, [*asked, "--json", "--nodes", "1,2"]).output)
     assert {c["nodes"] for c in told["candidates"]} == {1, 2}
     for wrong, message in (
-        ([*asked, "--nodes", "one"], "--nodes one: give numbers"),
+        ([*asked, "--nodes", "one"], "--nodes 'one': give numbers"),
         ([*asked, "--objective", "time", "--energy-weight", "0.5"], "contradict"),
-        ([*asked, "--energy-budget", "5 parsecs"], "5 parsecs: no energy; give joules, or as 90kJ"),
+        (
+            [*asked, "--energy-budget", "5 parsecs"],
+            "'5 parsecs': no energy; give joules, or as 90kJ",
+        ),
         ([*asked, "--objective", "cost"], "--objective cost: no price is known; give --price"),
         ([*asked, "--cost-budget", "1", "--co2", "3"], "--cost-budget: no price is known"),
         ([*asked, "--co2-budget", "2kg"], "--co2-budget: no intensity is known; give --co2"),

@@ -13,7 +13,8 @@ from test_progress import done as keep
 from test_tables import PUBLISHED
 
 from joulecast.energy.fitting import clean_observations, disturbance_notes, fit_campaign
-from joulecast.energy.forecast import Asked, forecast
+from joulecast.energy.forecast import forecast
+from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.measure.power import foreign_load
 from joulecast.measure.power.foreign_load import Load, Programs, wait_for_quiet, work_of
@@ -201,7 +202,7 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
         assert "Disturbed: other programs were at work during 3 of 3 training runs" in text
-    answer = forecast(folders, Asked([8]))
+    answer = forecast(folders, Scales(nodes=[8]))
     assert len(answer["forecasts"]) == 1 and "3 of 3 training runs" in answer["notes"][0]
 
 

@@ -9,11 +9,11 @@ import pytest
 from conftest import ROOT
 from typer.testing import CliRunner
 
+import joulecast
 from joulecast.app.campaign.config import parse_config
 from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.graphs.shipped_graphs import task_graph_file
-from joulecast.report.advice.advise import advise
 from joulecast.runs import provenance
 from joulecast.runs.files import shipped
 from joulecast.runs.files.shipped import recorded_folder
@@ -115,7 +115,7 @@ def test_a_configuration_names_a_platform_or_its_file(elsewhere):
 def test_a_platform_by_its_file_is_advised_on_by_the_name_in_it(elsewhere):
     hc2 = (ROOT / "config/platforms/hc2.yaml").read_text()
     write(elsewhere / "mine.yaml", hc2)
-    advice = advise([], "alexnet", platform="mine.yaml", samples=1e5, nodes=[1])
+    advice = joulecast.advise("alexnet", platform="mine.yaml", samples=1e5, nodes=[1])
     assert advice["platform"] == find_platform("hc2").name
     assert {c["rests_on"] for c in advice["candidates"]} == {"simulated"}
 

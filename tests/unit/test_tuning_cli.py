@@ -191,7 +191,7 @@ def test_a_trace_without_the_defaults_highest_limit_is_refused(folder: Path) -> 
         ([*WHOLE, "--policy", "zeus", "--beta", "1"], "beta is 1.0; it has to be above 1"),
         ([*WHOLE, "--policy", "oracle", "--beta", "2"], "oracle"),
         ([*WHOLE, "--policy", "default", "--beta", "2"], "beta"),
-        ([*WHOLE, "--eta", "1.5"], "eta is 1.5"),
+        ([*WHOLE, "--eta", "1.5"], "--eta '1.5': must be at most 1"),
         ([*WHOLE, "--history", "h.jsonl"], "give --seeds 1 too"),
         ([*WHOLE, "--device", "cpu"], "--device is for trainings on this machine; give --live"),
         ([*WHOLE, "--allow-power-limit"], "--allow-power-limit is for trainings on this machine"),

@@ -7,9 +7,8 @@ for.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -18,8 +17,9 @@ from joulecast.energy.fitting import KnownRuns
 from joulecast.energy.models import EnergyModel, Phased, Staged, mc2_for
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import NO_PRICES, Prices, cost_columns
+from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted, digits, listed
+from joulecast.quantities import counted, digits, listed
 from joulecast.runs.observations import metered_units, most_frequent
 from joulecast.runs.predictions import ANSWER
 from joulecast.runs.record import read_info
@@ -31,54 +31,6 @@ from joulecast.runs.scale import (
     scales_are,
     unit_of,
 )
-
-Scaling = Literal["recorded", "weak", "strong"]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The trainings to forecast.
-
-    Attributes:
-        nodes: node counts.
-        gpus: counts of GPUs (of ranks, where an observed training had none), in place of node counts.
-        scaling: whether the batch of all nodes grows with them.
-        batch: of all nodes, in place of what ``scaling`` says.
-        samples: work, in place of the recorded one.
-        epochs: the same for records that count epochs.
-        to_target: train until the quality is reached that the records reached: the work follows the batch.
-    """
-
-    nodes: Sequence[int]
-    scaling: Scaling = "recorded"
-    batch: int | None = None
-    samples: float | None = None
-    epochs: float | None = None
-    to_target: bool = False
-    gpus: Sequence[int] = ()
-
-    def check(self) -> None:
-        """Raise a :class:`JoulecastError` for what cannot be asked."""
-        check_counts("nodes", self.nodes, MOST_NODES)
-        check_counts("gpus", self.gpus, MOST_NODES)
-        if self.nodes and self.gpus:
-            raise JoulecastError("nodes and gpus say the scale in different ways; give one")
-        if not self.nodes and not self.gpus:
-            raise JoulecastError("no scale is given; give --nodes or --gpus, as 4,8,16")
-        works = [self.samples is not None, self.epochs is not None, self.to_target]
-        if sum(works) > 1:
-            raise JoulecastError(
-                "samples, epochs and target say the work in different ways; give one"
-            )
-        for name in ("batch", "samples", "epochs"):
-            amount = getattr(self, name)
-            if amount is not None and not 0 < amount <= MOST_SAMPLES:
-                raise JoulecastError(
-                    f"{name} {amount:g}: must be above 0 and at most {MOST_SAMPLES:g}"
-                )
-        if self.batch is not None and self.scaling != "recorded":
-            raise JoulecastError("batch and scaling say the batch in different ways; give one")
-
 
 _SETTING = {
     "workload": "network",
@@ -142,7 +94,7 @@ def as_setting(
     }
 
 
-def _setting(of_workload: pd.DataFrame, nodes: int, asked: Asked) -> dict[str, Any]:
+def _setting(of_workload: pd.DataFrame, nodes: int, asked: Scales) -> dict[str, Any]:
     """A run on ``nodes`` nodes, by the example of the largest recorded node count."""
     largest = of_workload[of_workload["nodes"] == of_workload["nodes"].max()]
     recorded = most_frequent(largest["batch"])
@@ -177,7 +129,7 @@ def _setting(of_workload: pd.DataFrame, nodes: int, asked: Asked) -> dict[str, A
     return as_setting(example, nodes, batch, work) | named
 
 
-def _can_be_asked(of_workload: pd.DataFrame, asked: Asked) -> str | None:
+def _can_be_asked(of_workload: pd.DataFrame, asked: Scales) -> str | None:
     """Reason why a workload's records cannot be asked for this work; ``None`` if they can."""
     first = of_workload.iloc[0]
     imported = first["kind"] == "imported"
@@ -205,7 +157,7 @@ def _on_batches(
     of_workload: pd.DataFrame,
     small: Sequence[Mapping[str, Any]],
     left: Sequence[Mapping[str, Any]],
-    asked: Asked,
+    asked: Scales,
 ) -> list[str]:
     """What a reader must know of the batches of some settings: the ``small`` ones cannot be; of those that
     are ``left``, whether the largest scale keeps the batch of the runs, or leaves less than one sample to a
@@ -275,7 +227,7 @@ def _scales(fitted: pd.DataFrame) -> str:
 
 
 def forecast_table(
-    runs: KnownRuns, asked: Asked, prices: Prices = NO_PRICES
+    runs: KnownRuns, asked: Scales, prices: Prices = NO_PRICES
 ) -> tuple[pd.DataFrame, list[str]]:
     """A row a workload, platform and node count: the columns of :func:`forecast`, unrounded; and notes on
     workloads: why one was left out, or what its forecast does not know.
@@ -283,7 +235,6 @@ def forecast_table(
     Raises:
         JoulecastError: what is asked cannot be, or not of any workload.
     """
-    asked.check()
     parts, notes = [], []
     for everything, imported in campaigns(runs.clean, runs.allreduce, runs.watts):
         model: EnergyModel = mc2_for(imported).fit(everything)
@@ -342,7 +293,7 @@ def forecast_table(
     return table, notes
 
 
-def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) -> dict[str, Any]:
+def forecast(folders: Sequence[Path], asked: Scales, prices: Prices = NO_PRICES) -> dict[str, Any]:
     """Forecast all workloads in the records.
 
     Args:
@@ -359,7 +310,6 @@ def forecast(folders: Sequence[Path], asked: Asked, prices: Prices = NO_PRICES) 
     Raises:
         JoulecastError: nothing is left to fit, or what is asked cannot be.
     """
-    asked.check()
     runs = KnownRuns.of_records(folders)
     table, notes = forecast_table(runs, asked, prices)
     return {

@@ -4,58 +4,24 @@ Money and CO2 carry what the joules are that they rest on: where these are estim
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
 
 from joulecast.energy.plain import plain_rows
-from joulecast.errors import JoulecastError
-from joulecast.quantities import NONE, check_amounts, masses, money, with_range
+from joulecast.energy.section import PricesSection
+from joulecast.quantities import NONE, masses, money, with_range
 from joulecast.runs.scale import hosts_and_gpus
 
 _J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
-_AMOUNTS = ("price", "price_node_hour", "price_gpu_hour", "co2")
 _ENDS = ("", "_low", "_high")
 RENT = "rent alone"
 """What money rests on that no energy is in."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Prices, all in one currency; what is ``None`` costs nothing.
-
-    Attributes:
-        price: of a kWh at the building's meter.
-        price_node_hour: of an hour of a whole node, whatever it computes.
-        price_gpu_hour: of an hour of a GPU in use.
-        co2: grams of CO2 equivalent for a kWh at the building's meter.
-        pue: power usage effectiveness: kWh of the building for one of the nodes.
-        currency: of all prices.
-        source: where the numbers are from, for the reader.
-    """
-
-    price: float | None = None
-    price_node_hour: float | None = None
-    price_gpu_hour: float | None = None
-    co2: float | None = None
-    pue: float = 1.0
-    currency: str = "EUR"
-    source: str | None = None
-
-    def check(self) -> "Prices":
-        """Raise a :class:`JoulecastError` for a price that is none; returns the prices."""
-        for name in _AMOUNTS:
-            check_amounts(name, [getattr(self, name)])
-        check_amounts("pue", [self.pue])
-        if not self.currency.strip():
-            raise JoulecastError("currency: give its name, as EUR")
-        if self.pue < 1:
-            raise JoulecastError(
-                f"pue {self.pue:g}: must be 1 or more (the building's kWh a node's)"
-            )
-        return self
+class Prices(PricesSection, frozen=True):
+    """The prices that a configuration or a request gives, and what a training costs by them."""
 
     @property
     def known(self) -> bool:
@@ -106,7 +72,7 @@ class Prices:
 
     def as_json(self) -> dict[str, Any]:
         """All of them as plain data."""
-        return asdict(self)
+        return self.model_dump()
 
     def in_words(self) -> str:
         """The prices and where they are from, in one line; empty where none are given."""

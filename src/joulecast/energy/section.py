@@ -1,12 +1,15 @@
-"""The configuration's section on prices."""
+"""What energy, time and CO2 cost: the configuration's section, and the same options of requests."""
 
-from pydantic import Field
+from pathlib import Path
 
+from pydantic import BaseModel, Field
+
+from joulecast.runs.request import Request
 from joulecast.runs.section import Section
 
 
-class PricesSection(Section):
-    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+class PriceList(BaseModel):
+    """Prices, all in one currency; what has none costs nothing."""
 
     price: float | None = Field(None, ge=0, description="Price of a kWh at the building's meter.")
     price_node_hour: float | None = Field(
@@ -23,8 +26,22 @@ class PricesSection(Section):
         max_length=12,
         description="Currency of all prices, as tables print it.",
     )
+
+
+class PricesSection(PriceList, Section):
+    """What energy, time and CO2 cost, for tables and page; all in one currency, none by default."""
+
     source: str | None = Field(
         None,
         max_length=250,
         description="Where these numbers come from; tables and page print it with the money.",
+    )
+
+
+class Priced(PriceList, Request):
+    """A request whose answer has prices."""
+
+    prices: Path | None = Field(
+        None,
+        description="Configuration whose section `prices` counts for prices that are not given.",
     )

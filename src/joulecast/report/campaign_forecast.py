@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from joulecast.energy.forecast import Asked, forecast_table
+from joulecast.energy.forecast import forecast_table
 from joulecast.energy.plain import plain_rows
 from joulecast.energy.prices import Prices
+from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.quantities import seconds, span
 from joulecast.report.results_folder import FORECAST, MOST_READ, NothingToShow, Results
@@ -108,14 +109,12 @@ def _last(results: Results, most: int) -> int:
     return max(most, int(fitted.max())) if len(fitted) else BEYOND * most
 
 
-def _asked(results: Results, runs: pd.DataFrame, unit: str) -> Asked:
+def _asked(results: Results, runs: pd.DataFrame, unit: str) -> Scales:
     ran = [int(count) for count in runs["nodes"]]
     scales = usual_counts(ran, _last(results, max(ran)))
-    scale: dict[str, Any] = (
-        {"gpus": scales, "nodes": ()} if is_observed(runs) else {"nodes": scales}
-    )
+    scale = {"gpus" if is_observed(runs) else "nodes": scales}
     work: dict[str, Any] = {} if unit == _AS_RUN else {unit: work_of(unit)}
-    return Asked(**scale, **work)
+    return Scales(**scale, **work)
 
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame, results: Results) -> list[dict[str, Any]]:

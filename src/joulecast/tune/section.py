@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.workloads.networks import check_size
@@ -15,32 +15,13 @@ Criterion = Literal["cost", "energy", "time", "max-slowdown"]
 training takes at most ``max_slowdown`` times as long as under the highest."""
 
 
-class RecurringTraining(Section):
-    """A training that recurs on this machine, and the choices of a tuner."""
+class Goals(BaseModel):
+    """What is asked of a training that recurs, in a section of the configuration and in a request."""
 
-    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
-    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
-    target_accuracy: float = Field(0.9, gt=0, le=1, description="Accuracy on the test split.")
-    max_epochs: int = Field(
-        100, ge=1, description="Most epochs; a training that needs more has failed."
+    target_accuracy: float = Field(
+        0.9, gt=0, le=1, description="Accuracy on the test split that a live training must reach."
     )
-    batch_sizes: list[int] = Field(
-        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
-    )
-    default_batch_size: int = Field(256, ge=1, description="Batch size without tuning.")
-    learning_rate: float = Field(
-        0.05,
-        gt=0,
-        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
-    )
-    max_learning_rate: float | None = Field(
-        None, gt=0, description="Highest scaled learning rate; null: no limit."
-    )
-    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="Device that it is trained on.")
-    gpu: int | None = Field(
-        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
-    )
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Device of a live training.")
     eta: float = Field(
         0.5,
         ge=0,
@@ -58,6 +39,32 @@ class RecurringTraining(Section):
         1.1, ge=1, description="With max-slowdown: most time, relative to the highest limit."
     )
 
+
+class _Trained(Section):
+    """The training, and the batch sizes to choose from."""
+
+    network: str = Field("lenet5", description="Network, trained on scikit-learn's digits.")
+    image_size: int = Field(8, ge=8, description="Digits are enlarged to this side.")
+    max_epochs: int = Field(
+        100, ge=1, description="Most epochs; a training that needs more has failed."
+    )
+    batch_sizes: list[int] = Field(
+        [8, 16, 32, 64, 128, 256, 512], min_length=1, description="Batch sizes to choose from."
+    )
+    default_batch_size: int = Field(256, ge=1, description="Batch size without tuning.")
+    learning_rate: float = Field(
+        0.05,
+        gt=0,
+        description="Learning rate at the default batch size; it is scaled linearly with the batch.",
+    )
+    max_learning_rate: float | None = Field(
+        None, gt=0, description="Highest scaled learning rate; null: no limit."
+    )
+    seed: int = Field(1, description="Seeds the policy, the weights and the order of batches.")
+    gpu: int | None = Field(
+        None, ge=0, description="GPU, as nvidia-smi numbers it; null: the first that CUDA shows."
+    )
+
     @field_validator("batch_sizes")
     @classmethod
     def _ascending(cls, sizes: list[int]) -> list[int]:
@@ -66,7 +73,7 @@ class RecurringTraining(Section):
         return sorted(set(sizes))
 
     @model_validator(mode="after")
-    def _fits(self) -> "RecurringTraining":
+    def _fits(self) -> "_Trained":
         try:
             check_size(self.network, self.image_size, 16)
         except JoulecastError as error:
@@ -77,6 +84,10 @@ class RecurringTraining(Section):
                 f"{', '.join(map(str, self.batch_sizes))}"
             )
         return self
+
+
+class RecurringTraining(Goals, _Trained):
+    """A training that recurs on this machine, and the choices of a tuner."""
 
 
 class LiveTuningSection(RecurringTraining):

@@ -5,14 +5,15 @@ Each loads what it needs when it is called, so that ``import joulecast`` is quic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from joulecast.app.api.forecast_result import Forecast
-from joulecast.app.api.given import AnyPath, Records, check, given_prices, naming, path, paths
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts
+from joulecast.app.api.given import AnyPath, Records, asks, naming, paths, prices_of
+from joulecast.energy.request import EvaluateRequest, ForecastRequest
+from joulecast.report.advice.request import AdviceRequest
 
 if TYPE_CHECKING:
     from joulecast.energy.fitting import CampaignFit
@@ -103,27 +104,9 @@ def fit(
         )
 
 
-def evaluate(
-    records: Records,
-    *,
-    split: Literal[
-        "in-sample",
-        "leave-one-node-count-out",
-        "extrapolation",
-        "leave-one-workload-out",
-        "next-scale",
-    ]
-    | None = None,
-    time: Literal["given", "predicted"] | None = None,
-) -> dict[str, Any]:
+@asks(EvaluateRequest)
+def evaluate(request: EvaluateRequest) -> dict[str, Any]:
     """Judge MC2 and its rivals on the runs that one split leaves out of the fit.
-
-    Args:
-        split: what the fits do not see; by default ``leave-one-workload-out``, or
-            ``leave-one-node-count-out`` where the records have one workload. ``next-scale`` predicts each
-            scale of a submitter's series from the two below it, and its work.
-        time: whether the models get the measured time of the judged runs; by default they do, but for the
-            next scale.
 
     Returns:
         ``settings``, by held-out setting and model: ``predicted_j``, ``reference_j``, ``difference_percent``,
@@ -135,50 +118,16 @@ def evaluate(
         JoulecastError: nothing to fit, or nothing that the split can hold out.
     """
     from joulecast.energy.error_summary import evaluate_records
-    from joulecast.energy.splits import SPLITS
     from joulecast.runs.recorded import run_records
 
-    check("split", split, SPLITS)
-    check("time", time or "given", ("given", "predicted"))
-    with naming(*paths(records)), run_records(paths(records)) as folders:
-        return evaluate_records(folders, split, time)
+    folders = paths(request.records)
+    with naming(*folders), run_records(folders) as records:
+        return evaluate_records(records, request.split, request.time)
 
 
-def forecast(
-    records: Records,
-    nodes: Iterable[int] = (),
-    *,
-    gpus: Iterable[int] = (),
-    scaling: Literal["recorded", "weak", "strong"] = "recorded",
-    batch: int | None = None,
-    samples: float | None = None,
-    epochs: float | None = None,
-    to_target: bool = False,
-    price: float | None = None,
-    price_node_hour: float | None = None,
-    price_gpu_hour: float | None = None,
-    co2: float | None = None,
-    pue: float | None = None,
-    currency: str | None = None,
-    prices: AnyPath | None = None,
-) -> Forecast:
+@asks(ForecastRequest, "nodes")
+def forecast(request: ForecastRequest) -> Forecast:
     """Forecast time, energy, money and CO2 of node counts not yet run, from MC2 fitted to run records.
-
-    Args:
-        nodes: node counts.
-        gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
-        scaling: ``weak`` lets the batch of all nodes grow with them, ``strong`` does not, ``recorded`` does
-            as the records do.
-        batch: batch of all nodes, in place of ``scaling``.
-        samples, epochs: work of the forecast, in place of the recorded one.
-        to_target: train to the quality that the records reached: the work follows the batch, by the work law
-            of the records and of the recorded MLPerf times.
-        price, price_node_hour, price_gpu_hour: price of a kWh at the building's meter, of an hour of a whole
-            node, and of an hour of a GPU in use, all in one currency.
-        co2: grams of CO2 equivalent for a kWh.
-        pue: kWh of the building for each kWh of the nodes, 1 by default.
-        currency: currency of the prices, EUR by default.
-        prices: a configuration's file; its section ``prices`` counts for what is not given here.
 
     Returns:
         Plain data that a notebook shows as a table; ``table`` is its data frame, ``plot()`` its chart.
@@ -191,72 +140,17 @@ def forecast(
     Raises:
         JoulecastError: nothing to fit, or a node count below 1.
     """
-    from joulecast.energy.forecast import Asked
     from joulecast.energy.forecast import forecast as forecast_records
     from joulecast.runs.recorded import run_records
 
-    check("scaling", scaling, ("recorded", "weak", "strong"))
-    asked = Asked(list(nodes), scaling, batch, samples, epochs, to_target, list(gpus))
-    # Before the records are read.
-    asked.check()
-    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
-    with naming(*paths(records)), run_records(paths(records)) as folders:
-        return Forecast(forecast_records(folders, asked, paid))
+    paid, folders = prices_of(request), paths(request.records)
+    with naming(*folders), run_records(folders) as records:
+        return Forecast(forecast_records(records, request, paid))
 
 
-def advise(
-    network: str,
-    *,
-    records: Records = (),
-    platform: AnyPath | None = None,
-    deadline_s: float | None = None,
-    energy_budget_j: float | None = None,
-    energy_weight: float | None = None,
-    cost_budget: float | None = None,
-    co2_budget_kg: float | None = None,
-    objective: Literal["time", "energy", "cost", "co2", "edp"] | None = None,
-    price: float | None = None,
-    price_node_hour: float | None = None,
-    price_gpu_hour: float | None = None,
-    co2: float | None = None,
-    pue: float | None = None,
-    currency: str | None = None,
-    prices: AnyPath | None = None,
-    samples: float | None = None,
-    nodes: Iterable[int] | None = None,
-    gpus: Iterable[int] = (),
-    batch: Iterable[int] | None = None,
-    history: AnyPath | None = None,
-    platforms: AnyPath | None = None,
-    fits: AnyPath | None = None,
-    precision: str = "fp32",
-    optimizer: str = "momentum",
-    attention: Literal["eager", "fused"] | None = None,
-    gradients: Literal["fp32"] | None = None,
-    links: Mapping[str, float] | None = None,
-    calibrate: AnyPath | None = None,
-) -> dict[str, Any]:
+@asks(AdviceRequest)
+def advise(request: AdviceRequest) -> dict[str, Any]:
     """Choose node count, batch size and strategy of a training within limits, by one objective.
-
-    Args:
-        network: name of the training, as in the records.
-        records: measured runs; without any, ``platform`` is simulated.
-        platform: platform, as the records name it; or one to simulate.
-        deadline_s, energy_budget_j, cost_budget, co2_budget_kg: what the training may take, each or none.
-        energy_weight: weight of energy against time, 0 to 1, in place of an objective.
-        objective: what to minimise: ``time``, ``energy``, ``cost``, ``co2``, or ``edp``, joules times
-            seconds. By default energy; time, where energy is estimated, or there are budgets and no
-            deadline.
-        price, price_node_hour, price_gpu_hour, co2, pue, currency, prices: as in :func:`forecast`.
-        samples: samples to train on; by default a million (1 epoch).
-        nodes, batch: node counts and batches of all nodes to choose from; by default batches that were run,
-            on as many nodes as were run and on up to four times as many.
-        gpus: counts of GPUs, in place of node counts; of ranks, where an observed training had no GPUs.
-        history: file of :func:`tune`, for the power limit.
-        platforms: folder of your platform files; ``config/platforms`` by default.
-        fits: folder of a campaign's fits on a simulated platform, for its joules.
-        precision, optimizer, attention, gradients, links, calibrate: for a training that is simulated, as in
-            :func:`simulate`.
 
     Returns:
         ``best`` (``None`` with ``why_none``), ``verdict`` (``clear_winner``, ``overlapping``, ``cheapest``,
@@ -270,33 +164,9 @@ def advise(
             whose price or intensity is not given.
     """
     from joulecast.report.advice.advise import advise as advise_on
-    from joulecast.report.advice.choice import Limit
-    from joulecast.report.advice.simulated_training import SimulatedTraining
-    from joulecast.runs.files.shipped import PLATFORMS
     from joulecast.runs.recorded import run_records
 
-    paid = given_prices(prices, price, price_node_hour, price_gpu_hour, co2, pue, currency)
-    limit = Limit(deadline_s, energy_budget_j, energy_weight, cost_budget, co2_budget_kg, objective)
-    limit.check(paid)
-    counts, batches = (None if given is None else list(given) for given in (nodes, batch))
-    check_counts("nodes", counts or (), MOST_NODES)
-    check_counts("batch", batches or (), MOST_SAMPLES)
-    named = naming(*paths(records), platform, history, calibrate)
-    with named, run_records(paths(records)) as folders:
-        return advise_on(
-            folders,
-            network,
-            limit,
-            platform=None if platform is None else str(platform),
-            samples=samples,
-            nodes=counts,
-            batches=batches,
-            history=path(history),
-            platforms=PLATFORMS if platforms is None else Path(platforms),
-            fits=path(fits),
-            trained=SimulatedTraining(
-                precision, optimizer, attention, gradients, links or {}, path(calibrate)
-            ),
-            prices=paid,
-            gpus=list(gpus),
-        )
+    paid, folders = prices_of(request), paths(request.records)
+    named = naming(*folders, request.platform, request.history, request.calibrate)
+    with named, run_records(folders) as records:
+        return advise_on(records, request, paid)

@@ -1,20 +1,26 @@
-"""What the public functions share: paths and choices as people give them."""
+"""What the public functions share: how they are asked, and paths and prices as people give them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import wraps
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
+from joulecast.energy.section import Priced, PriceList
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.request import Request
 
 if TYPE_CHECKING:
     from joulecast.energy.prices import Prices
 
+R = TypeVar("R", bound=Request)
+A = TypeVar("A", bound=dict[str, Any])
+P = ParamSpec("P")
 AnyPath = str | PathLike[str]
 Records = AnyPath | Sequence[AnyPath]
 """A folder of run records, however deep they lie in it, a recorded campaign, or the name of an observed
@@ -43,11 +49,6 @@ def _folders(given: Path) -> list[Path]:
     )
 
 
-def path(given: AnyPath | None) -> Path | None:
-    """A path, where one is given."""
-    return None if given is None else Path(given)
-
-
 @contextmanager
 def naming(*given: AnyPath | None) -> Iterator[None]:
     """Name the files that were given in an error that names none of them."""
@@ -60,46 +61,75 @@ def naming(*given: AnyPath | None) -> Iterator[None]:
         raise JoulecastError(f"{error} (from {', '.join(files)})") from None
 
 
-def check(name: str, value: str | None, known: Collection[str]) -> None:
-    """Refuse a value that is none of those known."""
-    if value is not None and value not in known:
-        raise JoulecastError(f"{name} {value!r}: give one of {', '.join(known)}")
-
-
-def given_prices(
-    configuration: AnyPath | None,
-    price: float | None = None,
-    price_node_hour: float | None = None,
-    price_gpu_hour: float | None = None,
-    co2: float | None = None,
-    pue: float | None = None,
-    currency: str | None = None,
-) -> Prices:
-    """The prices that are given, and those of a configuration's section ``prices`` for what is not.
+def prices_of(request: Priced) -> Prices:
+    """The prices that a request gives, and those of its configuration's section ``prices`` for the others.
 
     Raises:
-        JoulecastError: a price that is none, or a configuration without prices.
+        JoulecastError: a configuration without prices.
     """
     from joulecast.energy.prices import NO_PRICES, Prices
 
-    given: dict[str, Any] = {
-        "price": price,
-        "price_node_hour": price_node_hour,
-        "price_gpu_hour": price_gpu_hour,
-        "co2": co2,
-        "pue": pue,
-        "currency": currency,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    if configuration is None:
-        return Prices(**given).check()
+    named = request.model_fields_set & PriceList.model_fields.keys()
+    given: dict[str, Any] = {name: getattr(request, name) for name in named}
+    if request.prices is None:
+        return Prices(**given)
     from joulecast.app.campaign.config import read_config
 
-    kept = Prices(**read_config(Path(configuration)).prices.model_dump())
+    kept = Prices(**read_config(request.prices).prices.model_dump())
     if kept == NO_PRICES:
         raise JoulecastError(
-            f"{configuration}: has no prices; give them in its section `prices`, as `prices: {{price: 0.3}}`"
+            f"{request.prices}: has no prices; give them in its section `prices`, as `prices: {{price: 0.3}}`"
         )
     if given:
-        given["source"] = f"options, and {kept.source or configuration}"
-    return replace(kept, **given).check()
+        given["source"] = f"options, and {kept.source or request.prices}"
+    return kept.model_copy(update=given)
+
+
+def asks(
+    model: type[R], *positional: str
+) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
+    """A decorator that gives a function of a request the request's fields as parameters.
+
+    Its caller gives these, or a ready request in place of them; ``None`` is not given. Signature and
+    docstring tell all of them. What it returns says under ``request`` what was asked.
+
+    Args:
+        positional: fields that may be given without their names, beside those that must be given.
+    """
+
+    def decorated(function: Callable[Concatenate[R, P], A]) -> Callable[..., A]:
+        own = [*inspect.signature(function, eval_str=True).parameters.values()][1:]
+        signature = inspect.Signature(
+            [*_parameters(model, positional), *own],
+            return_annotation=function.__annotations__["return"],
+        )
+
+        @wraps(function)
+        def public(*args: Any, **named: Any) -> A:
+            rest = {each.name: named.pop(each.name) for each in own if each.name in named}
+            if len(args) == 1 and isinstance(args[0], model) and not named:
+                request = args[0]
+            else:
+                bound = signature.bind(*args, **named).arguments
+                request = model(**{name: v for name, v in bound.items() if v is not None})
+            answer = function(request, **rest)  # type: ignore[call-arg]
+            answer["request"] = request.asked()
+            return answer
+
+        public.__signature__ = signature  # type: ignore[attr-defined]
+        fields = [f"    {name}: {field.description}" for name, field in model.in_order().items()]
+        told = "\n    ".join(["Args:", *fields, "", "Returns:"])
+        public.__doc__ = (function.__doc__ or "").replace("Returns:", told, 1)
+        return public
+
+    return decorated
+
+
+def _parameters(model: type[Request], positional: tuple[str, ...]) -> list[inspect.Parameter]:
+    types, parameters = get_type_hints(model), []
+    for name, field in model.in_order().items():
+        leads = field.is_required() or name in positional
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if leads else inspect.Parameter.KEYWORD_ONLY
+        default = inspect.Parameter.empty if field.is_required() else field.default
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=types[name]))
+    return sorted(parameters, key=lambda each: each.kind)

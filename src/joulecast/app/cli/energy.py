@@ -1,26 +1,11 @@
 """The commands of the energy models: judge them on run records, forecast node counts from these."""
 
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from joulecast.app.cli.options import (
-    RECORDS_HELP,
-    AsJson,
-    Co2,
-    Currency,
-    Named,
-    Price,
-    PriceGpuHour,
-    PriceNodeHour,
-    PricesFile,
-    Pue,
-    echo_json,
-    whole_numbers,
-)
-from joulecast.errors import JoulecastError
+from joulecast.app.cli.options import AsJson, asks, echo_json
+from joulecast.energy.request import EvaluateRequest, ForecastRequest
 from joulecast.quantities import (
     NONE,
     digits,
@@ -28,41 +13,6 @@ from joulecast.quantities import (
     percent,
     times,
 )
-
-
-class Split(StrEnum):
-    """What a fit may not see."""
-
-    IN_SAMPLE = "in-sample"
-    LEAVE_ONE_NODE_COUNT_OUT = "leave-one-node-count-out"
-    EXTRAPOLATION = "extrapolation"
-    LEAVE_ONE_WORKLOAD_OUT = "leave-one-workload-out"
-    NEXT_SCALE = "next-scale"
-
-
-class Time(StrEnum):
-    """Whether the models get the measured time of the runs that they are judged on."""
-
-    GIVEN = "given"
-    PREDICTED = "predicted"
-
-
-class Scaling(StrEnum):
-    """Whether the batch of all nodes grows with them."""
-
-    RECORDED = "recorded"
-    WEAK = "weak"
-    STRONG = "strong"
-
-
-Records = Annotated[Path | None, typer.Option("--records", help=RECORDS_HELP)]
-
-
-def _records(name: str | None, records: Path | None) -> str | Path:
-    """The records by the name of a training or by their folder."""
-    if (name is None) == (records is None):
-        raise JoulecastError("give the NAME of a measured training, or --records FOLDER")
-    return name if name is not None else records  # type: ignore[return-value]
 
 
 def _print_table(rows: list[dict[str, str]]) -> None:
@@ -102,31 +52,12 @@ def _as_judged(row: dict[str, Any], time: str) -> dict[str, str]:
     return line
 
 
-def evaluate(
-    name: Named = None,
-    records: Records = None,
-    split: Annotated[
-        Split | None,
-        typer.Option(
-            help="What the fit does not see: by default a workload, or a node count if there is one workload."
-        ),
-    ] = None,
-    time: Annotated[
-        Time | None,
-        typer.Option(
-            help="Time that the models get of the judged runs; given by default, but not for the next scale."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+@asks(EvaluateRequest)
+def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
     """Judge MC2 and its rivals on run records, imported or measured."""
     from joulecast.app.api.forecasts import evaluate as evaluate_on
 
-    verdict = evaluate_on(
-        _records(name, records),
-        split=None if split is None else split.value,
-        time=None if time is None else time.value,
-    )
+    verdict = evaluate_on(request)
     if as_json:
         echo_json(verdict)
         return
@@ -169,58 +100,12 @@ def evaluate(
     _print_notes(verdict)
 
 
-def forecast(
-    name: Named = None,
-    records: Records = None,
-    nodes: Annotated[str | None, typer.Option(help="Node counts, as 16,32,64.")] = None,
-    gpus: Annotated[
-        str | None, typer.Option(help="Counts of GPUs (ranks without GPUs), as 8,16,64.")
-    ] = None,
-    scaling: Annotated[
-        Scaling, typer.Option(help="The batch: as in the records, of a node, or of all nodes.")
-    ] = Scaling.RECORDED,
-    batch: Annotated[
-        int | None, typer.Option(help="Batch of all nodes, in place of --scaling.")
-    ] = None,
-    samples: Annotated[
-        float | None, typer.Option(help="Samples to train on; else as recorded.")
-    ] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Epochs, where the records count these; else as recorded.")
-    ] = None,
-    target: Annotated[
-        bool,
-        typer.Option("--target", help="Train to the recorded quality: the work follows the batch."),
-    ] = False,
-    price: Price = None,
-    price_node_hour: PriceNodeHour = None,
-    price_gpu_hour: PriceGpuHour = None,
-    co2: Co2 = None,
-    pue: Pue = None,
-    currency: Currency = None,
-    prices: PricesFile = None,
-    as_json: AsJson = False,
-) -> None:
+@asks(ForecastRequest)
+def forecast(request: ForecastRequest, as_json: AsJson = False) -> None:
     """Forecast time, energy, money and CO2 of node counts not yet run, with 90 % intervals."""
     from joulecast.app.api.forecasts import forecast as forecast_from
 
-    result = forecast_from(
-        _records(name, records),
-        () if nodes is None else whole_numbers("--nodes", nodes),
-        gpus=() if gpus is None else whole_numbers("--gpus", gpus),
-        scaling=scaling.value,
-        batch=batch,
-        samples=samples,
-        epochs=epochs,
-        to_target=target,
-        price=price,
-        price_node_hour=price_node_hour,
-        price_gpu_hour=price_gpu_hour,
-        co2=co2,
-        pue=pue,
-        currency=currency,
-        prices=prices,
-    )
+    result = forecast_from(request)
     if as_json:
         echo_json(result)
         return

@@ -1,39 +1,25 @@
-"""Options that several commands have, and how their texts are read."""
+"""The options of commands: those of a request, from its fields, and the few that are none."""
 
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic import BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
 
+from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
+from joulecast.quantities import MOST_NODES
+from joulecast.report.advice.request import AdviceRequest
+from joulecast.runs.request import Request, in_one_line, shell_name
 
+R = TypeVar("R", bound=Request)
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-Platforms = Annotated[Path, typer.Option(help="Folder of your platform files.")]
-_MONEY = "in the currency of all prices."
-Price = Annotated[float | None, typer.Option(help=f"Price of a kWh, {_MONEY}")]
-PriceNodeHour = Annotated[
-    float | None, typer.Option(help=f"Price of an hour of a whole node, {_MONEY}")
-]
-PriceGpuHour = Annotated[
-    float | None, typer.Option(help=f"Price of an hour of a GPU in use, {_MONEY}")
-]
-Co2 = Annotated[float | None, typer.Option(help="Grams of CO2 equivalent for a kWh.")]
-Pue = Annotated[
-    float | None, typer.Option(help="kWh of the building for each kWh of the nodes; 1 by default.")
-]
-Currency = Annotated[
-    str | None, typer.Option(help="Currency of the prices, as it is printed; EUR by default.")
-]
-PricesFile = Annotated[
-    Path | None,
-    typer.Option(help="Configuration whose section `prices` counts where no option is given."),
-]
-
-
-Named = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Name of a training that `measure` ran.")
-]
+Platforms = Annotated[Path, typer.Option(help=AdviceRequest.model_fields["platforms"].description)]
+PricesFile = Annotated[Path | None, typer.Option(help=Priced.model_fields["prices"].description)]
 MeteredPlatform = Annotated[
     str, typer.Option(help="Platform whose watts an estimate takes: a name, or a FILE.yaml.")
 ]
@@ -41,51 +27,107 @@ PowerConfig = Annotated[
     Path | None,
     typer.Option(help="Configuration; its power.sysfs_root and power.command are used."),
 ]
-RECORDS_HELP = "Folder of run records, however deep they lie in it; or a recorded campaign."
-Precision = Annotated[
-    str, typer.Option(help="fp32, tf32, fp64; bf16, fp16: mixed, weights also kept at fp32.")
+_NAME = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Name of a training that `measure` ran.")
 ]
-Optimizer = Annotated[str, typer.Option(help="none, sgd, momentum, adam.")]
-Attention = Annotated[
-    str | None,
-    typer.Option(help="fused (one kernel) or eager, of a network that is given by numbers."),
-]
-Gradients = Annotated[
-    str | None, typer.Option(help="fp32: add gradients up and send them at fp32, at any precision.")
-]
-Links = Annotated[
-    list[str] | None, typer.Option("--link", help="Rate of a link, as nic=12.5e9 (bytes/s).")
-]
-Calibrate = Annotated[
-    Path | None,
-    typer.Option(help="A step measured on this platform (YAML), which corrects the ops' costs."),
-]
+_FROM_NAME = ("records", "network")
+"""Fields that the NAME of a training stands for, in requests of records."""
 
 
-def whole_numbers(option: str, text: str) -> list[int]:
-    """Whole numbers of an option that takes several, as ``1,2,4``.
+def asks(
+    model: type[R], unless: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that makes a command of a function of a request: its options are the request's fields,
+    and those that the function has itself. A request of records takes the NAME of a training, too.
 
-    Raises:
-        JoulecastError: something in ``text`` is no whole number.
+    Args:
+        unless: an option of the function that takes the request's place; then that is ``None``.
     """
+    types, has_name = get_type_hints(model), "records" in model.model_fields
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        own = [*inspect.signature(function).parameters.values()][1:]
+        options = [_keyword("context", typer.Context), *([_keyword("name", _NAME)] * has_name)]
+        for name, field in model.in_order().items():
+            options.append(_option(name, field, types[name], has_name and name in _FROM_NAME))
+        options += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+
+        def command(context: typer.Context, **values: Any) -> None:
+            given = {
+                name: values[name]
+                for name in model.model_fields
+                # What is typed counts, also where it is the default.
+                if str(context.get_parameter_source(name)).rpartition(".")[2] != "DEFAULT"
+            }
+            is_other = unless is not None and values[unless] is not None
+            request = None if is_other else _request(model, given, values.get("name"))
+            function(request, **{each.name: values[each.name] for each in own})
+
+        command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in options}
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        return command
+
+    return decorated
+
+
+def _request(model: type[R], given: dict[str, Any], name: str | None) -> R:
+    """The request that a command line makes; an error names the option as it is typed."""
+    if name is not None:
+        if "records" in given:
+            raise JoulecastError("give the NAME of a measured training, or --records FOLDER")
+        given = {field: name for field in _FROM_NAME if field in model.model_fields} | given
     try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise JoulecastError(f"{option} {text}: give numbers, as 1,2,4") from None
+        return model(**given)
+    except JoulecastError as error:
+        if isinstance(error.__cause__, ValidationError):
+            raise JoulecastError(in_one_line(error.__cause__, model, shell_name)) from None
+        raise
+
+
+def _keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _option(name: str, field: FieldInfo, kind: Any, from_name: bool) -> inspect.Parameter:
+    """What typer makes an option, or an argument, of. Values stay text: the request reads them."""
+    default = inspect.Parameter.empty if field.is_required() and not from_name else field.default
+    if default in ((), {}) or from_name:
+        default = None
+    told: dict[str, Any] = {"help": field.description}
+    if name == "records" or isinstance(field.default, dict):
+        kind = list[str] | None
+    elif kind not in (bool, Path, Path | None):
+        told["metavar"] = _metavar(field, kind)
+        kind, default = (str | None, None) if default is None else (str, default)
+        default = str(default) if isinstance(default, int | float) else default
+    flag = shell_name(name, field)
+    is_option = flag.startswith("--")
+    made = typer.Option(flag, **told) if is_option else typer.Argument(**told)
+    return _keyword(name, Annotated[kind, made], default)
+
+
+def _metavar(field: FieldInfo, kind: Any) -> str:
+    """What an option takes: words, or a kind of number and its bounds."""
+    options = [each for each in (kind, *get_args(kind)) if each is not type(None)]
+    words = [word for each in options if get_origin(each) is Literal for word in get_args(each)]
+    if words:
+        return f"<{'|'.join(words)}>"
+    if any(isinstance(each, BeforeValidator) for each in field.metadata):
+        return "<text>"
+    name = next(word for each, word in _NUMBERS.items() if each in options)
+    least = [f">={each.ge:g}" for each in field.metadata if hasattr(each, "ge")]
+    least += [f">{each.gt:g}" for each in field.metadata if hasattr(each, "gt")]
+    # What is larger than anything that there is says nothing.
+    most = [getattr(each, "le", MOST_NODES) for each in field.metadata]
+    least += [f"<={each:g}" for each in most if each < MOST_NODES]
+    return " ".join([f"<{name}", *least]) + ">"
+
+
+_NUMBERS = {int: "int", float: "float", str: "text"}
 
 
 def echo_json(content: dict[str, Any]) -> None:
     """Print plain data as JSON."""
     typer.echo(json.dumps(content, indent=1, allow_nan=False))
-
-
-def pairs(texts: list[str] | None, option: str) -> dict[str, float]:
-    """Numbers by name, of an option that may be given several times, as ``nic=12.5e9``."""
-    found = {}
-    for text in texts or []:
-        key, _, value = text.partition("=")
-        try:
-            found[key] = float(value)
-        except ValueError:
-            raise JoulecastError(f"{option} {text}: give it as name=number") from None
-    return found

@@ -1,97 +1,35 @@
 """The commands of the partitioner: cut a graph into stages, measure a graph that can be cut."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from joulecast.app.cli.options import AsJson, echo_json
+from joulecast.app.cli.options import AsJson, asks, echo_json
 from joulecast.errors import JoulecastError
+from joulecast.partition.request import PartitionRequest
 
 
-class Cost(StrEnum):
-    """How a stage's work and transfers make its time."""
-
-    compute = "compute"
-    max = "max"
-    sum = "sum"
-
-
-class Mode(StrEnum):
-    """Whose arithmetic."""
-
-    exact = "exact"
-    compat = "compat"
-
-
+@asks(PartitionRequest)
 def partition(
-    graph: Annotated[
-        str,
-        typer.Argument(
-            help="A network, as resnet50; MODULE:FUNCTION of your own, as capture takes it; or a file: task "
-            "graph, PipeDream graph.txt or device-placement JSON."
-        ),
-    ],
-    devices: Annotated[
-        int | None,
-        typer.Option(help="Number of devices; a device-placement file has it itself, as maxFPGAs."),
-    ] = None,
-    cost: Annotated[
-        Cost | None,
-        typer.Option(
-            help="A stage's time: its work (compute), the larger of work and transfer (max), or both (sum)."
-        ),
-    ] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(help="Bytes per second of a device's link, each way.")
-    ] = None,
-    replicate: Annotated[
-        bool, typer.Option("--replicate", help="A stage may be on several devices.")
-    ] = False,
-    memory: Annotated[float | None, typer.Option(help="Memory of a device, in bytes.")] = None,
-    mode: Annotated[
-        Mode, typer.Option(help="exact; or compat: answer as PipeDream's optimizer does.")
-    ] = Mode.exact,
-    ideals: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Limit of the ideals to list; a graph with more gets no certificate."
-        ),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(help="Python file to write: it trains the network in these stages."),
-    ] = None,
+    request: PartitionRequest,
     as_json: AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print a table of stages.")] = False,
 ) -> None:
     """Cut a network into pipeline stages whose slowest one is fast, and prove how fast it can be."""
     from joulecast.app.api.plans import partition as partition_into
     from joulecast.partition.plan_report import explained, summary
-    from joulecast.partition.problem import CostModel
 
-    model: CostModel | None = cost.value if cost else None
     if as_json and explain:
         raise JoulecastError("--json and --explain: give one of them")
-    report = partition_into(
-        graph,
-        devices,
-        cost=model,
-        bandwidth_bytes_per_s=bandwidth,
-        replicate=replicate,
-        memory_bytes=memory,
-        mode=mode.value,
-        ideals=ideals,
-        export=export,
-    )
+    report = partition_into(request)
     if as_json:
         echo_json(report)
     else:
         typer.echo(explained(report) if explain else summary(report))
-        if export is not None:
+        if request.export is not None:
             stages = len(report["stages"])
-            typer.echo(f"run it: torchrun --nproc-per-node {stages} {export}")
+            typer.echo(f"run it: torchrun --nproc-per-node {stages} {request.export}")
 
 
 def profile(

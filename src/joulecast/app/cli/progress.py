@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from joulecast.app.api.given import given_prices
+from joulecast.app.api.given import prices_of
 from joulecast.app.cli.options import AsJson, Platforms, PricesFile, echo_json
-from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.energy.prices import Prices
+from joulecast.energy.section import Priced
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, joules, lasting
 from joulecast.runs.files.shipped import PLATFORMS
@@ -42,8 +43,7 @@ def status(
     Reads the records and logs, and writes nothing. Ends with 0 when all is done, else 1.
     """
     if live:
-        paid = NO_PRICES if prices is None else given_prices(prices)
-        _show_live(results or MEASURED, steps, paid, as_json)
+        _show_live(results or MEASURED, steps, prices_of(Priced(prices=prices)), as_json)
         return
     folder, specs = results or Path("results"), None
     if configuration is not None:

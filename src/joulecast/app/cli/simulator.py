@@ -1,127 +1,26 @@
 """The commands of the simulator: simulate a strategy, search for the best one, capture a network."""
 
-import math
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from joulecast.app.cli.options import (
-    AsJson,
-    Attention,
-    Calibrate,
-    Co2,
-    Gradients,
-    Links,
-    Optimizer,
-    Precision,
-    Price,
-    PriceGpuHour,
-    PriceNodeHour,
-    PricesFile,
-    Pue,
-    echo_json,
-    pairs,
-)
-from joulecast.errors import JoulecastError
+from joulecast.app.cli.options import AsJson, asks, echo_json
 from joulecast.quantities import digits, energies, with_range
-
-Network = Annotated[
-    str,
-    typer.Option(
-        help="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
-    ),
-]
-OnPlatform = Annotated[str, typer.Option(help="A platform by name, or a FILE.yaml.")]
-Inference = Annotated[bool, typer.Option("--inference", help="Simulate a forward pass alone.")]
-Calibration = Annotated[
-    Path | None,
-    typer.Option("--calibration", help="Network calibration, for the outermost link."),
-]
-DatabaseFile = Annotated[
-    Path | None, typer.Option("--database", help="Op database measured on this platform.")
-]
-
-Fits = Annotated[
-    Path | None,
-    typer.Option(help="Fits of metered runs of this hardware, for the joules; shipped by default."),
-]
+from joulecast.report.advice.request import SearchRequest
+from joulecast.simulate.request import SimulateRequest
 
 
-def _stragglers(texts: list[str] | None) -> dict[int, float]:
-    slow = {}
-    for device, factor in pairs(texts, "--straggler").items():
-        if not device.isdigit() or not math.isfinite(factor):
-            raise JoulecastError(
-                f"--straggler {device}={factor:g}: give it as DEVICE=TIMES, as 3=1.5"
-            )
-        slow[int(device)] = factor
-    return slow
-
-
-def simulate(
-    network: Network,
-    platform: OnPlatform,
-    strategy: Annotated[
-        str,
-        typer.Option(help="Strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute; or a YAML file."),
-    ],
-    batch: Annotated[int, typer.Option(min=1, help="Samples of one replica's step.")] = 32,
-    devices: Annotated[
-        int | None, typer.Option(min=1, help="Check that the strategy takes this many.")
-    ] = None,
-    precision: Precision = "fp32",
-    optimizer: Optimizer = "momentum",
-    attention: Attention = None,
-    inference: Inference = False,
-    gradients: Gradients = None,
-    mode: Annotated[str, typer.Option(help="default; or proteus: the paper's own model.")] = (
-        "default"
-    ),
-    straggler: Annotated[
-        list[str] | None, typer.Option(help="A slow device, as 3=1.5 (times as long).")
-    ] = None,
-    gamma: Annotated[
-        float | None, typer.Option(min=0, help="Overlap slowdown in place of the platform's.")
-    ] = None,
-    link: Links = None,
-    calibration: Calibration = None,
-    database: DatabaseFile = None,
-    calibrate: Calibrate = None,
-    fits: Fits = None,
-    trace: Annotated[Path | None, typer.Option(help="Write a Chrome trace here.")] = None,
-    explain: Annotated[bool, typer.Option(help="Say where the time goes.")] = False,
-    as_json: AsJson = False,
-) -> None:
+@asks(SimulateRequest)
+def simulate(request: SimulateRequest, as_json: AsJson = False) -> None:
     """Simulate one training step of a parallel strategy: its time, memory and energy."""
     from joulecast.app.api.plans import simulate as simulate_on
 
-    result = simulate_on(
-        network,
-        platform,
-        strategy,
-        batch=batch,
-        devices=devices,
-        precision=precision,
-        optimizer=optimizer,
-        attention=attention,  # type: ignore[arg-type]
-        inference=inference,
-        gradients=gradients,  # type: ignore[arg-type]
-        mode=mode,  # type: ignore[arg-type]
-        stragglers=_stragglers(straggler),
-        gamma=gamma,
-        links=pairs(link, "--link"),
-        calibration=calibration,
-        database=database,
-        calibrate=calibrate,
-        fits=fits,
-        trace=trace,
-        explain=explain and not as_json,
-    )
+    result = simulate_on(request)
     if as_json:
         echo_json(result)
-    elif explain:
+    elif request.explain:
         typer.echo(result["explanation"])
         typer.echo(f"90 % interval of the step{_interval(result) or ': not known'}")
     else:
@@ -160,60 +59,12 @@ def _energy_line(result: dict[str, Any]) -> str:
     )
 
 
-def search(
-    network: Network,
-    platform: OnPlatform,
-    devices: Annotated[int, typer.Option(min=1, help="Devices to use.")],
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a step over all devices (32 each).")
-    ] = None,
-    precision: Precision = "fp32",
-    optimizer: Optimizer = "momentum",
-    attention: Attention = None,
-    inference: Inference = False,
-    gradients: Gradients = None,
-    link: Links = None,
-    calibration: Calibration = None,
-    database: DatabaseFile = None,
-    calibrate: Calibrate = None,
-    fits: Fits = None,
-    objective: Annotated[str, typer.Option(help="time, energy, cost, co2 or edp.")] = "time",
-    price: Price = None,
-    price_node_hour: PriceNodeHour = None,
-    price_gpu_hour: PriceGpuHour = None,
-    co2: Co2 = None,
-    pue: Pue = None,
-    prices: PricesFile = None,
-    top: Annotated[int, typer.Option(min=1, help="How many of the best to rank.")] = 20,
-    as_json: AsJson = False,
-) -> None:
+@asks(SearchRequest)
+def search(request: SearchRequest, as_json: AsJson = False) -> None:
     """Rank the parallel strategies of some devices that fit in memory, by one objective."""
     from joulecast.app.api.plans import search as search_on
 
-    result = search_on(
-        network,
-        platform,
-        devices,
-        global_batch=global_batch,
-        precision=precision,
-        optimizer=optimizer,
-        attention=attention,  # type: ignore[arg-type]
-        inference=inference,
-        gradients=gradients,  # type: ignore[arg-type]
-        links=pairs(link, "--link"),
-        calibration=calibration,
-        database=database,
-        calibrate=calibrate,
-        fits=fits,
-        objective=objective,  # type: ignore[arg-type]
-        price=price,
-        price_node_hour=price_node_hour,
-        price_gpu_hour=price_gpu_hour,
-        co2=co2,
-        pue=pue,
-        prices=prices,
-        top=top,
-    )
+    result = search_on(request)
     if as_json:
         echo_json(result)
     else:
@@ -231,7 +82,8 @@ def _print_ranking(result: dict[str, Any]) -> None:
     """Print the best strategies of a search."""
     rows = result["feasible"]
     if rows:
-        header = ("step, ms", "samples/s", "memory, GB", "J/sample", "cost/step")
+        paid = f"{result['prices']['currency']}/step"
+        header = ("step, ms", "samples/s", "memory, GB", "J/sample", paid)
         typer.echo(" ".join(f"{name:>10}" for name in header) + "  strategy (simulated)")
     else:
         why = "; ".join(f"{name}: {each}" for name, each in [*result["out_of_memory"].items()][-1:])

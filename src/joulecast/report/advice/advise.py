@@ -4,7 +4,6 @@ Settings that were run, those that MC2 forecasts from them, and for a platform t
 that the simulator times, are candidates alike; each says which of the three it is.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
-from joulecast.quantities import MOST_NODES, MOST_SAMPLES, check_counts, counted
+from joulecast.quantities import counted
 from joulecast.report.advice.candidate import Candidate, dominates
-from joulecast.report.advice.choice import Choice, Limit, choose
+from joulecast.report.advice.choice import Choice, check_prices_of, choose
 from joulecast.report.advice.next_steps import measure_next
 from joulecast.report.advice.power_limit import NO_HISTORY, PowerLimit, power_limit_of
-from joulecast.report.advice.simulated_training import USUAL, SimulatedTraining
+from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.advice.verdict import verdict_on
 from joulecast.runs.files.shipped import PLATFORMS, find, is_path
 from joulecast.runs.platforms import Platform, find_platform, is_gpu_platform, simulated_platform
@@ -56,117 +55,72 @@ class _Found:
 
 def advise(
     records: Sequence[Path],
-    network: str,
-    limit: Limit | None = None,
-    *,
-    platform: str | None = None,
-    samples: float | None = None,
-    nodes: Sequence[int] | None = None,
-    batches: Sequence[int] | None = None,
-    history: Path | None = None,
-    platforms: Path = PLATFORMS,
-    fits: Path | None = None,
-    trained: SimulatedTraining = USUAL,
+    request: AdviceRequest,
     prices: Prices = NO_PRICES,
-    gpus: Sequence[int] = (),
     known_runs: "KnownRuns | None" = None,
 ) -> dict[str, Any]:
     """Choose node count, batch size and strategy of a training.
 
     Args:
-        records: folders of run records; may be empty where ``platform`` can be simulated.
-        network: as the records name it.
-        limit: a deadline and budgets of energy, money and CO2, each or none, and what is least within them.
-        platform: as the records name it; or one to simulate, by name or the path of its FILE.yaml, whose
-            ``name`` is then what the records may call it. By default the one of the records.
-        samples: work in the records' unit; by default a million samples (1 epoch).
-        nodes: node counts; by default those that were run, and the powers of two up to four times the most
-            of them.
-        batches: batches of all nodes; by default those that were run.
-        history: of ``joulecast tune``, for the power limit.
-        platforms: folder of the user's own platform files, which go before the shipped ones.
-        fits: of a campaign on a simulated platform, for its joules.
-        trained: how it computes on a simulated platform.
+        records: folders of run records; may be empty where the platform can be simulated.
+        request: what is asked of them; the records may call a platform by the ``name`` in its FILE.yaml.
         prices: of energy and time, and the intensity of CO2.
-        gpus: counts of GPUs, in place of node counts.
         known_runs: the runs of ``records``, where they have been read already.
 
     Returns:
-        plain data: ``network``, ``platform``, ``nodes_are``, ``limit``, ``prices``, ``work``, ``weighed``
-        (the ``counts`` of nodes, GPUs or ranks, and ``why`` these), ``best`` (``None`` with ``why_none``),
-        ``by_energy`` (what estimated energy would choose, where time chooses in its place), ``verdict``
-        (whether that is clearly the best), ``candidates`` (the best first, with ``within_limit`` and
-        ``on_front``), ``refused``, ``rests_on``, ``warnings``, ``measure_next``, ``left_out``. Times in s,
-        energies in J and kWh, CO2 in kg, for the whole work.
+        plain data: ``request``, ``network``, ``platform``, ``nodes_are``, ``limit`` (how it was applied),
+        ``prices``, ``work``, ``weighed`` (the ``counts`` of nodes, GPUs or ranks, and ``why`` these),
+        ``best`` (``None`` with ``why_none``), ``by_energy`` (what estimated energy would choose, where time
+        chooses in its place), ``verdict`` (whether that is clearly the best), ``candidates`` (the best first,
+        with ``within_limit`` and ``on_front``), ``refused``, ``rests_on``, ``warnings``, ``measure_next``,
+        ``left_out``. Times in s, energies in J and kWh, CO2 in kg, for the whole work.
 
     Raises:
-        JoulecastError: an unknown network or platform, no records, a node count or batch below 1, a
-            history of another network, or a limit that needs a price that is not given.
+        JoulecastError: an unknown network or platform, no records, a history of another network, or a limit
+            that needs a price that is not given.
     """
-    asked = limit or Limit()
-    asked.check(prices.check())
-    if nodes and gpus:
-        raise JoulecastError("nodes and gpus say the scale in different ways; give one")
-    check_counts("gpus", gpus, MOST_NODES)
-    check_counts("nodes", nodes or (), MOST_NODES)
-    check_counts("batch", batches or (), MOST_SAMPLES)
-    if samples is not None and not (math.isfinite(samples) and samples > 0):
-        raise JoulecastError(f"--samples {samples:g}: give a number above 0")
-    facts, called = None, platform
+    check_prices_of(request, prices)
+    platform, facts = request.platform, None
     # What imported systems are called may look like a path, too.
     if platform and is_path(platform, (".yaml", ".yml")) and Path(platform).is_file():
         facts = find_platform(platform)
-        called = facts.name
+    called = platform if facts is None else facts.name
     simulated = facts is not None or (
         platform is not None
         and (
-            find(PLATFORMS, f"{platform}.yaml", platforms) is not None or is_gpu_platform(platform)
+            find(PLATFORMS, f"{platform}.yaml", request.platforms) is not None
+            or is_gpu_platform(platform)
         )
     )
-    found = _from_records(
-        records, network, called, samples, nodes, gpus, batches, simulated, known_runs
-    )
+    found = _from_records(records, request, called, simulated, known_runs)
     if found is None:
-        facts = facts or simulated_platform(str(platform), platforms)
-        filled = nodes or _filled(facts, gpus)
-        found = _from_simulator(
-            network, str(called), facts, samples, filled, batches, fits, trained
-        )
-    powers = NO_HISTORY if history is None else power_limit_of(history, network)
+        facts = facts or simulated_platform(str(platform), request.platforms)
+        found = _from_simulator(str(called), facts, request)
+    powers = NO_HISTORY
+    if request.history is not None:
+        powers = power_limit_of(request.history, request.network)
     candidates = [powers.applied(candidate).priced(prices) for candidate in found.candidates]
-    choice = choose(candidates, asked, prices.currency)
-    why_counts = "as asked"
-    if not nodes and not gpus:
-        up_to = "" if found.most_nodes is None else f"up to {BEYOND} times the most that were run; "
-        why_counts = f"{up_to}--nodes or --gpus asks for others"
-    return _told(network, asked, found, candidates, choice, powers, why_counts) | {
+    choice = choose(candidates, request, prices.currency)
+    return _told(request, found, candidates, choice, powers) | {
         "prices": prices.as_json(),
         "verdict": verdict_on(candidates, choice, prices.currency),
     }
 
 
-def _filled(facts: Platform, gpus: Sequence[int]) -> list[int]:
-    """Nodes of a platform that so many GPUs fill."""
-    per_node = facts.require_cluster().devices_per_node
-    return whole_nodes(gpus, per_node)
-
-
 def _from_records(
     records: Sequence[Path],
-    network: str,
+    request: AdviceRequest,
     platform: str | None,
-    samples: float | None,
-    nodes: Sequence[int] | None,
-    gpus: Sequence[int],
-    batches: Sequence[int] | None,
     simulated: bool,
     known_runs: "KnownRuns | None",
 ) -> _Found | None:
     """Candidates of the records; ``None`` where the platform has none of the network.
 
     Args:
+        platform: as the records call it.
         simulated: whether the platform can be simulated instead.
     """
+    network, samples = request.network, request.samples
     # Loads pandas and the models, which a simulated platform does not need.
     from joulecast.report.advice import from_records
 
@@ -177,7 +131,10 @@ def _from_records(
     if samples is not None:
         work, why = samples, "as asked"
     candidates, refused = from_records.campaign_candidates(
-        campaign, work, from_records.asked_nodes(campaign, nodes or (), gpus), batches
+        campaign,
+        work,
+        from_records.asked_nodes(campaign, request.nodes, request.gpus),
+        request.batch,
     )
     runs, fitted = campaign.runs, campaign.evidence.training
     most = int(runs["nodes"].max())
@@ -271,35 +228,22 @@ def _settings_differ(records: Sequence[Path], network: str, platform: str) -> li
     return [f"the runs differ in {', '.join(mixed)}, which the candidates do not tell apart"]
 
 
-def _from_simulator(
-    network: str,
-    platform: str,
-    facts: Platform,
-    samples: float | None,
-    nodes: Sequence[int] | None,
-    batches: Sequence[int] | None,
-    fits: Path | None,
-    trained: SimulatedTraining,
-) -> _Found:
+def _from_simulator(platform: str, facts: Platform, request: AdviceRequest) -> _Found:
     # Loads scipy and the simulator, which records do not need.
     from joulecast.report.advice import from_simulator
 
-    facts.require_cluster()
+    cluster, samples = facts.require_cluster(), request.samples
     if samples is None:
         raise JoulecastError(
-            f"--samples: nothing of {network} was run on {platform}, so say how many samples to train on"
+            f"--samples: nothing of {request.network} was run on {platform}, so say how many samples to "
+            "train on"
         )
+    nodes = request.nodes or whole_nodes(request.gpus, cluster.devices_per_node)
     candidates, refused = from_simulator.simulated_candidates(
-        network,
-        facts,
-        samples,
-        nodes or from_simulator.usual_nodes(facts),
-        batches,
-        fits=fits,
-        trained=trained,
+        request, facts, samples, nodes or from_simulator.usual_nodes(facts)
     )
     bare = "" if any(c.time_low_s for c in candidates) else " and have no interval"
-    rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(trained)}"]
+    rests = [f"simulated: {len(candidates)} strategies on {platform}, by {_rates(request)}"]
     return _Found(
         platform,
         "simulated",
@@ -315,26 +259,28 @@ def _from_simulator(
     )
 
 
-def _rates(trained: SimulatedTraining) -> str:
-    if trained.calibrate is not None:
-        return f"the rates of its description, corrected by {trained.calibrate}"
+def _rates(request: AdviceRequest) -> str:
+    if request.calibrate is not None:
+        return f"the rates of its description, corrected by {request.calibrate}"
     return "the rates of its description"
 
 
 def _told(
-    network: str,
-    limit: Limit,
+    request: AdviceRequest,
     found: _Found,
     candidates: list[Candidate],
     choice: Choice,
     powers: PowerLimit,
-    why_counts: str,
 ) -> dict[str, Any]:
     best = None if choice.best is None else candidates[choice.best]
     batches = {candidate.batch_size for candidate in candidates}
     warnings = [*found.warnings, *powers.notes]
     if len(batches) > 1:
         warnings.append(_BATCHES)
+    why_counts = "as asked"
+    if not request.nodes and not request.gpus:
+        up_to = "" if found.most_nodes is None else f"up to {BEYOND} times the most that were run; "
+        why_counts = f"{up_to}--nodes or --gpus asks for others"
     rows = [
         candidate.as_json()
         | {
@@ -346,10 +292,11 @@ def _told(
     ]
     chosen = None if choice.best is None else rows[choice.best]
     return {
-        "network": network,
+        "request": request.asked(),
+        "network": request.network,
         "platform": found.platform,
         "nodes_are": found.nodes_are,
-        "limit": choice.as_json(limit),
+        "limit": choice.as_json(request),
         "work": {"samples": found.samples, "unit": found.unit, "why": found.why_samples},
         "weighed": {
             "counts": sorted({candidate.nodes for candidate in candidates}),

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from joulecast.energy.prices import Prices, estimated
-from joulecast.errors import JoulecastError
 from joulecast.quantities import consumptions, digits, listed, masses, money, steady, times
 from joulecast.report.advice.candidate import Candidate
-from joulecast.report.advice.objective import OBJECTIVES, Objective, check_priced
+from joulecast.report.advice.objective import check_priced
+from joulecast.report.advice.request import Limit
 
 _OPTIONS = {
     "time": "--deadline",
@@ -38,87 +38,28 @@ IN_WORDS = {
 """What is weighed, in words."""
 
 
-@dataclass(frozen=True)
-class Limit:
-    """What a training may take, each or none, and what is least within that: an objective, or energy and
-    time weighed against each other.
+def kind_of(limit: Limit) -> str:
+    """``deadline``, ``energy budget``, ``cost budget``, ``CO2 budget``, ``weight``, several, or ``none``."""
+    names = [_NAMES[quantity] for quantity in limit.budgets]
+    if limit.energy_weight is not None:
+        names.append("weight")
+    return " and ".join(names) or "none"
 
-    Attributes:
-        energy_weight: of energy against time, 0 to 1, in place of an objective.
-        cost_budget: in the currency of the prices.
-        objective: by default energy, or time where energy is estimated, or there are budgets and no deadline.
 
-    Raises:
-        JoulecastError: one cannot be met by anything, or two contradict each other.
-    """
+def check_prices_of(limit: Limit, prices: Prices) -> None:
+    """Raise a :class:`JoulecastError` where a price is missing that the limit needs."""
+    asked = {_OPTIONS[quantity]: quantity for quantity in limit.budgets}
+    if limit.objective is not None:
+        asked[f"--objective {limit.objective}"] = limit.objective
+    check_priced(asked, prices)
 
-    deadline_s: float | None = None
-    energy_budget_j: float | None = None
-    energy_weight: float | None = None
-    cost_budget: float | None = None
-    co2_budget_kg: float | None = None
-    objective: Objective | None = None
 
-    def __post_init__(self) -> None:
-        weight = {} if self.energy_weight is None else {"--energy-weight": self.energy_weight}
-        given = {_OPTIONS[quantity]: amount for quantity, amount in self.budgets.items()}
-        for name, value in (given | weight).items():
-            if not math.isfinite(value):
-                raise JoulecastError(f"{name} {value}: give a number")
-            if name in given and value <= 0:
-                raise JoulecastError(f"{name} {value:g}: give a number above 0")
-            if name not in given and not 0 <= value <= 1:
-                raise JoulecastError(
-                    f"{name} {value:g}: give 0 (only time counts) to 1 (only energy)"
-                )
-        if self.objective is not None and self.objective not in OBJECTIVES:
-            raise JoulecastError(
-                f"objective {self.objective!r}: give one of {', '.join(OBJECTIVES)}"
-            )
-        if weight and self.objective is not None:
-            raise JoulecastError("--objective and --energy-weight contradict each other; give one")
-
-    @property
-    def budgets(self) -> dict[str, float]:
-        """What is given of each quantity: time in s, energy in J, money, CO2 in kg."""
-        given = {
-            "time": self.deadline_s,
-            "energy": self.energy_budget_j,
-            "cost": self.cost_budget,
-            "co2": self.co2_budget_kg,
-        }
-        return {quantity: amount for quantity, amount in given.items() if amount is not None}
-
-    @property
-    def least(self) -> str:
-        """What is least within the budgets: an objective, or ``weight``."""
-        if self.energy_weight is not None:
-            return "weight"
-        has_budget_alone = self.budgets and self.deadline_s is None
-        return self.objective or ("time" if has_budget_alone else "energy")
-
-    @property
-    def kind(self) -> str:
-        """``deadline``, ``energy budget``, ``cost budget``, ``CO2 budget``, ``weight``, several of them, or
-        ``none``."""
-        names = [_NAMES[quantity] for quantity in self.budgets]
-        if self.energy_weight is not None:
-            names.append("weight")
-        return " and ".join(names) or "none"
-
-    def check(self, prices: Prices) -> None:
-        """Raise a :class:`JoulecastError` where a price is missing that the limit needs."""
-        asked = {_OPTIONS[quantity]: quantity for quantity in self.budgets}
-        if self.objective is not None:
-            asked[f"--objective {self.objective}"] = self.objective
-        check_priced(asked, prices)
-
-    def in_words(self, currency: str) -> str:
-        """The budgets, as ``within 1 h and EUR 20``; empty without any."""
-        amounts = [
-            amounts_of(quantity, currency)(amount)[0] for quantity, amount in self.budgets.items()
-        ]
-        return f"within {listed(amounts)}" if amounts else ""
+def within_words(limit: Limit, currency: str) -> str:
+    """The budgets, as ``within 1 h and EUR 20``; empty without any."""
+    amounts = [
+        amounts_of(quantity, currency)(amount)[0] for quantity, amount in limit.budgets.items()
+    ]
+    return f"within {listed(amounts)}" if amounts else ""
 
 
 def amounts_of(quantity: str, currency: str) -> Callable[..., list[str]]:
@@ -152,12 +93,7 @@ class Choice:
     def as_json(self, limit: Limit) -> dict[str, Any]:
         """The limit and how it was applied."""
         content: dict[str, Any] = {
-            "kind": limit.kind,
-            "deadline_s": limit.deadline_s,
-            "energy_budget_j": limit.energy_budget_j,
-            "cost_budget": limit.cost_budget,
-            "co2_budget_kg": limit.co2_budget_kg,
-            "energy_weight": limit.energy_weight,
+            "kind": kind_of(limit),
             "objective": self.least,
             "judged_by": self.judged_by,
         }
@@ -304,7 +240,7 @@ def _why_nothing_is_within(candidates: Sequence[Candidate], limit: Limit, curren
         )
     ends = [_end(closest, quantity, currency) for quantity in budgets]
     verb = "ends" if list(budgets) == ["time"] else "stays"
-    asked = limit.in_words(currency)
+    asked = within_words(limit, currency)
     return f"nothing {verb} {asked}; the closest is {closest.setting} with {listed(ends)}"
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from joulecast.energy.fitting import CampaignFit
 from joulecast.energy.strategy_energy import fit_in, simulation_energy
@@ -10,7 +9,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.precision import training_of
 from joulecast.graphs.shipped_graphs import network_for
 from joulecast.report.advice.candidate import Candidate
-from joulecast.report.advice.simulated_training import USUAL, SimulatedTraining
+from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.advice.simulator_inputs import platform_and_costs
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.interval import step_interval
@@ -32,24 +31,14 @@ def usual_nodes(platform: Platform) -> list[int]:
 
 
 def simulated_candidates(
-    network: str,
-    platform: Platform,
-    samples: float,
-    nodes: Sequence[int],
-    batches: Sequence[int] | None,
-    *,
-    fits: Path | None = None,
-    trained: SimulatedTraining = USUAL,
+    request: AdviceRequest, platform: Platform, samples: float, nodes: Sequence[int]
 ) -> tuple[list[Candidate], list[dict[str, str]]]:
     """The fastest strategies of each node count and batch that fit in memory.
 
     Args:
-        network: by name, by numbers, or the JSON file of an op graph.
+        request: the network, how it is trained, and its batches, by default 32 samples of a device.
         samples: to train on.
         nodes: node counts; each with all its devices.
-        batches: of all nodes; by default 32 samples of a device.
-        fits: of metered runs on the same hardware, for the joules; by default those that are shipped.
-        trained: how it computes.
 
     Returns:
         the candidates, with intervals where the simulator's errors were judged, and the settings that are
@@ -58,13 +47,13 @@ def simulated_candidates(
     Raises:
         JoulecastError: no such network, or the platform's file lacks what a simulation needs.
     """
-    training = training_of(trained.precision, trained.optimizer, False, trained.gradients)
-    graph = network_for(network, training, trained.attention)
+    training = training_of(request.precision, request.optimizer, False, request.gradients)
+    graph = network_for(request.network, training, request.attention)
     platform, costs = platform_and_costs(
-        platform, trained.precision, links=trained.links, measured_steps=trained.calibrate
+        platform, request.precision, links=request.links, measured_steps=request.calibrate
     )
     assumed = Assumptions(training=training)
-    cluster, fit = platform.require_cluster(), fit_in(fits)
+    cluster, fit = platform.require_cluster(), fit_in(request.fits)
     candidates, refused = [], []
     for count in nodes:
         devices = count * cluster.devices_per_node
@@ -72,7 +61,7 @@ def simulated_candidates(
             why = f"{platform.name} has {cluster.nodes} nodes"
             refused.append({"setting": f"{count} nodes", "why": why})
             continue
-        for batch in batches or [_BATCH_PER_DEVICE * devices]:
+        for batch in request.batch or [_BATCH_PER_DEVICE * devices]:
             setting = f"{count} nodes, batch {batch}"
             try:
                 ranking = search(graph, platform, devices, batch, costs, assumed, _STRATEGIES)

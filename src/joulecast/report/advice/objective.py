@@ -1,13 +1,9 @@
-"""What can be minimised: time, energy, money, CO2, or energy and delay together."""
+"""Whether the prices are known that an objective or a budget needs."""
 
 from collections.abc import Mapping
-from typing import Literal, get_args
 
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
-
-Objective = Literal["time", "energy", "cost", "co2", "edp"]
-OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 
 def check_objective(objective: str, prices: Prices) -> None:

@@ -8,7 +8,7 @@ from joulecast.energy.prices import Prices, costs
 from joulecast.energy.strategy_energy import nodes_of, rising_joules, simulation_energy
 from joulecast.errors import JoulecastError
 from joulecast.quantities import steady
-from joulecast.report.advice.objective import Objective
+from joulecast.report.advice.request import Objective
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.simulate import Simulation
 from joulecast.simulate.strategy_search import Value

@@ -5,7 +5,8 @@ from typing import Any
 
 from joulecast.energy.prices import Prices, co2_text, cost_text
 from joulecast.quantities import NONE, consumptions, digits, listed, times, with_range
-from joulecast.report.advice.choice import Limit
+from joulecast.report.advice.choice import within_words
+from joulecast.report.advice.request import Limit
 from joulecast.runs.scale import unit_of
 
 _TOP = 8
@@ -29,12 +30,11 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _asked(limit: Mapping[str, Any], currency: str) -> str:
-    names = ("deadline_s", "energy_budget_j", "energy_weight", "cost_budget", "co2_budget_kg")
-    given = Limit(**{name: limit[name] for name in names})
+def _asked(request: Mapping[str, Any], currency: str) -> str:
+    given = Limit(**{name: request[name] for name in Limit.model_fields if name in request})
     weight = given.energy_weight
     weighed = None if weight is None else f"energy weighs {weight:g}, time {1 - weight:g}"
-    return "; ".join(filter(None, (given.in_words(currency), weighed))) or "no limit given"
+    return "; ".join(filter(None, (within_words(given, currency), weighed))) or "no limit given"
 
 
 def _paid(row: Mapping[str, Any], prices: Prices) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def advice_text(advice: Mapping[str, Any]) -> str:
     lines = [
         f"{advice['network']} on {advice['platform']} (nodes are {advice['nodes_are']}), "
         f"{digits(work['samples'])} {work['unit']} ({work['why']}); "
-        f"{_asked(advice['limit'], prices.currency)}",
+        f"{_asked(advice['request'], prices.currency)}",
         "",
         *_choice(advice),
     ]

@@ -6,7 +6,6 @@ Whatever is missing in the results has its reason in its place, with the command
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -20,6 +19,7 @@ from joulecast.energy.prices import NO_PRICES, Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted, listed
 from joulecast.report import answers, held_out
+from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.figures.front import energy_time_front
 from joulecast.report.figures.inline import inline_svg, page_colours
 from joulecast.report.figures.look import Figure, save_static
@@ -236,16 +236,15 @@ def _recorded_notes(found: Results) -> list[str]:
 
 
 def _advise_commands(
-    found: Results, folder: Path, prices: str | None, asked: Sequence[Sequence[str]]
+    found: Results, folder: Path, prices: str | None, asked: Sequence[AdviceRequest]
 ) -> list[str]:
     """The questions that the page asked, of the records that it asked it of: below the folder there are the
     records of other campaigns, too, where results lie in one another."""
     places = {record.relative_to(folder).parts[0] for record in found.record_folders}
     place = "imported" if places == {"imported"} else "records"
-    priced = f" --prices {prices}" if prices else ""
-    records = shlex.quote(str(folder / place))
-    each = [shlex.join(options) for options in asked] or ["--network NAME"]
-    return [f"./run joulecast advise --records {records} {options}{priced}" for options in each]
+    of_these: dict[str, Any] = {"records": folder / place} | ({"prices": prices} if prices else {})
+    each = [one.asked() for one in asked] or [{"network": "NAME"}]
+    return [f"./run {AdviceRequest(**one, **of_these).in_shell()}" for one in each]
 
 
 def _commands(maker: _Maker) -> list[tuple[str, str]]:

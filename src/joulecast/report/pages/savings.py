@@ -18,7 +18,8 @@ from joulecast.quantities import (
     with_range,
 )
 from joulecast.report.advice.advise import advise
-from joulecast.report.advice.choice import IN_WORDS, Limit
+from joulecast.report.advice.choice import IN_WORDS
+from joulecast.report.advice.request import AdviceRequest
 from joulecast.report.answers import WAS_RUN, energy_is, paid_cells, paid_names
 from joulecast.report.figures.forecast import names_of
 from joulecast.report.grid import SHOWS, Amounts, Table
@@ -68,7 +69,7 @@ class Advice:
     work: str = ""
     trade: str = ""
     alone: bool = False
-    asked: tuple[str, ...] = ()
+    asked: AdviceRequest | None = None
     batches: int = 0
     unit: str = "samples"
 
@@ -102,21 +103,14 @@ def advices(results: Results) -> list[Advice]:
     all_advice = []
     for row, label in zip(asked.itertuples(), labels, strict=True):
         name = str(row.workload)
+        request = AdviceRequest(network=str(row.network), platform=str(row.platform))
         try:
-            answer = advise(
-                results.record_folders,
-                str(row.network),
-                Limit(),
-                platform=str(row.platform),
-                prices=results.prices,
-                known_runs=results.known_runs,
-            )
+            answer = advise(results.record_folders, request, results.prices, results.known_runs)
         except (JoulecastError, ValueError, KeyError) as error:
             all_advice.append(Advice(name, [f"No advice: {error}."], label=label))
             continue
-        asked = ("--network", str(row.network), "--platform", str(row.platform))
         advice = advice_of(answer, name, has_steps=row.kind == "training")
-        all_advice.append(replace(advice, label=label, asked=asked))
+        all_advice.append(replace(advice, label=label, asked=request))
     return all_advice
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from joulecast.energy.fitting import CampaignFit, KnownRuns, disturbance_notes
-from joulecast.energy.forecast import Asked, forecast_table
+from joulecast.energy.forecast import forecast_table
 from joulecast.energy.prices import NO_PRICES, Prices
+from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, Scaled, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, joined, read_database
@@ -129,7 +130,7 @@ def fitted_forecast(fit: CampaignFit, nodes: Sequence[int]) -> pd.DataFrame:
         return pd.DataFrame()
     counts = sorted({*nodes, *(int(count) for count in trained["nodes"])})
     observed = is_observed(trained)
-    asked = Asked((), gpus=counts) if observed else Asked(counts)
+    asked = Scales(gpus=counts) if observed else Scales(nodes=counts)
     forecasts, _ = forecast_table(runs, asked)
     forecasts = forecasts[forecasts["platform"].isin(trained["platform"])]
     ranks = float((trained["ranks"] / trained["nodes"]).median())

@@ -1,0 +1,83 @@
+"""What can be asked of the energy models: judge them on run records, forecast from these."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from joulecast.energy.section import Priced
+from joulecast.quantities import MOST_SAMPLES
+from joulecast.runs.request import NodeCounts, Recorded, Request, Shell
+
+Split = Literal[
+    "in-sample",
+    "leave-one-node-count-out",
+    "extrapolation",
+    "leave-one-workload-out",
+    "next-scale",
+]
+
+
+class EvaluateRequest(Recorded):
+    """Judge MC2 and its rivals on run records."""
+
+    command: ClassVar[str] = "evaluate"
+
+    split: Split | None = Field(
+        None,
+        description="What the fit does not see: by default a workload, or a node count if there is one "
+        "workload. next-scale: each scale of a submitter's series, from the two below it.",
+    )
+    time: Literal["given", "predicted"] | None = Field(
+        None,
+        description="Time that the models get of the judged runs; given by default, but not for the next "
+        "scale.",
+    )
+
+
+class Scales(Request):
+    """The trainings to forecast."""
+
+    nodes: NodeCounts = Field((), description="Node counts, as 16,32,64.")
+    gpus: NodeCounts = Field(
+        (), description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts."
+    )
+    scaling: Literal["recorded", "weak", "strong"] = Field(
+        "recorded",
+        description="Whether the batch of all nodes grows with them: as in the records, yes (weak), or no "
+        "(strong).",
+    )
+    batch: int | None = Field(
+        None, ge=1, le=MOST_SAMPLES, description="Batch of all nodes, in place of scaling."
+    )
+    samples: float | None = Field(
+        None, gt=0, le=MOST_SAMPLES, description="Samples to train on; else as recorded."
+    )
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=MOST_SAMPLES,
+        description="Epochs, where the records count these; else as recorded.",
+    )
+    to_target: Annotated[bool, Shell("--target")] = Field(
+        False,
+        description="Train to the recorded quality: the work follows the batch, as in the records and "
+        "the recorded MLPerf times.",
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.nodes and self.gpus:
+            raise ValueError("nodes and gpus say the scale in different ways; give one")
+        if not self.nodes and not self.gpus:
+            raise ValueError("no scale is given; give --nodes or --gpus, as 4,8,16")
+        if sum([self.samples is not None, self.epochs is not None, self.to_target]) > 1:
+            raise ValueError("samples, epochs and target say the work in different ways; give one")
+        if self.batch is not None and self.scaling != "recorded":
+            raise ValueError("batch and scaling say the batch in different ways; give one")
+        return self
+
+
+class ForecastRequest(Priced, Scales, Recorded):
+    """Forecast time, energy, money and CO2 of scales not yet run."""
+
+    command: ClassVar[str] = "forecast"

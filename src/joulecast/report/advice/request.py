@@ -1,0 +1,149 @@
+"""What can be asked of advice: the setting to train in, within limits; or the best strategy to simulate."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from joulecast.energy.section import Priced
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES, duration_s, energy_j, mass_kg
+from joulecast.runs.files.shipped import PLATFORMS
+from joulecast.runs.request import (
+    Batches,
+    Name,
+    NodeCounts,
+    RecordFolders,
+    Request,
+    Shell,
+    from_text,
+)
+from joulecast.simulate.request import OnSimulator, SimulatedTraining
+
+Objective = Literal["time", "energy", "cost", "co2", "edp"]
+
+
+class Limit(Request):
+    """What a training may take, each or none, and what is least within that: an objective, or energy and
+    time weighed against each other."""
+
+    objective: Objective | None = Field(
+        None,
+        description="What to minimise; edp: joules times seconds. By default energy; time where energy is "
+        "estimated, or with budgets and no deadline.",
+    )
+    deadline_s: Annotated[float | None, from_text(duration_s), Shell("--deadline")] = Field(
+        None, gt=0, description="Time that it may take: seconds, or as 30min, 1h, 2d."
+    )
+    energy_budget_j: Annotated[float | None, from_text(energy_j), Shell("--energy-budget")] = Field(
+        None, gt=0, description="Energy that it may take: joules, or as 5MJ, 2kWh."
+    )
+    cost_budget: float | None = Field(
+        None, gt=0, description="Money that it may cost, by the prices."
+    )
+    co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
+        None, gt=0, description="CO2 equivalent that it may emit: kg, or as 500g, 1t."
+    )
+    energy_weight: float | None = Field(
+        None, ge=0, le=1, description="Weight of energy against time, in place of an objective."
+    )
+
+    @model_validator(mode="after")
+    def _one_aim(self) -> Self:
+        if self.energy_weight is not None and self.objective is not None:
+            raise ValueError("--objective and --energy-weight contradict each other; give one")
+        return self
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """What is given of each quantity: time in s, energy in J, money, CO2 in kg."""
+        given = {
+            "time": self.deadline_s,
+            "energy": self.energy_budget_j,
+            "cost": self.cost_budget,
+            "co2": self.co2_budget_kg,
+        }
+        return {quantity: amount for quantity, amount in given.items() if amount is not None}
+
+    @property
+    def least(self) -> str:
+        """What is least within the budgets: an objective, or ``weight``."""
+        if self.energy_weight is not None:
+            return "weight"
+        has_budget_alone = self.budgets and self.deadline_s is None
+        return self.objective or ("time" if has_budget_alone else "energy")
+
+
+class _Training(Request):
+    """The training to choose a setting for, and what to choose from."""
+
+    network: Name = Field(
+        description="Network, as the records name it; on the command line by default the one of NAME."
+    )
+    records: RecordFolders = Field(
+        (),
+        description="Folder of run records, however deep they lie in it; a recorded campaign; or the NAME "
+        "of a training that `measure` ran. Without any, a platform is simulated.",
+    )
+    platform: Name | None = Field(
+        None,
+        description="Platform, as the records name it; or one to simulate: a name, or a FILE.yaml.",
+    )
+    samples: float | None = Field(
+        None, gt=0, description="Samples to train on; a million (1 epoch) by default."
+    )
+    nodes: NodeCounts = Field(
+        (),
+        description="Node counts, as 1,2,4,8; by default up to four times the most that were run.",
+    )
+    gpus: NodeCounts = Field(
+        (), description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts."
+    )
+    batch: Batches = Field(
+        (), description="Batches of all nodes, as 4,8; by default those that were run."
+    )
+
+
+class AdviceRequest(SimulatedTraining, Priced, Limit, _Training):
+    """Choose node count, batch size and strategy of a training within limits."""
+
+    command: ClassVar[str] = "advise"
+
+    history: Path | None = Field(
+        None, description="History of `tune --history`, for the power limit."
+    )
+    platforms: Path = Field(PLATFORMS, description="Folder of your platform files.")
+    fits: Path | None = Field(
+        None, description="Fits of a campaign on a simulated platform, for its joules."
+    )
+
+    @model_validator(mode="after")
+    def _can_be_answered(self) -> Self:
+        if self.nodes and self.gpus:
+            raise ValueError("nodes and gpus say the scale in different ways; give one")
+        if not self.records and self.platform is None:
+            raise ValueError(
+                "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"
+            )
+        return self
+
+
+class SearchRequest(Priced, OnSimulator):
+    """Rank the parallel strategies of some devices that fit in memory."""
+
+    command: ClassVar[str] = "search"
+
+    devices: int = Field(ge=1, le=MOST_NODES, description="Devices to use.")
+    global_batch: int | None = Field(
+        None, ge=1, le=MOST_SAMPLES, description="Samples of a step over all devices (32 each)."
+    )
+    objective: Objective = Field(
+        "time",
+        description="time of a step, energy of a sample, cost or co2 of a step, or edp: joules times seconds "
+        "of a step.",
+    )
+    top: int = Field(
+        20,
+        ge=1,
+        le=MOST_SAMPLES,
+        description="How many of the best to rank; strategies that cannot be among them are not simulated.",
+    )

@@ -1,0 +1,201 @@
+"""What a request is: the options of a command and of the Python function of that name, each defined once.
+
+A room's own requests lie in that room (``<room>/request.py``). Of a field come the command's option, the
+function's parameter, the key in a result's ``request``, and the one line that says what is wrong with it.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from joulecast.errors import JoulecastError
+from joulecast.quantities import MOST_NODES, MOST_SAMPLES
+
+
+@dataclass(frozen=True)
+class Shell:
+    """How a field is called on the command line, where that is not ``--name-of-the-field``.
+
+    Attributes:
+        name: ``--flag``, or the name of an argument without dashes.
+    """
+
+    name: str
+
+
+def shell_name(name: str, field: FieldInfo) -> str:
+    """The name of a field on the command line."""
+    named = [each.name for each in field.metadata if isinstance(each, Shell)]
+    return named[0] if named else f"--{name.replace('_', '-')}"
+
+
+class Request(BaseModel):
+    """What is asked; fields that are not given have their defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    command: ClassVar[str] = ""
+    """The command that takes these options."""
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise JoulecastError(in_one_line(error, type(self))) from error
+
+    def asked(self) -> dict[str, Any]:
+        """What was given, as plain data: parameters of the Python function."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    @classmethod
+    def in_order(cls) -> dict[str, FieldInfo]:
+        """The fields as people are shown them: first those that must be given."""
+        fields = cls.model_fields
+        return {
+            name: fields[name] for name in sorted(fields, key=lambda n: not fields[n].is_required())
+        }
+
+    def in_shell(self) -> str:
+        """The command that asks the same."""
+        words, given = ["joulecast", self.command], self.asked()
+        for name, field in self.in_order().items():
+            flag = shell_name(name, field)
+            words += _words(flag if flag.startswith("--") else None, given.get(name))
+        return shlex.join(words)
+
+
+def _words(flag: str | None, value: Any) -> Iterable[str]:
+    if value in (None, False):
+        return []
+    if value is True:
+        return [str(flag)]
+    if isinstance(value, Mapping):
+        return [word for key, each in value.items() for word in (str(flag), f"{key}={each}")]
+    if isinstance(value, list) and not all(isinstance(each, int) for each in value):
+        return [word for each in value for word in (str(flag), each)]
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return [text] if flag is None else [flag, text]
+
+
+def in_one_line(
+    error: ValidationError,
+    model: type[Request],
+    called: Callable[[str, FieldInfo], str] | None = None,
+) -> str:
+    """What is wrong with the first field that is, and what to give.
+
+    Args:
+        called: name of a field for the reader; by default as Python has it.
+    """
+    wrong = error.errors()[0]
+    if not wrong["loc"]:
+        return _message(wrong)
+    field = model.model_fields.get(str(wrong["loc"][0]))
+    if field is None:
+        return f"{wrong['loc'][0]}: no such option; there are {', '.join(model.model_fields)}"
+    name = called(str(wrong["loc"][0]), field) if called else str(wrong["loc"][0])
+    if wrong["type"] == "missing":
+        return f"{name} is missing; give: {field.description}"
+    value = wrong["input"]
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    shown = f"{value:g}" if isinstance(value, float) else repr(value)[:60]
+    return f"{name} {shown}: {_message(wrong)}"
+
+
+_GIVE = {
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "give one of {expected}",
+    "finite_number": "give a finite number",
+}
+
+
+def _message(wrong: ErrorDetails) -> str:
+    context = wrong.get("ctx", {})
+    if wrong["type"] == "value_error":
+        return str(context["error"])
+    if wrong["type"] in _GIVE:
+        text = _GIVE[wrong["type"]].format(**context)
+        return text.replace("'", "").replace(" or ", ", ")
+    return wrong["msg"].replace("Input should be", "give").split(", unable")[0]
+
+
+def from_text(read: Callable[[str], Any]) -> BeforeValidator:
+    """A validator that also takes the text that people type."""
+
+    def reading(given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        try:
+            return read(given)
+        except JoulecastError as error:
+            # The option is named already, with the text.
+            raise ValueError(str(error).removeprefix(f"{given}: ")) from None
+
+    return BeforeValidator(reading)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise JoulecastError("give numbers, as 1,2,4") from None
+
+
+def _one_or_several(given: Any) -> Any:
+    """Counts, or one of them; the text ``1,2,4``."""
+    return [given] if isinstance(given, int) else given
+
+
+def _pairs(given: Any) -> Any:
+    """Numbers by name; the texts ``nic=12.5e9``."""
+    if isinstance(given, Mapping):
+        return given
+    pairs = [text.partition("=") for text in ([given] if isinstance(given, str) else given)]
+    if not all(equals and number for _, equals, number in pairs):
+        raise ValueError("give it as name=number")
+    return {key: number for key, _, number in pairs}
+
+
+def _paths(given: Any) -> Any:
+    return [given] if isinstance(given, str | PathLike) else given
+
+
+_READ_LISTS = (from_text(_whole_numbers), BeforeValidator(_one_or_several))
+NodeCounts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], *_READ_LISTS]
+"""Counts of nodes or devices; also as the text ``1,2,4``."""
+Batches = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_SAMPLES)], ...], *_READ_LISTS]
+"""Counts of samples; also as the text ``4,8``."""
+Name = Annotated[
+    str, BeforeValidator(lambda given: str(given) if isinstance(given, PathLike) else given)
+]
+"""A name, or a path."""
+Rates = Annotated[
+    dict[str, Annotated[float, Field(ge=0, le=1e30)]], BeforeValidator(_pairs), Shell("--link")
+]
+"""Numbers by name; also as texts ``name=number``."""
+Slow = Annotated[
+    dict[int, Annotated[float, Field(ge=0, le=1e30)]], BeforeValidator(_pairs), Shell("--straggler")
+]
+"""Numbers by device; also as texts ``device=number``."""
+RecordFolders = Annotated[tuple[Path, ...], BeforeValidator(_paths)]
+"""Folders of run records, recorded campaigns, or names of observed trainings; one or several."""
+
+
+class Recorded(Request):
+    """A request that rests on run records."""
+
+    records: RecordFolders = Field(
+        min_length=1,
+        description="Folder of run records, however deep they lie in it; a recorded campaign; or the NAME "
+        "of a training that `measure` ran.",
+    )
