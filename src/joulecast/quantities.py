@@ -256,10 +256,3 @@ def check_counts(name: str, values: Iterable[int | None], most: int) -> None:
             raise JoulecastError(
                 f"{name} {str(value)[:20]}: must be at least 1 and at most {most:g}"
             )
-
-
-def check_amounts(name: str, values: Iterable[float | None]) -> None:
-    """Refuse an amount that is negative, infinite or no number."""
-    for value in values:
-        if value is not None and not 0 <= value <= 1e30:
-            raise JoulecastError(f"{name} {value:g}: give a finite number of at least 0")

@@ -353,7 +353,7 @@ def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
     assert {info.spec.kind for info in found.infos} == {"training"}
     assert not [folder for folder in found.record_folders if "imported" in folder.parts]
     context = page_context(tmp_path / "fitted")
-    assert "/fitted/records --network" in context["advise_commands"][0]
+    assert "/fitted/records --platform" in context["advise_commands"][0]
     # Without the fits they are all there is to go by.
     shutil.rmtree(tmp_path / "fitted/fits")
     kinds = {info.spec.kind for info in read_results(tmp_path / "fitted").infos}
@@ -370,7 +370,7 @@ def test_only_imported_runs(tmp_path):
     # A rate would leave out what their starts and ends take.
     forecast = context["forecast"].content
     assert forecast.work_is == "the work that was run" and "energy" in forecast.charts
-    assert context["advise_commands"][0].split(" --network")[0].endswith("/imported")
+    assert context["advise_commands"][0].split(" --platform")[0].endswith("/imported")
 
 
 def test_a_batch_that_no_log_tells_is_looked_up(results):

@@ -260,7 +260,7 @@ def test_rent_alone_needs_no_joules():
         ),
         (["h100", "--objective", "co2"], "no intensity is known; give --co2"),
         (["h100", "--objective", "speed"], "objective 'speed'"),
-        (["h100", "--pue", "0.5"], "pue 0.5: must be 1 or more"),
+        (["h100", "--pue", "0.5"], "--pue '0.5': must be at least 1"),
         (["h100", "--price", "-1"], "price"),
     ],
 )

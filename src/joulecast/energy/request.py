@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from joulecast.energy.section import Priced
 from joulecast.quantities import MOST_SAMPLES
-from joulecast.runs.request import NodeCounts, Recorded, Request, Shell
+from joulecast.runs.request import Recorded, Scale, Shell
 
 Split = Literal[
     "in-sample",
@@ -34,13 +34,9 @@ class EvaluateRequest(Recorded):
     )
 
 
-class Scales(Request):
+class Scales(Scale):
     """The trainings to forecast."""
 
-    nodes: NodeCounts = Field((), description="Node counts, as 16,32,64.")
-    gpus: NodeCounts = Field(
-        (), description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts."
-    )
     scaling: Literal["recorded", "weak", "strong"] = Field(
         "recorded",
         description="Whether the batch of all nodes grows with them: as in the records, yes (weak), or no "
@@ -66,8 +62,6 @@ class Scales(Request):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.nodes and self.gpus:
-            raise ValueError("nodes and gpus say the scale in different ways; give one")
         if not self.nodes and not self.gpus:
             raise ValueError("no scale is given; give --nodes or --gpus, as 4,8,16")
         if sum([self.samples is not None, self.epochs is not None, self.to_target]) > 1:

@@ -1,26 +1,35 @@
 """What energy, time and CO2 cost: the configuration's section, and the same options of requests."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from joulecast.runs.request import Request
 from joulecast.runs.section import Section
+
+_MOST = 1e12
 
 
 class PriceList(BaseModel):
     """Prices, all in one currency; what has none costs nothing."""
 
-    price: float | None = Field(None, ge=0, description="Price of a kWh at the building's meter.")
+    price: float | None = Field(
+        None, ge=0, le=_MOST, description="Price of a kWh at the building's meter."
+    )
     price_node_hour: float | None = Field(
-        None, ge=0, description="Price of an hour of a whole node."
+        None, ge=0, le=_MOST, description="Price of an hour of a whole node."
     )
     price_gpu_hour: float | None = Field(
-        None, ge=0, description="Price of an hour of a GPU in use."
+        None, ge=0, le=_MOST, description="Price of an hour of a GPU in use."
     )
-    co2: float | None = Field(None, ge=0, description="Grams of CO2 equivalent for a kWh.")
-    pue: float = Field(1.0, ge=1, description="kWh of the building for each kWh of the nodes.")
-    currency: str = Field(
+    co2: float | None = Field(
+        None, ge=0, le=_MOST, description="Grams of CO2 equivalent for a kWh."
+    )
+    pue: float = Field(
+        1.0, ge=1, le=_MOST, description="kWh of the building for each kWh of the nodes."
+    )
+    currency: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
         "EUR",
         min_length=1,
         max_length=12,

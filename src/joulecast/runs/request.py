@@ -4,14 +4,16 @@ A room's own requests lie in that room (``<room>/request.py``). Of a field come 
 function's parameter, the key in a result's ``request``, and the one line that says what is wrong with it.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -37,7 +39,7 @@ def shell_name(name: str, field: FieldInfo) -> str:
 
 
 class Request(BaseModel):
-    """What is asked; fields that are not given have their defaults."""
+    """What is asked; fields that are not given, or as ``None``, have their defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     command: ClassVar[str] = ""
@@ -45,7 +47,7 @@ class Request(BaseModel):
 
     def __init__(self, **given: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**{name: v for name, v in given.items() if v is not None})
         except ValidationError as error:
             raise JoulecastError(in_one_line(error, type(self))) from error
 
@@ -71,7 +73,7 @@ class Request(BaseModel):
 
 
 def _words(flag: str | None, value: Any) -> Iterable[str]:
-    if value in (None, False):
+    if value is None or value is False or value == []:
         return []
     if value is True:
         return [str(flag)]
@@ -126,7 +128,8 @@ def _message(wrong: ErrorDetails) -> str:
     if wrong["type"] in _GIVE:
         text = _GIVE[wrong["type"]].format(**context)
         return text.replace("'", "").replace(" or ", ", ")
-    return wrong["msg"].replace("Input should be", "give").split(", unable")[0]
+    told = wrong["msg"].replace("Input should be", "give").split(", unable")[0]
+    return re.sub(r"^\w+ should", "must", told)
 
 
 def from_text(read: Callable[[str], Any]) -> BeforeValidator:
@@ -144,16 +147,16 @@ def from_text(read: Callable[[str], Any]) -> BeforeValidator:
     return BeforeValidator(reading)
 
 
-def _whole_numbers(text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise JoulecastError("give numbers, as 1,2,4") from None
-
-
-def _one_or_several(given: Any) -> Any:
-    """Counts, or one of them; the text ``1,2,4``."""
-    return [given] if isinstance(given, int) else given
+def _counts(given: Any) -> Any:
+    """Counts, or one of them, as any iterable has them; the text ``1,2,4``."""
+    if isinstance(given, str):
+        try:
+            return [int(number) for number in given.split(",")]
+        except ValueError:
+            raise ValueError("give numbers, as 1,2,4") from None
+    if isinstance(given, Iterable):
+        return [int(each) if isinstance(each, Integral) else each for each in given]
+    return [given]
 
 
 def _pairs(given: Any) -> Any:
@@ -170,10 +173,11 @@ def _paths(given: Any) -> Any:
     return [given] if isinstance(given, str | PathLike) else given
 
 
-_READ_LISTS = (from_text(_whole_numbers), BeforeValidator(_one_or_several))
-NodeCounts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], *_READ_LISTS]
+Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], BeforeValidator(_counts)]
 """Counts of nodes or devices; also as the text ``1,2,4``."""
-Batches = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_SAMPLES)], ...], *_READ_LISTS]
+Batches = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MOST_SAMPLES)], ...], BeforeValidator(_counts)
+]
 """Counts of samples; also as the text ``4,8``."""
 Name = Annotated[
     str, BeforeValidator(lambda given: str(given) if isinstance(given, PathLike) else given)
@@ -191,11 +195,33 @@ RecordFolders = Annotated[tuple[Path, ...], BeforeValidator(_paths)]
 """Folders of run records, recorded campaigns, or names of observed trainings; one or several."""
 
 
+RECORDS = (
+    "Folder of run records, however deep they lie in it; a recorded campaign; or the NAME of a training that "
+    "`measure` ran."
+)
+"""What records are."""
+
+
 class Recorded(Request):
     """A request that rests on run records."""
 
-    records: RecordFolders = Field(
-        min_length=1,
-        description="Folder of run records, however deep they lie in it; a recorded campaign; or the NAME "
-        "of a training that `measure` ran.",
+    records: RecordFolders = Field(min_length=1, description=RECORDS)
+
+
+class Scale(Request):
+    """Scales of a training, in nodes or GPUs."""
+
+    nodes: Counts = Field(
+        (),
+        description="Node counts, as 16,32,64; advice weighs up to four times the most that were run by "
+        "default.",
     )
+    gpus: Counts = Field(
+        (), description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts."
+    )
+
+    @model_validator(mode="after")
+    def _in_one_unit(self) -> Self:
+        if self.nodes and self.gpus:
+            raise ValueError("nodes and gpus say the scale in different ways; give one")
+        return self

@@ -90,8 +90,8 @@ def asks(
 ) -> Callable[[Callable[Concatenate[R, P], A]], Callable[..., A]]:
     """A decorator that gives a function of a request the request's fields as parameters.
 
-    Its caller gives these, or a ready request in place of them; ``None`` is not given. Signature and
-    docstring tell all of them. What it returns says under ``request`` what was asked.
+    Its caller gives these, or a ready request in place of them. Signature and docstring tell all of them.
+    What it returns says under ``request`` what was asked.
 
     Args:
         positional: fields that may be given without their names, beside those that must be given.
@@ -110,8 +110,7 @@ def asks(
             if len(args) == 1 and isinstance(args[0], model) and not named:
                 request = args[0]
             else:
-                bound = signature.bind(*args, **named).arguments
-                request = model(**{name: v for name, v in bound.items() if v is not None})
+                request = model(**signature.bind(*args, **named).arguments)
             answer = function(request, **rest)  # type: ignore[call-arg]
             answer["request"] = request.asked()
             return answer

@@ -9,11 +9,12 @@ from joulecast.energy.section import Priced
 from joulecast.quantities import MOST_NODES, MOST_SAMPLES, duration_s, energy_j, mass_kg
 from joulecast.runs.files.shipped import PLATFORMS
 from joulecast.runs.request import (
+    RECORDS,
     Batches,
     Name,
-    NodeCounts,
     RecordFolders,
     Request,
+    Scale,
     Shell,
     from_text,
 )
@@ -81,8 +82,7 @@ class _Training(Request):
     )
     records: RecordFolders = Field(
         (),
-        description="Folder of run records, however deep they lie in it; a recorded campaign; or the NAME "
-        "of a training that `measure` ran. Without any, a platform is simulated.",
+        description=f"{RECORDS} Without any, a platform is simulated.",
     )
     platform: Name | None = Field(
         None,
@@ -91,19 +91,12 @@ class _Training(Request):
     samples: float | None = Field(
         None, gt=0, description="Samples to train on; a million (1 epoch) by default."
     )
-    nodes: NodeCounts = Field(
-        (),
-        description="Node counts, as 1,2,4,8; by default up to four times the most that were run.",
-    )
-    gpus: NodeCounts = Field(
-        (), description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts."
-    )
     batch: Batches = Field(
         (), description="Batches of all nodes, as 4,8; by default those that were run."
     )
 
 
-class AdviceRequest(SimulatedTraining, Priced, Limit, _Training):
+class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
     """Choose node count, batch size and strategy of a training within limits."""
 
     command: ClassVar[str] = "advise"
@@ -118,8 +111,6 @@ class AdviceRequest(SimulatedTraining, Priced, Limit, _Training):
 
     @model_validator(mode="after")
     def _can_be_answered(self) -> Self:
-        if self.nodes and self.gpus:
-            raise ValueError("nodes and gpus say the scale in different ways; give one")
         if not self.records and self.platform is None:
             raise ValueError(
                 "give --records FOLDER of measured or imported runs, or --platform NAME to simulate"

@@ -7,7 +7,6 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Costs, roofline_of, roofline_or_refusal
 from joulecast.graphs.database import MeasuredCosts, read_database
 from joulecast.graphs.kernel_costs import kernel_costs_of
-from joulecast.quantities import check_amounts
 from joulecast.runs.platforms import Platform, simulated_platform
 from joulecast.simulate.measured_step import corrected, read_steps
 from joulecast.simulate.network_calibration import calibrated, read_calibration
@@ -48,7 +47,6 @@ def platform_and_costs(
     Raises:
         JoulecastError: no such platform or link, a file that is not sound, or a rate that is not known.
     """
-    check_amounts("links", (links or {}).values())
     found = platform if isinstance(platform, Platform) else simulated_platform(platform)
     if calibration is not None:
         found = calibrated(found, read_calibration(calibration))
