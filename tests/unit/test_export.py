@@ -82,8 +82,6 @@ def test_a_notebook_shows_a_forecast_as_a_table_and_a_chart(forecast):
     assert "EUR" in shown and "estimated power" in shown and "90 % intervals" in shown
     assert list(forecast.table["nodes"]) == [row["nodes"] for row in forecast["forecasts"]]
     energy, time = forecast.plot().to_dict()["hconcat"]
-    assert (
-        energy["title"]["text"] == "Forecast energy" and "estimated" in energy["title"]["subtitle"]
-    )
+    assert energy["title"]["text"] == "Forecast energy" and "estimated" in str(energy["title"])
     assert time["title"]["text"] == "Forecast time"
     assert json.loads(json.dumps(forecast)) == forecast, "it is plain data"

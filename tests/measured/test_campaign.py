@@ -1,4 +1,4 @@
-"""The minimal campaign, run as its user runs it."""
+"""The minimal campaign, run as its user runs it; in a worker of its own, for load would pollute its runs."""
 
 import json
 import re
@@ -7,10 +7,7 @@ import subprocess
 
 import pandas as pd
 import pytest
-from conftest import AT_ONCE, copy_workflow, judge_less, snakemake
-from conftest import MINIMAL as QUIET
-
-MINIMAL = (*QUIET, "--config", AT_ONCE)
+from conftest import MINIMAL, copy_workflow, judge_less, snakemake
 
 
 def fresh_clone(folder):
