@@ -85,6 +85,7 @@ def test_ones_own_files_go_before_what_is_shipped(joulecast, tmp_path):
     (tmp_path / "mine.yaml").write_text(text)
     asked = ("simulate", "--network", "alexnet", "--platform", "./mine.yaml", *DP)
     mine = json.loads(joulecast(*asked).stdout)
+    mine["request"]["platform"] = "hc2"
     assert mine["platform"] == "slower" and mine["step_s"] > 2 * shipped["step_s"]
     (tmp_path / "config/platforms").mkdir(parents=True)
     (tmp_path / "config/platforms/hc2.yaml").write_text(text)
@@ -129,7 +130,7 @@ def test_a_script_that_is_checked_strictly_can_use_it(python, tmp_path):
         "seconds: float = step['step_s']\n"
         "stages = joulecast.partition('resnet50', 4)['stages']\n"
         "version: str = joulecast.__version__\n"
-        "joulecast.evaluate('records', split='no such split')\n"
+        "joulecast.EvaluateRequest(records=(Path('records'),), split='no such split')\n"
         "joulecast.nothing\n"
     )
     strictly = ["--strict", "--python-executable", str(python), "script.py"]

@@ -23,12 +23,12 @@ class EvaluateRequest(Recorded):
     command: ClassVar[str] = "evaluate"
 
     split: Split | None = Field(
-        None,
+        default=None,
         description="What the fit does not see: by default a workload, or a node count if there is one "
         "workload. next-scale: each scale of a submitter's series, from the two below it.",
     )
     time: Literal["given", "predicted"] | None = Field(
-        None,
+        default=None,
         description="Time that the models get of the judged runs; given by default, but not for the next "
         "scale.",
     )
@@ -38,24 +38,24 @@ class Scales(Scale):
     """The trainings to forecast."""
 
     scaling: Literal["recorded", "weak", "strong"] = Field(
-        "recorded",
+        default="recorded",
         description="Whether the batch of all nodes grows with them: as in the records, yes (weak), or no "
         "(strong).",
     )
     batch: int | None = Field(
-        None, ge=1, le=MOST_SAMPLES, description="Batch of all nodes, in place of scaling."
+        default=None, ge=1, le=MOST_SAMPLES, description="Batch of all nodes, in place of scaling."
     )
     samples: float | None = Field(
-        None, gt=0, le=MOST_SAMPLES, description="Samples to train on; else as recorded."
+        default=None, gt=0, le=MOST_SAMPLES, description="Samples to train on; else as recorded."
     )
     epochs: float | None = Field(
-        None,
+        default=None,
         gt=0,
         le=MOST_SAMPLES,
         description="Epochs, where the records count these; else as recorded.",
     )
     to_target: Annotated[bool, Shell("--target")] = Field(
-        False,
+        default=False,
         description="Train to the recorded quality: the work follows the batch, as in the records and "
         "the recorded MLPerf times.",
     )

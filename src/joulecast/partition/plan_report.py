@@ -1,7 +1,7 @@
 """What the command line and the tables say of a plan: one dictionary for all modes and formats."""
 
 import time
-from typing import Any, Literal
+from typing import Any
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.device_placement import PlacementGraph
@@ -15,6 +15,7 @@ from joulecast.partition.problem import (
     pipeline_problem,
     placement_problem,
 )
+from joulecast.partition.request import PartitionRequest
 
 _US_PER = {"us": 1.0, "ms": 1e3}
 
@@ -198,19 +199,19 @@ def compat_report(
 
 
 def partition_report(
-    graph: TaskGraph | PlacementGraph,
-    devices: int | None = None,
-    cost: CostModel | None = None,
-    bandwidth: float | None = None,
-    replicate: bool = False,
-    memory: float | None = None,
-    mode: Literal["exact", "compat"] = "exact",
-    most_ideals: int | None = None,
+    graph: TaskGraph | PlacementGraph, request: PartitionRequest
 ) -> dict[str, Any]:
     """The stages of a graph: :func:`plan_report`, or :func:`compat_report`; raises as these."""
-    if mode == "compat":
-        return compat_report(graph, devices, cost, bandwidth, replicate, memory)
-    return plan_report(graph, devices, cost, bandwidth, replicate, memory, most_ideals)
+    options = (
+        request.devices,
+        request.cost,
+        request.bandwidth_bytes_per_s,
+        request.replicate,
+        request.memory_bytes,
+    )
+    if request.mode == "compat":
+        return compat_report(graph, *options)
+    return plan_report(graph, *options, request.ideals)
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -18,28 +18,29 @@ class PartitionRequest(Request):
         "measured first; or a file: task graph, PipeDream graph.txt or device-placement JSON."
     )
     devices: int | None = Field(
-        None, description="Number of devices; a device-placement file has it itself, as maxFPGAs."
+        default=None,
+        description="Number of devices; a device-placement file has it itself, as maxFPGAs.",
     )
     cost: Literal["compute", "max", "sum"] | None = Field(
-        None,
+        default=None,
         description="A stage's time: its work (compute), the larger of work and transfer (max), or both.",
     )
     bandwidth_bytes_per_s: Annotated[float | None, Shell("--bandwidth")] = Field(
-        None, description="Bytes per second of a device's link, each way."
+        default=None, description="Bytes per second of a device's link, each way."
     )
-    replicate: bool = Field(False, description="A stage may be on several devices.")
+    replicate: bool = Field(default=False, description="A stage may be on several devices.")
     memory_bytes: Annotated[float | None, Shell("--memory")] = Field(
-        None, description="Memory of a device, in bytes."
+        default=None, description="Memory of a device, in bytes."
     )
     mode: Literal["exact", "compat"] = Field(
-        "exact", description="compat: answer as PipeDream's optimizer does."
+        default="exact", description="compat: answer as PipeDream's optimizer does."
     )
     ideals: int | None = Field(
-        None,
+        default=None,
         ge=1,
         description="Limit of the ideals to list; a graph with more gets no certificate.",
     )
     export: Path | None = Field(
-        None,
+        default=None,
         description="Python file to write: it trains the network in these stages, under torchrun.",
     )

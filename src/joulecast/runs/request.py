@@ -1,6 +1,7 @@
 """What a request is: the options of a command and of the Python function of that name, each defined once.
 
-A room's own requests lie in that room (``<room>/request.py``). Of a field come the command's option, the
+A room's own requests lie in that room (``<room>/request.py``). Defaults are written ``default=...``, which a
+user's type checker understands. Of a field come the command's option, the
 function's parameter, the key in a result's ``request``, and the one line that says what is wrong with it.
 """
 
@@ -212,12 +213,13 @@ class Scale(Request):
     """Scales of a training, in nodes or GPUs."""
 
     nodes: Counts = Field(
-        (),
+        default=(),
         description="Node counts, as 16,32,64; advice weighs up to four times the most that were run by "
         "default.",
     )
     gpus: Counts = Field(
-        (), description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts."
+        default=(),
+        description="Counts of GPUs (ranks without GPUs), as 8,16,64, in place of node counts.",
     )
 
     @model_validator(mode="after")

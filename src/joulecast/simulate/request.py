@@ -13,25 +13,26 @@ class SimulatedTraining(Request):
     """How a training that is simulated computes, and what is known of its platform."""
 
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = Field(
-        "fp32", description="bf16 and fp16 are mixed precision: weights are also kept at fp32."
+        default="fp32",
+        description="bf16 and fp16 are mixed precision: weights are also kept at fp32.",
     )
     optimizer: Literal["none", "sgd", "momentum", "adam"] = Field(
-        "momentum", description="What updates the weights, and keeps its states in memory."
+        default="momentum", description="What updates the weights, and keeps its states in memory."
     )
     attention: Literal["eager", "fused"] | None = Field(
-        None,
+        default=None,
         description="fused (one kernel, the default) or eager (written out), of a network by numbers.",
     )
     gradients: Literal["fp32"] | None = Field(
-        None,
+        default=None,
         description="fp32: add gradients up and send them at fp32, at any precision (Megatron).",
     )
     links: Rates = Field(
-        {},
+        default={},
         description="Rate of a link of the platform in place of its file's, as nic=12.5e9 (bytes/s).",
     )
     calibrate: Path | None = Field(
-        None,
+        default=None,
         description="YAML file of a step measured on this platform (network, strategy, batch, precision, "
         "step_s, ...), which corrects the ops' costs.",
     )
@@ -44,13 +45,15 @@ class OnSimulator(SimulatedTraining):
         description="By name (gpt2-xl), by numbers (gpt:layers=36,hidden=1280,heads=20), or a JSON file."
     )
     platform: Name = Field(description="A platform by name, or a FILE.yaml.")
-    inference: bool = Field(False, description="Simulate a forward pass alone.")
+    inference: bool = Field(default=False, description="Simulate a forward pass alone.")
     calibration: Path | None = Field(
-        None, description="Network calibration, for the outermost link."
+        default=None, description="Network calibration, for the outermost link."
     )
-    database: Path | None = Field(None, description="Op database measured on this platform.")
+    database: Path | None = Field(
+        default=None, description="Op database measured on this platform."
+    )
     fits: Path | None = Field(
-        None,
+        default=None,
         description="Fits of metered runs of this hardware, for the joules; shipped by default.",
     )
 
@@ -63,16 +66,18 @@ class SimulateRequest(OnSimulator):
     strategy: Name = Field(
         description="Strategy, as dp=8,tp=2,pp=4,micro=16,zero=1,recompute; or a YAML file."
     )
-    batch: int = Field(32, ge=1, le=MOST_SAMPLES, description="Samples of one replica's step.")
+    batch: int = Field(
+        default=32, ge=1, le=MOST_SAMPLES, description="Samples of one replica's step."
+    )
     devices: int | None = Field(
-        None, ge=1, le=MOST_NODES, description="Check that the strategy takes this many."
+        default=None, ge=1, le=MOST_NODES, description="Check that the strategy takes this many."
     )
     mode: Literal["default", "proteus"] = Field(
-        "default", description="proteus: the communication model of that paper."
+        default="default", description="proteus: the communication model of that paper."
     )
-    stragglers: Slow = Field({}, description="A slow device, as 3=1.5 (times as long).")
+    stragglers: Slow = Field(default={}, description="A slow device, as 3=1.5 (times as long).")
     gamma: float | None = Field(
-        None, ge=0, description="Overlap slowdown in place of the platform's."
+        default=None, ge=0, description="Overlap slowdown in place of the platform's."
     )
-    trace: Path | None = Field(None, description="Write a Chrome trace here.")
-    explain: bool = Field(False, description="Say where the time goes (`explanation`).")
+    trace: Path | None = Field(default=None, description="Write a Chrome trace here.")
+    explain: bool = Field(default=False, description="Say where the time goes (`explanation`).")

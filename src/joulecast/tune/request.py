@@ -16,26 +16,33 @@ class _Tuning(Request):
     """What is tuned, and by which policy."""
 
     live: bool = Field(
-        False, description="Train LeNet-5 on digits on this machine, instead of replaying traces."
+        default=False,
+        description="Train LeNet-5 on digits on this machine, instead of replaying traces.",
     )
     traces: Path | None = Field(
-        None,
+        default=None,
         description="Folder of summary_train.csv and summary_power_GPU.csv; the shipped ones by default.",
     )
-    workload: str | None = Field(None, description="Workload of the traces, as cifar100.")
-    gpu: str | None = Field(None, description="GPU of the traces, as v100.")
-    policy: str = Field(DEFAULT_POLICY, description="Policy, as zeus; a wrong name lists all.")
-    recurrences: int = Field(50, ge=1, description="Trainings to the target.")
-    seeds: int | None = Field(None, ge=1, description="Replays to take the mean of; 20 by default.")
-    target: float | None = Field(
-        None, description="Metric to reach in a replay; the paper's by default."
+    workload: str | None = Field(default=None, description="Workload of the traces, as cifar100.")
+    gpu: str | None = Field(default=None, description="GPU of the traces, as v100.")
+    policy: str = Field(
+        default=DEFAULT_POLICY, description="Policy, as zeus; a wrong name lists all."
     )
-    beta: float | None = Field(None, description="Stop a try at this many times the best cost.")
+    recurrences: int = Field(default=50, ge=1, description="Trainings to the target.")
+    seeds: int | None = Field(
+        default=None, ge=1, description="Replays to take the mean of; 20 by default."
+    )
+    target: float | None = Field(
+        default=None, description="Metric to reach in a replay; the paper's by default."
+    )
+    beta: float | None = Field(
+        default=None, description="Stop a try at this many times the best cost."
+    )
     window: int | None = Field(
-        None, description="Number of last costs of a batch size that count (drift)."
+        default=None, description="Number of last costs of a batch size that count (drift)."
     )
     history: Path | None = Field(
-        None, description="File for the trials; a live tuning continues where it ends."
+        default=None, description="File for the trials; a live tuning continues where it ends."
     )
 
 

@@ -19,24 +19,29 @@ class Goals(BaseModel):
     """What is asked of a training that recurs, in a section of the configuration and in a request."""
 
     target_accuracy: float = Field(
-        0.9, gt=0, le=1, description="Accuracy on the test split that a live training must reach."
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Accuracy on the test split that a live training must reach.",
     )
-    device: Literal["cpu", "cuda"] = Field("cpu", description="Device of a live training.")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Device of a live training.")
     eta: float = Field(
-        0.5,
+        default=0.5,
         ge=0,
         le=1,
         description="Weight of energy in the cost of a GPU; on a CPU the cost is seconds.",
     )
     allow_power_limit: bool = Field(
-        False,
+        default=False,
         description="Let the tuner set the GPU's power limit; it is put back after every training.",
     )
     criterion: Criterion = Field(
-        "cost", description="How a power limit is chosen among those that were measured."
+        default="cost", description="How a power limit is chosen among those that were measured."
     )
     max_slowdown: float = Field(
-        1.1, ge=1, description="With max-slowdown: most time, relative to the highest limit."
+        default=1.1,
+        ge=1,
+        description="With max-slowdown: most time, relative to the highest limit.",
     )
 
 

@@ -14,37 +14,29 @@ from joulecast.tune.policy_report import (
     write_replayed_history,
 )
 from joulecast.tune.recurrences import Recurrence
-from joulecast.tune.trial import Trial
+from joulecast.tune.request import TuneRequest
+from joulecast.tune.trial import Goal, Trial
 
 _SEEDS = 20
 
 
-def tuned_on_traces(
-    traces: Path,
-    workload: str,
-    gpu: str,
-    policy: str,
-    recurrences: int,
-    seeds: int | None,
-    asked: Asked,
-    history: Path | None,
-) -> dict[str, Any]:
+def tuned_on_traces(traces: Path, request: TuneRequest) -> dict[str, Any]:
     """The report of a replay: what the policy saves.
-
-    Args:
-        seeds: replays to take the mean of; 20 if ``None``.
-        history: file for the trials of the one seed.
 
     Raises:
         JoulecastError: no such traces, workload, GPU or policy, or a history of several seeds.
     """
-    count = _SEEDS if seeds is None else seeds
-    if history is not None and count != 1:
+    seeds = request.seeds or _SEEDS
+    policy, recurrences, history = request.policy, request.recurrences, request.history
+    if history is not None and seeds != 1:
         raise JoulecastError(
-            f"--history keeps the trials of one seed, and there are {count}; give --seeds 1 too"
+            f"--history keeps the trials of one seed, and there are {seeds}; give --seeds 1 too"
         )
-    setting = read_setting(traces, workload, gpu, asked.target, policy)
-    report = replay_report(setting, policy, recurrences, count, asked)
+    goal = Goal(request.eta, request.criterion, request.max_slowdown)
+    asked = Asked(request.target, goal, request.options)
+    workload, gpu = str(request.workload), str(request.gpu)
+    setting = read_setting(traces, workload, gpu, request.target, policy)
+    report = replay_report(setting, policy, recurrences, seeds, asked)
     if history is not None:
         write_replayed_history(history, setting, policy, recurrences, asked)
         report["history"] = str(history)

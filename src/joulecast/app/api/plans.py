@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from joulecast.app.api.given import asks, naming, prices_of
@@ -158,29 +157,18 @@ def partition(request: PartitionRequest) -> dict[str, Any]:
     from joulecast.partition.plan_report import partition_report
     from joulecast.partition.stages_file import write_stages
 
-    options = (
-        request.devices,
-        request.cost,
-        request.bandwidth_bytes_per_s,
-        request.replicate,
-        request.memory_bytes,
-        request.mode,
-        request.ideals,
-    )
     if _FUNCTION.fullmatch(request.graph):
-        return _own_network_in_stages(request.graph, options, request.export)
+        return _own_network_in_stages(request)
     with naming(request.graph):
         found = read_partitionable(task_graph_file(request.graph))
-        report = partition_report(found, *options)
+        report = partition_report(found, request)
     if request.export is not None:
         write_stages(request.export, report, dict(getattr(found, "provenance", {})))
     return report
 
 
-def _own_network_in_stages(
-    function: str, options: tuple[Any, ...], export: Path | None
-) -> dict[str, Any]:
-    """The plan of what MODULE:FUNCTION gives, measured on one core; ``options`` as of partition_report."""
+def _own_network_in_stages(request: PartitionRequest) -> dict[str, Any]:
+    """The plan of what MODULE:FUNCTION gives, measured on one core."""
     import torch
 
     from joulecast.graphs.capture_function import module_of_function
@@ -190,13 +178,13 @@ def _own_network_in_stages(
     from joulecast.partition.stages_file import write_stages
     from joulecast.partition.torch_stages import cut_into_stages
 
-    module, inputs = module_of_function(function)
-    report = partition_report(measure_module(function, module, inputs, _PASSES), *options)
-    if export is not None:
+    module, inputs = module_of_function(request.graph)
+    report = partition_report(measure_module(request.graph, module, inputs, _PASSES), request)
+    if request.export is not None:
         cut_into_stages(module, inputs, [stage["nodes"] for stage in report["stages"]])
         with left_as_it_was(module), torch.no_grad():
             output = tensors_of(module(*inputs))[0]
-        write_stages(export, report, {"function": function, "output": [*output.shape]})
+        write_stages(request.export, report, {"function": request.graph, "output": [*output.shape]})
     return report
 
 
@@ -215,27 +203,15 @@ def tune(request: TuneRequest, *, tell: Callable[[str], None] = print) -> dict[s
             asked for.
     """
     from joulecast.tune.live_job import LiveJob
-    from joulecast.tune.policy_report import Asked, live_report
-    from joulecast.tune.trial import Goal
+    from joulecast.tune.policy_report import live_report
     from joulecast.tune.tune import tuned_here, tuned_on_traces
 
-    options = request.options
     if request.live:
         chosen = request.model_fields_set & Goals.model_fields.keys()
         job = LiveJob(**{name: getattr(request, name) for name in chosen})
         here, done, trials = tuned_here(
-            job, request.policy, options, request.recurrences, request.history, tell
+            job, request.policy, request.options, request.recurrences, request.history, tell
         )
         return live_report(here.space, request.policy, done, trials, here.notes, request.history)
-    goal = Goal(request.eta, request.criterion, request.max_slowdown)
     with naming(request.traces):
-        return tuned_on_traces(
-            recorded_folder(request.traces or ZEUS_TRACE),
-            str(request.workload),
-            str(request.gpu),
-            request.policy,
-            request.recurrences,
-            request.seeds,
-            Asked(request.target, goal, options),
-            request.history,
-        )
+        return tuned_on_traces(recorded_folder(request.traces or ZEUS_TRACE), request)

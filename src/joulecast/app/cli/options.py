@@ -101,7 +101,6 @@ def _option(name: str, field: FieldInfo, kind: Any, from_name: bool) -> inspect.
     elif kind not in (bool, Path, Path | None):
         told["metavar"] = _metavar(field, kind)
         kind, default = (str | None, None) if default is None else (str, default)
-        default = str(default) if isinstance(default, int | float) else default
     flag = shell_name(name, field)
     is_option = flag.startswith("--")
     made = typer.Option(flag, **told) if is_option else typer.Argument(**told)

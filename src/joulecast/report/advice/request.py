@@ -28,24 +28,27 @@ class Limit(Request):
     time weighed against each other."""
 
     objective: Objective | None = Field(
-        None,
+        default=None,
         description="What to minimise; edp: joules times seconds. By default energy; time where energy is "
         "estimated, or with budgets and no deadline.",
     )
     deadline_s: Annotated[float | None, from_text(duration_s), Shell("--deadline")] = Field(
-        None, gt=0, description="Time that it may take: seconds, or as 30min, 1h, 2d."
+        default=None, gt=0, description="Time that it may take: seconds, or as 30min, 1h, 2d."
     )
     energy_budget_j: Annotated[float | None, from_text(energy_j), Shell("--energy-budget")] = Field(
-        None, gt=0, description="Energy that it may take: joules, or as 5MJ, 2kWh."
+        default=None, gt=0, description="Energy that it may take: joules, or as 5MJ, 2kWh."
     )
     cost_budget: float | None = Field(
-        None, gt=0, description="Money that it may cost, by the prices."
+        default=None, gt=0, description="Money that it may cost, by the prices."
     )
     co2_budget_kg: Annotated[float | None, from_text(mass_kg), Shell("--co2-budget")] = Field(
-        None, gt=0, description="CO2 equivalent that it may emit: kg, or as 500g, 1t."
+        default=None, gt=0, description="CO2 equivalent that it may emit: kg, or as 500g, 1t."
     )
     energy_weight: float | None = Field(
-        None, ge=0, le=1, description="Weight of energy against time, in place of an objective."
+        default=None,
+        ge=0,
+        le=1,
+        description="Weight of energy against time, in place of an objective.",
     )
 
     @model_validator(mode="after")
@@ -81,18 +84,18 @@ class _Training(Request):
         description="Network, as the records name it; on the command line by default the one of NAME."
     )
     records: RecordFolders = Field(
-        (),
+        default=(),
         description=f"{RECORDS} Without any, a platform is simulated.",
     )
     platform: Name | None = Field(
-        None,
+        default=None,
         description="Platform, as the records name it; or one to simulate: a name, or a FILE.yaml.",
     )
     samples: float | None = Field(
-        None, gt=0, description="Samples to train on; a million (1 epoch) by default."
+        default=None, gt=0, description="Samples to train on; a million (1 epoch) by default."
     )
     batch: Batches = Field(
-        (), description="Batches of all nodes, as 4,8; by default those that were run."
+        default=(), description="Batches of all nodes, as 4,8; by default those that were run."
     )
 
 
@@ -102,11 +105,11 @@ class AdviceRequest(SimulatedTraining, Priced, Limit, Scale, _Training):
     command: ClassVar[str] = "advise"
 
     history: Path | None = Field(
-        None, description="History of `tune --history`, for the power limit."
+        default=None, description="History of `tune --history`, for the power limit."
     )
-    platforms: Path = Field(PLATFORMS, description="Folder of your platform files.")
+    platforms: Path = Field(default=PLATFORMS, description="Folder of your platform files.")
     fits: Path | None = Field(
-        None, description="Fits of a campaign on a simulated platform, for its joules."
+        default=None, description="Fits of a campaign on a simulated platform, for its joules."
     )
 
     @model_validator(mode="after")
@@ -125,15 +128,18 @@ class SearchRequest(Priced, OnSimulator):
 
     devices: int = Field(ge=1, le=MOST_NODES, description="Devices to use.")
     global_batch: int | None = Field(
-        None, ge=1, le=MOST_SAMPLES, description="Samples of a step over all devices (32 each)."
+        default=None,
+        ge=1,
+        le=MOST_SAMPLES,
+        description="Samples of a step over all devices (32 each).",
     )
     objective: Objective = Field(
-        "time",
+        default="time",
         description="time of a step, energy of a sample, cost or co2 of a step, or edp: joules times seconds "
         "of a step.",
     )
     top: int = Field(
-        20,
+        default=20,
         ge=1,
         le=MOST_SAMPLES,
         description="How many of the best to rank; strategies that cannot be among them are not simulated.",
