@@ -12,10 +12,16 @@ from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.metered_power import counted_power
 from joulecast.runs.metering import MeterInfo, metered
 from joulecast.runs.observations import observe, observe_all
+from joulecast.runs.predictions import COLUMNS as PREDICTIONS
 from joulecast.runs.record import write_record
+from joulecast.runs.table import COLUMNS
 
 RUN_S = 3.0
 DENIED = "RAPL: energy_uj may be read by root only"
+
+NO_FIT = CampaignFit(
+    pd.DataFrame(columns=[*COLUMNS]), pd.DataFrame(columns=[*PREDICTIONS]), pd.DataFrame(), {}
+)
 
 
 def hosts_with(meters, nodes=("node00", "node01", "node02", "node03"), sharers=None, until_s=5.0):
@@ -131,9 +137,7 @@ def test_containers_that_read_one_device_count_it_once():
 def test_checks_name_run_host_meter_and_reason(tmp_path):
     record = hosts_with([("node00", "rapl:package-0", 50.0), ("node01", "rapl", None)])
     write_record(tmp_path / "r", record)
-    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
-    fit = CampaignFit(none, none, none, none, none, {})
-    found = check_results([tmp_path / "r"], fit)
+    found = check_results([tmp_path / "r"], NO_FIT)
     missing = found[found["check"] == "missing meter"]
     assert set(missing["verdict"]) == {"warning"} and set(missing["run"]) == {"r"}
     assert missing["found"].tolist() == [
@@ -207,8 +211,7 @@ def test_checks_warn_where_runs_have_energies_of_different_parts(tmp_path):
         record = hosts_with([("node00", meter, 50.0)], ["node00"])
         record.info.meters[0].covers = PARTS[meter]
         write_record(tmp_path / name, record)
-    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
-    found = check_results([tmp_path / "a", tmp_path / "b"], CampaignFit(*[none] * 5, {}))
+    found = check_results([tmp_path / "a", tmp_path / "b"], NO_FIT)
     (warned,) = found[found["check"] == "energy covers"]["found"]
     assert "of different parts: gpu (1 runs), node (1 runs)" in warned
 
@@ -251,8 +254,7 @@ def test_slurms_account_is_held_against_the_runs_meters(tmp_path, job_w, warned)
     record = hosts_with([*meters, ("node00", "slurm", job_w)])
     assert observe(record)["energy_j"] == pytest.approx(4 * 50 * RUN_S)
     write_record(tmp_path / "r", record)
-    none = pd.DataFrame({"kind": [], "model": [], "predicted": []})
-    found = check_results([tmp_path / "r"], CampaignFit(*[none] * 5, {}))
+    found = check_results([tmp_path / "r"], NO_FIT)
     assert (found["check"] == "SLURM's account").sum() == warned
 
 

@@ -20,6 +20,8 @@ from joulecast.report.tables.simulator import (
     read_published_simulators,
 )
 from joulecast.runs.platforms import read_platform
+from joulecast.runs.predictions import COLUMNS as PREDICTIONS
+from joulecast.runs.table import COLUMNS
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network
 
@@ -67,9 +69,10 @@ def test_order_and_ablation() -> None:
 
 def _fit(power: dict[str, float] | None) -> CampaignFit:
     example = {"platform": "mine", "kind": "training", "nodes": 1, "metered_units": 1}
-    observations = pd.DataFrame([example | {"energy_source": "measured"}])
+    observations = pd.DataFrame([example | {"energy_source": "measured"}], columns=[*COLUMNS])
+    predictions = pd.DataFrame(columns=[*PREDICTIONS])
     mc2 = {"time": {"values": {"m:alexnet": 0.001}}, "power": power and {"values": power}}
-    return CampaignFit(observations, EMPTY, EMPTY, EMPTY, EMPTY, mc2)
+    return CampaignFit(observations, predictions, EMPTY, mc2)
 
 
 def test_a_step_is_priced_by_stage() -> None:
