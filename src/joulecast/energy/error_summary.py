@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.energy.evaluation import Evaluation, evaluate
@@ -154,7 +155,7 @@ def _table(
     else:
         # Energy models take their time from MC2's clock; time models have no energy.
         columns = {"measured": energies["measured_s"], "predicted": energies["predicted_s"]}
-        clocks = by_setting(energies.drop(columns=["lower", "upper"]).assign(**columns), _KEYS)
+        clocks = by_setting(energies.assign(lower=np.nan, upper=np.nan, **columns), _KEYS)
         ours = by_setting(timed, _KEYS)
         known = pd.concat([ours, clocks]).drop_duplicates(_KEYS)
         known = known.rename(

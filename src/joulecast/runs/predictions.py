@@ -81,23 +81,16 @@ def judge(
     return answered.merge(made, on="folder", how="left", validate="many_to_one")
 
 
-def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add ``difference_percent`` of predicted against measured."""
-    difference = 100 * (rows["predicted"] / rows["measured"] - 1)
-    return rows.assign(difference_percent=difference.astype(float))
-
-
 def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """One row a setting of judged runs: means over its repeats, ``difference_percent`` of the means,
     ``mean_absolute_percent`` of the single runs, and ``covered_percent`` of them by the interval."""
-    judged = with_errors(rows[rows["measured"].notna() & rows["predicted"].notna()])
-    bounded = judged["lower"].notna() if "lower" in judged else pd.Series(False, index=judged.index)
-    inside = judged.get("lower", np.nan) <= judged["measured"]
-    inside &= judged["measured"] <= judged.get("upper", np.nan)
+    judged = rows[rows["measured"].notna() & rows["predicted"].notna()]
+    difference = 100 * (judged["predicted"] / judged["measured"] - 1).astype(float)
+    inside = judged["measured"].between(judged["lower"], judged["upper"])
     # Columns of their own, so that pandas aggregates by itself: a function of ours a setting costs most
     # of the time where there are thousands of them.
     judged = judged.assign(
-        covered=100 * inside.where(bounded).astype(float), size=judged["difference_percent"].abs()
+        covered=100 * inside.where(judged["lower"].notna()).astype(float), size=difference.abs()
     )
     table = (
         judged.groupby(list(by), sort=False, dropna=False)

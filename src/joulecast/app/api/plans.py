@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from joulecast.app.api.given import asks, naming, prices_of
 from joulecast.partition.request import PartitionRequest
 from joulecast.report.advice.request import SearchRequest
 from joulecast.runs.files.shipped import ZEUS_TRACE, recorded_folder
-from joulecast.simulate.request import SimulateRequest
+from joulecast.simulate.request import OnSimulator, SimulateRequest
 from joulecast.tune.request import TuneRequest
 from joulecast.tune.section import Goals
+
+if TYPE_CHECKING:
+    from joulecast.graphs.costs import Costs
+    from joulecast.runs.platforms import Platform
 
 _BATCH_PER_DEVICE = 32
 """Default samples of a device's step."""
@@ -41,7 +46,6 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
     from joulecast.energy.strategy_energy import fit_in, priced
     from joulecast.graphs.precision import training_of
     from joulecast.graphs.shipped_graphs import graph_origin, network_for
-    from joulecast.report.advice.simulator_inputs import platform_and_costs
     from joulecast.simulate.explain import explain as in_words
     from joulecast.simulate.simulate import Assumptions, simulate
     from joulecast.simulate.strategy import parse_strategy
@@ -50,17 +54,8 @@ def simulate(request: SimulateRequest) -> dict[str, Any]:
     training = training_of(
         request.precision, request.optimizer, request.inference, request.gradients
     )
-    files = (request.calibration, request.database, request.calibrate)
-    with naming(request.network, request.platform, request.strategy, *files):
-        on, costs = platform_and_costs(
-            request.platform,
-            request.precision,
-            links=request.links,
-            calibration=request.calibration,
-            database=request.database,
-            measured_steps=request.calibrate,
-            mode=request.mode,
-        )
+    with naming(request.strategy, *_files(request)):
+        on, costs = _platform_and_costs(request, request.mode)
         simulation = simulate(
             network_for(request.network, training, request.attention),
             on,
@@ -100,7 +95,6 @@ def search(request: SearchRequest) -> dict[str, Any]:
     from joulecast.graphs.shipped_graphs import network_for
     from joulecast.report.advice.objective import check_objective
     from joulecast.report.advice.ranking import ranked, rising_value
-    from joulecast.report.advice.simulator_inputs import platform_and_costs
     from joulecast.simulate.simulate import Assumptions
     from joulecast.simulate.strategy_search import search
 
@@ -110,18 +104,10 @@ def search(request: SearchRequest) -> dict[str, Any]:
     training = training_of(
         request.precision, request.optimizer, request.inference, request.gradients
     )
-    files = (request.calibration, request.database, request.calibrate)
-    with naming(request.network, request.platform, *files):
-        on, costs = platform_and_costs(
-            request.platform,
-            request.precision,
-            links=request.links,
-            calibration=request.calibration,
-            database=request.database,
-            measured_steps=request.calibrate,
-        )
-        batch = request.global_batch or _BATCH_PER_DEVICE * devices
+    with naming(*_files(request)):
+        on, costs = _platform_and_costs(request)
         graph = network_for(request.network, training, request.attention)
+        batch = request.global_batch or _BATCH_PER_DEVICE * devices
         assumed = Assumptions(training=training)
         fit = fit_in(request.fits)
         value = rising_value(objective, paid, on, devices, fit)
@@ -139,6 +125,28 @@ def search(request: SearchRequest) -> dict[str, Any]:
         "out_of_memory": ranking.out_of_memory,
         "impossible": ranking.impossible,
     }
+
+
+def _files(request: OnSimulator) -> tuple[str | Path | None, ...]:
+    """What may be files that an error has to name."""
+    measured = (request.calibration, request.database, request.calibrate)
+    return request.network, request.platform, *measured
+
+
+def _platform_and_costs(
+    request: OnSimulator, mode: Literal["default", "proteus"] = "default"
+) -> tuple[Platform, Costs]:
+    from joulecast.report.advice.simulator_inputs import platform_and_costs
+
+    return platform_and_costs(
+        request.platform,
+        request.precision,
+        links=request.links,
+        calibration=request.calibration,
+        database=request.database,
+        measured_steps=request.calibrate,
+        mode=mode,
+    )
 
 
 @asks(PartitionRequest, "devices")
