@@ -93,6 +93,7 @@ def test_tables_cost_a_call_a_table_and_not_a_call_a_run(observations):
         rows = repeated(observations.assign(split="in-sample", time="given", model="MC2"), times)
         judged = rows.assign(measured=rows["energy_j"], predicted=rows["energy_j"] * 1.1)
         judged = judged.assign(measured_s=rows["total_s"], predicted_s=rows["total_s"])
+        judged = judged.assign(lower=float("nan"), upper=float("nan"))
         of_times = calls(time_error, judged)
         counted.append((of_times, calls(energy_error, judged)))
     assert counted[0] == counted[1]

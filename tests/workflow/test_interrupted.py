@@ -88,33 +88,41 @@ def _wait_for_none(folder):
         time.sleep(0.1)
 
 
-def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(tmp_path):
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the workflow; what a failed test leaves at work would hold the machine's lock."""
+    copy_workflow(tmp_path)
+    yield tmp_path
+    for process in _left(tmp_path):
+        process.kill()
+
+
+def test_a_campaign_that_is_killed_in_parts_leaves_nothing_and_goes_on(folder):
     """Killed in its last run, part after part; the last start makes that run shorter, and loses its sampler.
     Nothing that had ended is lost or repeated, no process and no lock stays, and the campaign ends."""
-    copy_workflow(tmp_path)
     ended = {}
-    with open(tmp_path / "out", "w") as out:
+    with open(folder / "out", "w") as out:
         for victim in ("Ctrl-C", "snakemake", "group", "training"):
-            first = _start(tmp_path, LONG, out)
+            first = _start(folder, LONG, out)
             if victim == "Ctrl-C":
-                second = snakemake(tmp_path, *MINIMAL, *LONG, *ASKED)
+                second = snakemake(folder, *MINIMAL, *LONG, *ASKED)
                 assert second.returncode != 0 and "--unlock" in second.stdout + second.stderr
-                ended = _records(tmp_path)
+                ended = _records(folder)
                 assert set(ended) == set(RUNS) - {LAST}
-            _kill(tmp_path, first, victim)
+            _kill(folder, first, victim)
             assert first.wait(90) != 0, victim
-            _wait_for_none(tmp_path)
-            assert _records(tmp_path) == ended, f"{victim}: a finished run was lost or repeated"
+            _wait_for_none(folder)
+            assert _records(folder) == ended, f"{victim}: a finished run was lost or repeated"
             if victim in ("snakemake", "group"):
-                assert snakemake(tmp_path, *MINIMAL, "--unlock").returncode == 0
-        last = _start(tmp_path, SHORT, out)
-        _kill(tmp_path, last, "power.sampler")
+                assert snakemake(folder, *MINIMAL, "--unlock").returncode == 0
+        last = _start(folder, SHORT, out)
+        _kill(folder, last, "power.sampler")
         assert last.wait(90) == 0, "a run without its energy is a run"
-    _wait_for_none(tmp_path)
-    after = _records(tmp_path)
+    _wait_for_none(folder)
+    after = _records(folder)
     assert set(after) == set(RUNS) and ended.items() <= after.items()
-    assert not _samples(tmp_path), "an attempt that was killed left its scratch"
-    info = read_record(tmp_path / f"results/minimal/records/{LAST}").info
+    assert not _samples(folder), "an attempt that was killed left its scratch"
+    info = read_record(folder / f"results/minimal/records/{LAST}").info
     assert "SIGKILL" in str([meter.reason for meter in info.meters])
 
 
