@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_allreduce_sums(mpi, ranks):
     mpi("allreduce_program.py", ranks)
 
@@ -12,7 +12,7 @@ def test_every_allreduce_sums(mpi, ranks):
     ("network", "algorithm", "overlap", "hosts", "ranks"),
     [
         ("vit_ti", "mpi", "0", "1", 2),
-        ("vit_ti", "shared", "1", "1", 3),
+        pytest.param("vit_ti", "shared", "1", "1", 3, marks=pytest.mark.long),
         ("vit_ti", "two_level", "1", "2", 3),
         ("squeezenet1_0", "shared", "0", "1", 2),
     ],

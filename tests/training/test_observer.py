@@ -194,7 +194,7 @@ def test_a_command_without_python_keeps_its_power(tmp_path):
 @pytest.mark.parametrize(
     ("at_20", "code", "why"),
     [
-        ("os._exit(7)", 7, "exit code 7"),
+        pytest.param("os._exit(7)", 7, "exit code 7", marks=pytest.mark.long),
         ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "SIGKILL"),
     ],
 )
@@ -298,6 +298,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_start(tmp_path):
     assert answer.stderr.startswith("error: /proc/mine: no record can be written there")
 
 
+@pytest.mark.long
 def test_ranks_that_a_program_spawns_need_no_environment(tmp_path):
     program = tmp_path / "spawning.py"
     program.write_text(SPAWNING)

@@ -168,7 +168,13 @@ def test_torch_trains_the_stages_as_the_module_by_every_schedule():
     torchrun(3, PROGRAM)
 
 
-@pytest.mark.parametrize("name", SIZES)
+FEW = ("densenet121", "inception_v3", "lenet5", "resnet18", "vit_s")
+"""Networks of which no two are built alike."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FEW else pytest.mark.long) for n in SIZES]
+)
 def test_any_partition_trains_the_network(name):
     torch.manual_seed(5)
     network, images = small(name), torch.randn(4, 3, SIZES[name], SIZES[name]).double()

@@ -50,30 +50,40 @@ HC2 = ("--network", "alexnet", "--platform", "hc2")
 DP = ("--strategy", "dp=8", "--json")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("simulate", *HC2, "--strategy", "dp=8"), r"ms a step"),
-        (("search", "--network", "vgg16", "--platform", "hc1", "--devices", "4"), r"\bdp=4\b"),
-        (
-            ("advise", *HC2, "--samples", "1e5", "--nodes", "1", "--deadline", "600"),
-            r"choose \d node",
-        ),
-        (("advise", "--network", "resnet18", "--records", "two-core-vm"), r"choose \d node"),
-        (("partition", "resnet50", "--devices", "4"), r"resnet50: 4 stages"),
-        (("partition", "recorded/task-graphs/vgg16.json", "--devices", "2"), r"2 stages"),
-        (("partition", "recorded/pipedream-profiles/vgg16.txt", "--devices", "2"), r"2 stages"),
-        (("tune", "--workload", "cifar100", "--gpu", "v100", "--seeds", "2"), r"default"),
-        (("import", "mlperf", "mlperf-power", "records"), r"50 runs imported"),
-        (("forecast", "--records", "recorded/two-core-vm", "--nodes", "4"), r"vit_ti +4 "),
-        (("meters",), r"estimated .*; watts: assumed, not measured\)"),
-        (("meters", "--platform", "hc2"), r"estimated +missing"),
-        (("config", "default"), r"platform: this-machine"),
-    ],
-    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else "",
-)
-def test_commands_know_what_is_shipped(joulecast, arguments, said):
-    assert re.search(said, joulecast(*arguments).stdout)
+KNOWN = [
+    (("simulate", *HC2, "--strategy", "dp=8"), r"ms a step"),
+    (("search", "--network", "vgg16", "--platform", "hc1", "--devices", "4"), r"\bdp=4\b"),
+    (
+        ("advise", *HC2, "--samples", "1e5", "--nodes", "1", "--deadline", "600"),
+        r"choose \d node",
+    ),
+    (("advise", "--network", "resnet18", "--records", "two-core-vm"), r"choose \d node"),
+    (("partition", "resnet50", "--devices", "4"), r"resnet50: 4 stages"),
+    (("partition", "recorded/task-graphs/vgg16.json", "--devices", "2"), r"2 stages"),
+    (("partition", "recorded/pipedream-profiles/vgg16.txt", "--devices", "2"), r"2 stages"),
+    (("tune", "--workload", "cifar100", "--gpu", "v100", "--seeds", "2"), r"default"),
+    (("import", "mlperf", "mlperf-power", "records"), r"50 runs imported"),
+    (("forecast", "--records", "recorded/two-core-vm", "--nodes", "4"), r"vit_ti +4 "),
+    (("meters",), r"estimated .*; watts: assumed, not measured\)"),
+    (("meters", "--platform", "hc2"), r"estimated +missing"),
+    (("config", "default"), r"platform: this-machine"),
+]
+# One process for all of them, as each start takes longer than most of these commands.
+ALL_OF_THEM = """
+import json, sys
+from typer.testing import CliRunner
+from joulecast.app.cli.main import app
+print(json.dumps([CliRunner().invoke(app, words).stdout for words in json.loads(sys.argv[1])]))
+"""
+
+
+def test_commands_know_what_is_shipped(python, tmp_path):
+    asked = json.dumps([arguments for arguments, _ in KNOWN])
+    words = [python, "-c", ALL_OF_THEM, asked]
+    done = subprocess.run(words, cwd=tmp_path, env=outside(python), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for (arguments, said), answer in zip(KNOWN, json.loads(done.stdout), strict=True):
+        assert re.search(said, answer), f"{arguments}: {answer}"
 
 
 def test_ones_own_files_go_before_what_is_shipped(joulecast, tmp_path):

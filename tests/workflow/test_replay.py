@@ -161,7 +161,12 @@ def test_only_another_content_is_replayed_again(clone, made):
             {"replay", "fit"},
             marks=pytest.mark.long,
         ),
-        ("recorded/zeus-trace/provenance.json", {"replay_policy", "papers"}, {"replay", "fit"}),
+        pytest.param(
+            "recorded/zeus-trace/provenance.json",
+            {"replay_policy", "papers"},
+            {"replay", "fit"},
+            marks=pytest.mark.long,
+        ),
         ("recorded/mlperf-power/provenance.json", {"metered_tables", "papers"}, {"fit"}),
         pytest.param(
             "recorded/pipedream-profiles/vgg16.txt",
