@@ -27,10 +27,11 @@ from joulecast.graphs.database import Measured, signature
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.judged.judging import calibrated, judged_row, platform_of
+from joulecast.runs.predictions import join_references
+from joulecast.simulate.judged.judging import platform_of, predictions_of, references_of
 from joulecast.simulate.judged.real_results import TrainingResults
 from joulecast.simulate.judged.real_step import RANKS, TrainingConfiguration
-from joulecast.simulate.network_calibration import NetworkCalibration
+from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
 from joulecast.simulate.simulate import Simulation, simulate
 from joulecast.simulate.strategy import Node, Strategy
 
@@ -103,8 +104,8 @@ def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
     """Calibrations of what the ranks exchange: all-reduces in shared memory, messages between stages."""
-    found = results.collectives.assign(ranks=RANKS)
-    return {kind: calibrated(found[found.kind == kind]) for kind in ("all_reduce", "send")}
+    found = results.collectives[results.collectives.clean > 0].assign(ranks=RANKS)
+    return {kind: calibrate_network(found[found.kind == kind]) for kind in ("all_reduce", "send")}
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
@@ -207,25 +208,22 @@ def fitted_gamma(results: TrainingResults) -> float:
     return float(best.x)
 
 
-def judge_training(results: TrainingResults) -> pd.DataFrame:
-    """Predict every measured configuration.
-
-    Returns:
-        a row a configuration: the columns of :func:`judged_row`, ``network``, ``buckets``,
-        ``without_gamma_s`` (overlap for free), ``fitted`` (gamma was fitted on it); ``attrs["gamma"]`` is
-        gamma.
-    """
+def predict_steps(results: TrainingResults) -> pd.DataFrame:
+    """What the simulator says of every measured configuration, and with overlap for free (``no gamma``):
+    predictions as of :func:`joulecast.simulate.judged.judging.predictions_of`."""
     found, gamma = calibrations(results), fitted_gamma(results)
-    rows = []
-    for configuration in results.configurations:
-        predicted = predicted_s(results, configuration, found, gamma)
-        more = {
-            "network": configuration.network,
-            "buckets": results.steps.buckets[configuration.name],
-            "without_gamma_s": predicted_s(results, configuration, found, 0.0),
-            "fitted": configuration.fits_gamma,
+    seconds = {
+        each.name: {
+            "simulator": predicted_s(results, each, found, gamma),
+            "no gamma": predicted_s(results, each, found, 0.0),
         }
-        rows.append(judged_row(configuration, results.steps, predicted) | more)
-    frame = pd.DataFrame(rows)
-    frame.attrs["gamma"] = gamma
-    return frame
+        for each in results.configurations
+    }
+    fitted = [each.name for each in results.configurations if each.fits_gamma]
+    return predictions_of(results, seconds, "stand-alone parts", fitted)
+
+
+def judge(results: TrainingResults) -> pd.DataFrame:
+    """Predictions of every configuration, joined with what was measured."""
+    references = references_of(results, "real training")
+    return join_references(predict_steps(results), references, "configuration", "time_s")

@@ -1,30 +1,18 @@
-"""Calibrated platforms, judged rows and their errors, for both judgements of the simulator."""
+"""What both judgements of the simulator share: calibrated platforms, predictions of steps, and references."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.simulate.judged.emulated_step import Configuration
 from joulecast.simulate.judged.real_step import TrainingConfiguration
-from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
+from joulecast.simulate.judged.results import Results
+from joulecast.simulate.network_calibration import NetworkCalibration
 
-PREDICTIONS = ("predicted", "sum", "max")
-"""Columns (with ``_s``) of what is judged: the simulator, and two rules of thumb."""
-
-
-def calibrated(collectives: pd.DataFrame) -> NetworkCalibration:
-    """The rates of links, from undisturbed collectives and messages over them.
-
-    Args:
-        collectives: ``kind``, ``ranks``, ``bytes``, ``seconds`` and ``clean``, how many were undisturbed.
-
-    Raises:
-        JoulecastError: there is nothing to fit.
-    """
-    clean = collectives[collectives.clean > 0]
-    return calibrate_network(clean[["kind", "ranks", "bytes", "seconds"]])
+ROLES = {"simulator": "model", "sum": "rival", "max": "rival", "measured again": "repeat"}
+"""Of the simulator, two rules of thumb, and the A/A repeat. Other models are the simulator without a part."""
 
 
 def platform_of(
@@ -64,42 +52,52 @@ def platform_of(
     )
 
 
-def judged_row(
-    configuration: Configuration | TrainingConfiguration, steps: pd.DataFrame, predicted_s: float
-) -> dict[str, Any]:
-    """The row of a configuration that is judged.
+def references_of(results: Results[Any], experiment: str) -> pd.DataFrame:
+    """What predictions of an experiment's steps are compared with.
+
+    Returns:
+        a row a configuration: ``configuration``, ``experiment``, ``family``, ``ranks``, ``network`` (of real
+        training), ``source``, and the measured ``time_s`` with its ``spread_s``.
+    """
+    known = [
+        {
+            "configuration": each.name,
+            "experiment": experiment,
+            "family": each.family,
+            "ranks": each.ranks,
+            "network": each.network if isinstance(each, TrainingConfiguration) else None,
+            "source": "recorded",
+        }
+        for each in results.configurations
+    ]
+    measured = results.steps[["seconds", "spread_s"]].rename(columns={"seconds": "time_s"})
+    return pd.DataFrame(known).join(measured, on="configuration")
+
+
+def predictions_of(
+    results: Results[Any],
+    seconds: Mapping[str, Mapping[str, float]],
+    basis: str,
+    fitted: Collection[str] = (),
+) -> pd.DataFrame:
+    """Predictions of an experiment's steps, and its A/A repeats as the best that there can be.
 
     Args:
-        configuration: that was predicted.
-        steps: of the results.
-        predicted_s: seconds of a step.
+        results: of the experiment.
+        seconds: of each configuration, by model.
+        basis: what the models saw.
+        fitted: configurations that they also saw.
 
     Returns:
-        ``configuration``, ``family``, ``ranks``, ``measured_s``, ``spread_s``, ``again_s`` (the A/A repeat,
-        or NaN) and ``predicted_s``.
+        a row a configuration and model: ``configuration``, and of the columns of
+        :data:`joulecast.runs.predictions.COLUMNS` those that a simulated step has.
     """
-    measured = steps.loc[configuration.name]
-    return {
-        "configuration": configuration.name,
-        "family": configuration.family,
-        "ranks": configuration.ranks,
-        "measured_s": measured.seconds,
-        "spread_s": measured.spread_s,
-        "again_s": measured.again_s,
-        "predicted_s": predicted_s,
-    }
-
-
-def with_errors(judged: pd.DataFrame) -> pd.DataFrame:
-    """Judged rows with their signed errors.
-
-    Returns:
-        the rows with ``predicted_error_percent``, ``sum_error_percent`` and ``max_error_percent`` where there
-        is such a prediction, and ``noise_percent``, the difference of the A/A repeat.
-    """
-    table = judged.copy()
-    for name in PREDICTIONS:
-        if f"{name}_s" in table:
-            table[f"{name}_error_percent"] = 100 * (table[f"{name}_s"] / table["measured_s"] - 1)
-    table["noise_percent"] = 100 * (table["again_s"] / table["measured_s"] - 1)
-    return table
+    wide = pd.DataFrame.from_dict(seconds, orient="index").rename_axis("configuration")
+    wide["measured again"] = results.steps["again_s"]
+    rows = wide.reset_index().melt("configuration", var_name="model", value_name="time_s")
+    return rows.assign(
+        split=np.where(rows["configuration"].isin(fitted), "in-sample", "held out"),
+        time="predicted",
+        role=rows["model"].map(ROLES).fillna("ablation"),
+        basis=basis,
+    )
