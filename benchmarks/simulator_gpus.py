@@ -18,7 +18,6 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import yaml
-from scipy.stats import kendalltau
 
 from joulecast.graphs import kernel_costs
 from joulecast.report.tables.simulator_on_gpus import (
@@ -28,12 +27,18 @@ from joulecast.report.tables.simulator_on_gpus import (
 )
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Platform, find_platform
-from joulecast.runs.predictions import by_setting, summarise
+from joulecast.runs.predictions import by_setting, rank, summarise
 from joulecast.simulate import interval
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.judged import gpu_steps
 from joulecast.simulate.judged.all_reduces import judge_all_reduces
-from joulecast.simulate.judged.gpu_steps import GpuStep, judge, judged_widths, read_gpu_steps
+from joulecast.simulate.judged.gpu_steps import (
+    GpuStep,
+    corrected_s,
+    judge,
+    judged_widths,
+    read_gpu_steps,
+)
 
 JOULES = "joules of an operation"
 CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {
@@ -102,23 +107,22 @@ def held_out(steps: list[GpuStep]) -> pd.DataFrame:
 
 def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
     """Mean regret (%) and Kendall's tau of the order of the others, each configuration measured in turn."""
-    rows = []
-    for _, group in gpu_steps.simulate_steps(steps).groupby(["network", "devices", "global_batch"]):
+    parts = []
+    found = gpu_steps.simulate_steps(steps)
+    for _, group in found.groupby(["network", "devices", "global_batch"]):
         for place in range(len(group) if len(group) > 4 else 0):
             known = Evidence((group["error"].iloc[place],))
             others = group.drop(group.index[place])
             ops_s = others["predicted_s"] - others["exposed_s"]
-            corrected = [gpu_steps.corrected_s(row, known) for row in others.to_dict("records")]
-            measured = others["measured_s"].to_numpy()
             for way, seconds in (
-                ("corrected", np.array(corrected)),
-                ("shared", (others["exposed_s"] + np.exp(known.shared) * ops_s).to_numpy()),
-                ("uncorrected", others["predicted_s"].to_numpy()),
+                ("corrected", [corrected_s(row, known) for row in others.to_dict("records")]),
+                ("shared", others["exposed_s"] + np.exp(known.shared) * ops_s),
+                ("uncorrected", others["predicted_s"]),
             ):
-                regret = 100 * (measured[seconds.argmin()] / measured.min() - 1)
-                tau = kendalltau(seconds, measured).statistic
-                rows.append({"way": way, "regret_percent": regret, "kendall_tau": tau})
-    return pd.DataFrame(rows).groupby("way").mean()
+                after = others.assign(way=way, known=group.index[place], predicted=seconds)
+                parts.append(after.rename(columns={"measured_s": "measured"}))
+    ranks = rank(pd.concat(parts), ["way", "known"], fewest=4)
+    return ranks.groupby("way")[["regret_percent", "kendall_tau"]].mean()
 
 
 def main() -> None:

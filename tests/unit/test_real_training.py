@@ -10,15 +10,16 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.runs.predictions import by_setting, summarise
 from joulecast.simulate.judged.judged_on_real import (
+    TrainingResults,
     calibrations,
     fitted_gamma,
     judge,
     predict,
+    read_results,
     stage_tree,
     strategy_of,
     with_named_ops,
 )
-from joulecast.simulate.judged.real_results import TrainingResults, read_training_results
 from joulecast.simulate.judged.real_step import TrainingConfiguration
 
 FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
@@ -26,7 +27,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
 
 @pytest.fixture(scope="module")
 def results() -> TrainingResults:
-    return read_training_results(FOLDER)
+    return read_results(FOLDER)
 
 
 def test_what_is_recorded_is_enough(results):
@@ -103,13 +104,13 @@ def test_a_changed_folder_is_refused(results, tmp_path):
     with open(copy / "steps.csv", "a") as file:
         file.write("\n")
     with pytest.raises(JoulecastError, match=r"steps\.csv was changed since it was measured"):
-        read_training_results(copy)
+        read_results(copy)
     provenance = json.loads((copy / "provenance.json").read_text())
     (copy / "provenance.json").write_text(json.dumps(provenance | {"format": 99}))
     with pytest.raises(JoulecastError, match="format 99"):
-        read_training_results(copy)
+        read_results(copy)
     with pytest.raises(JoulecastError, match="no measurements of training"):
-        read_training_results(tmp_path)
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize(

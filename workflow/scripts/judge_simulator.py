@@ -7,13 +7,12 @@ import pandas as pd
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
 from joulecast.simulate.judged import judged_on_emulated, judged_on_real
-from joulecast.simulate.judged.real_results import read_training_results
 
 
 def main(emulated: Path, judged: Path, training: Path | None = None) -> None:
     parts = [judged_on_emulated.judge(judged_on_emulated.read_results(emulated))]
     if training is not None:
-        parts.append(judged_on_real.judge(read_training_results(training)))
+        parts.append(judged_on_real.judge(judged_on_real.read_results(training)))
     with written_aside(judged) as partial:
         pd.concat(parts, ignore_index=True).to_parquet(partial, index=False)
 

@@ -1,8 +1,8 @@
 """Predictions: one row a setting and model; and judging, which joins these rows with what was measured.
 
 Every model answers a setting with the columns of :data:`ANSWER`. A prediction of a run that was made has
-:data:`COLUMNS`, and its ``folder`` finds the run in the runs table. A simulated step has the same columns
-with a key of its own. Errors are of settings: the mean over the repeats of a workload on a node count.
+:data:`COLUMNS`, and its ``folder`` finds the run in the runs table; that of a measured step has a key of its
+own. Errors are of settings: the mean over the repeats of a workload on a node count.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,8 @@ COLUMNS = {
     "split": "what the fit did not see",
     "time": "`given` to the models, or `predicted` by them",
     "model": "name of the model",
-    "role": "`model` (MC2, the simulator), `rival` in energy, `time rival`, `ablation` (without a part), or "
-    "`repeat` (the same measured again)",
-    "basis": "what the model saw; of a run: `own runs` of the workload, or `other runs` alone",
+    "role": "`model` (MC2), `rival` in energy, `time rival`, or `ablation` (MC2 without a part)",
+    "basis": "runs that the fit saw: `own runs` of the workload, or `other runs` alone",
     **ANSWER,
 }
 """The columns of predictions that are judged."""

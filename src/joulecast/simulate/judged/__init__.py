@@ -8,8 +8,7 @@ measured, and so are ``all_reduces``. The programs that measured the first two a
 subject                emulated network          real training           GPUs
 =====================  ========================  ======================  ==================
 what a step is         ``emulated_step``         ``real_step``           ``gpu_steps``
-folder of results      ``judged_on_emulated``    ``real_results``        ``gpu_steps``
-predictions            ``judged_on_emulated``    ``judged_on_real``      ``gpu_steps``
+results, predictions   ``judged_on_emulated``    ``judged_on_real``      ``gpu_steps``
 =====================  ========================  ======================  ==================
 
 Common: ``jobs`` (a job, its answer, which iterations do not count), ``results`` (the format of the folder)

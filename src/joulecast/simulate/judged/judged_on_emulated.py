@@ -13,9 +13,8 @@ import pandas as pd
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
 from joulecast.runs.platforms import Platform
-from joulecast.runs.predictions import join_references
 from joulecast.simulate.judged.emulated_step import Configuration
-from joulecast.simulate.judged.judging import platform_of, predictions_of, references_of
+from joulecast.simulate.judged.judging import judge_steps, platform_of
 from joulecast.simulate.judged.results import Experiment, Results, Table, read_folder
 from joulecast.simulate.network import alone
 from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
@@ -158,9 +157,9 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
     return max(c + t for c, t in both), max(max(c, t) for c, t in both)
 
 
-def predict_steps(results: Results[Configuration]) -> pd.DataFrame:
-    """What the simulator says of every measured configuration, whole and without a part, and two rules of
-    thumb: predictions as of :func:`joulecast.simulate.judged.judging.predictions_of`."""
+def judge(results: Results[Configuration]) -> pd.DataFrame:
+    """Predict every measured configuration, by the simulator, whole and without a part, and by two rules of
+    thumb; rows as of :func:`joulecast.simulate.judged.judging.judge_steps`."""
     platforms = {count: emulated_platform(results, count) for count in (1, 2)}
     seconds = {}
     for configuration in results.configurations:
@@ -175,10 +174,4 @@ def predict_steps(results: Results[Configuration]) -> pd.DataFrame:
             "sum": total,
             "max": larger,
         }
-    return predictions_of(results, seconds, "stand-alone collectives")
-
-
-def judge(results: Results[Configuration]) -> pd.DataFrame:
-    """Predictions of every configuration, joined with what was measured."""
-    references = references_of(results, "emulated network")
-    return join_references(predict_steps(results), references, "configuration", "time_s")
+    return judge_steps(results, "emulated network", seconds, "stand-alone collectives")

@@ -1,7 +1,7 @@
 """The simulator judged on real training: two ranks of this machine, replicas and pipelines.
 
 Operators, all-reduces, messages and the other parts of a step come from stand-alone measurements of the same
-session (:mod:`joulecast.simulate.judged.real_results`); the overlap slowdown, gamma, is fitted on two
+sessions; the overlap slowdown, gamma, is fitted on two
 configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
 
 What a rank does apart from its operators is simulated so:
@@ -13,29 +13,110 @@ What a rank does apart from its operators is simulated so:
 * a pipeline adds up the gradients of micro-batches, from the second on: its share of every backward;
 * an all-reduce is work of the ranks' cores on memory that they share, so that a byte costs what it costs
   when both do it, and overlap only interleaves it with computing (gamma near 1: nothing is gained).
+
+Besides its tables the folder of results has
+
+``database-NETWORK-RANKS-SESSION.json``
+                          operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
+                          work, as in replicas, and with one: stages are never at the same operator
+``graph-NETWORK.json``    its op graph
+
+Everything was measured in several sessions, and of everything the quiet time is used
+(:mod:`joulecast.graphs.quiet`): that of the fastest quarter, whichever session it is from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
-from joulecast.graphs.database import Measured, signature
-from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.database import Database, Measured, read_database, signature
+from joulecast.graphs.opgraph import Op, OpGraph, read_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.quiet import quiet_mean
 from joulecast.runs.platforms import Platform
-from joulecast.runs.predictions import join_references
-from joulecast.simulate.judged.judging import platform_of, predictions_of, references_of
-from joulecast.simulate.judged.real_results import TrainingResults
+from joulecast.simulate.judged.judging import judge_steps, platform_of
 from joulecast.simulate.judged.real_step import RANKS, TrainingConfiguration
+from joulecast.simulate.judged.results import STAGES, Experiment, Results, Table, read_folder
 from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
 from joulecast.simulate.simulate import Simulation, simulate
 from joulecast.simulate.strategy import Node, Strategy
 
 LARGEST_GAMMA = 4.0
+_OUTCOME = ("seconds", "waited_share", "foreign_cores")
+
+REAL = Experiment(
+    configuration=TrainingConfiguration,
+    tables={
+        "steps": Table(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
+        "collectives": Table(("kind", "network", "bytes"), _OUTCOME),
+        # Stand-alone pieces of a step that no operator is: copying gradients, adding them up, the
+        # optimizer, the batch.
+        "parts": Table(("part", "network", "rank", "bytes"), _OUTCOME),
+    },
+    typical=quiet_mean,
+    formats=(2,),
+    missing="no measurements of training ({why}); the kept ones are in recorded/two-core-training, "
+    "experiments/two-core-training makes new ones",
+)
+
+Databases = Mapping[tuple[str, int], Database]
+"""By network and number of ranks that were at work."""
+
+
+def quietest_database(databases: Sequence[Database]) -> Database:
+    """The database whose steps took the least time."""
+    return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
+
+
+@dataclass(frozen=True)
+class TrainingResults(Results[TrainingConfiguration]):
+    """Measured real training; ``steps`` has the ``buckets`` that the gradients went in.
+
+    Attributes:
+        parts: ``part``, ``network``, ``rank``, ``bytes``, and their summary as of ``collectives``.
+        databases: the quietest of the sessions.
+        graphs: by network.
+    """
+
+    parts: pd.DataFrame
+    databases: Databases
+    graphs: dict[str, OpGraph]
+
+
+def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database:
+    names = [f"database-{network}-{ranks}-{number}.json" for number in range(sessions)]
+    return quietest_database([read_database(folder / name) for name in names])
+
+
+def read_results(folder: Path) -> TrainingResults:
+    """Read what was measured of real training.
+
+    Raises:
+        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+    """
+    results = read_folder(folder, REAL)
+    rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
+    buckets = rows[rows.repeat == 0].groupby("configuration", sort=False).buckets.first()
+    networks = list(dict.fromkeys(each.network for each in results.configurations))
+    return TrainingResults(
+        configurations=results.configurations,
+        steps=results.steps.assign(buckets=buckets),
+        collectives=results.collectives,
+        rows=results.rows,
+        provenance=results.provenance,
+        parts=REAL.apart_from_steps("parts", results.rows["parts"]),
+        databases={
+            (network, ranks): _database(folder, network, ranks, sessions)
+            for network in networks
+            for ranks in (1, 2)
+        },
+        graphs={network: read_graph(folder / f"graph-{network}.json") for network in networks},
+    )
 
 
 @dataclass(frozen=True)
@@ -208,9 +289,9 @@ def fitted_gamma(results: TrainingResults) -> float:
     return float(best.x)
 
 
-def predict_steps(results: TrainingResults) -> pd.DataFrame:
-    """What the simulator says of every measured configuration, and with overlap for free (``no gamma``):
-    predictions as of :func:`joulecast.simulate.judged.judging.predictions_of`."""
+def judge(results: TrainingResults) -> pd.DataFrame:
+    """Predict every measured configuration, also with overlap for free (``no gamma``); rows as of
+    :func:`joulecast.simulate.judged.judging.judge_steps`."""
     found, gamma = calibrations(results), fitted_gamma(results)
     seconds = {
         each.name: {
@@ -220,10 +301,4 @@ def predict_steps(results: TrainingResults) -> pd.DataFrame:
         for each in results.configurations
     }
     fitted = [each.name for each in results.configurations if each.fits_gamma]
-    return predictions_of(results, seconds, "stand-alone parts", fitted)
-
-
-def judge(results: TrainingResults) -> pd.DataFrame:
-    """Predictions of every configuration, joined with what was measured."""
-    references = references_of(results, "real training")
-    return join_references(predict_steps(results), references, "configuration", "time_s")
+    return judge_steps(results, "real training", seconds, "stand-alone parts", fitted)

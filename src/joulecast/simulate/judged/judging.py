@@ -1,4 +1,4 @@
-"""What both judgements of the simulator share: calibrated platforms, predictions of steps, and references."""
+"""What both judgements of the simulator share: calibrated platforms, and predictions joined with steps."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.simulate.judged.real_step import TrainingConfiguration
+from joulecast.runs.predictions import join_references
 from joulecast.simulate.judged.results import Results
 from joulecast.simulate.network_calibration import NetworkCalibration
 
@@ -52,52 +52,42 @@ def platform_of(
     )
 
 
-def references_of(results: Results[Any], experiment: str) -> pd.DataFrame:
-    """What predictions of an experiment's steps are compared with.
-
-    Returns:
-        a row a configuration: ``configuration``, ``experiment``, ``family``, ``ranks``, ``network`` (of real
-        training), ``source``, and the measured ``time_s`` with its ``spread_s``.
-    """
-    known = [
-        {
-            "configuration": each.name,
-            "experiment": experiment,
-            "family": each.family,
-            "ranks": each.ranks,
-            "network": each.network if isinstance(each, TrainingConfiguration) else None,
-            "source": "recorded",
-        }
-        for each in results.configurations
-    ]
-    measured = results.steps[["seconds", "spread_s"]].rename(columns={"seconds": "time_s"})
-    return pd.DataFrame(known).join(measured, on="configuration")
-
-
-def predictions_of(
+def judge_steps(
     results: Results[Any],
+    experiment: str,
     seconds: Mapping[str, Mapping[str, float]],
     basis: str,
     fitted: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Predictions of an experiment's steps, and its A/A repeats as the best that there can be.
+    """Join what models say of an experiment's steps with what was measured.
 
     Args:
         results: of the experiment.
+        experiment: its name.
         seconds: of each configuration, by model.
         basis: what the models saw.
-        fitted: configurations that they also saw.
+        fitted: configurations that they also saw, whose ``split`` is ``in-sample``.
 
     Returns:
-        a row a configuration and model: ``configuration``, and of the columns of
-        :data:`joulecast.runs.predictions.COLUMNS` those that a simulated step has.
+        a row a configuration and model, as of :func:`joulecast.runs.predictions.join_references`; the A/A
+        repeat is a model too. Facts of a configuration are ``experiment``, ``family``, ``ranks``, ``network``
+        (of real training), ``source`` and ``spread_s``.
     """
     wide = pd.DataFrame.from_dict(seconds, orient="index").rename_axis("configuration")
     wide["measured again"] = results.steps["again_s"]
     rows = wide.reset_index().melt("configuration", var_name="model", value_name="time_s")
-    return rows.assign(
+    predictions = rows.assign(
         split=np.where(rows["configuration"].isin(fitted), "in-sample", "held out"),
         time="predicted",
         role=rows["model"].map(ROLES).fillna("ablation"),
         basis=basis,
     )
+    known = [
+        (each.name, each.family, each.ranks, getattr(each, "network", None))
+        for each in results.configurations
+    ]
+    references = pd.DataFrame(known, columns=["configuration", "family", "ranks", "network"])
+    references = references.assign(experiment=experiment, source="recorded")
+    measured = results.steps[["seconds", "spread_s"]].rename(columns={"seconds": "time_s"})
+    references = references.join(measured, on="configuration")
+    return join_references(predictions, references, "configuration", "time_s")
