@@ -77,10 +77,9 @@ def judged_with(steps: list[GpuStep], constant: str, value: float) -> pd.DataFra
 
 def error(judged: pd.DataFrame, constant: str) -> float:
     """What a constant is fitted by: attention by the error after one step, others by that before."""
-    cells = by_setting(judged, ["step", "basis"]).set_index("basis")["mean_absolute_percent"]
-    return float(
-        cells["one step"].mean() if constant == "attention" else cells["description"].median()
-    )
+    basis, taken = ("one step", "mean") if constant == "attention" else ("description", "median")
+    cells = by_setting(judged[judged["basis"] == basis], ["step"])
+    return float(cells["mean_absolute_percent"].agg(taken))
 
 
 def held_out(steps: list[GpuStep]) -> pd.DataFrame:
@@ -140,16 +139,14 @@ def main() -> None:
         return
     frame = held_out(steps) if given.held_out else judge(steps)
     pd.set_option("display.width", 200, "display.max_columns", 30, "display.max_colwidth", 60)
+    described = frame[frame["basis"] == "description"]
     if given.rows:
-        print(frame.to_string())
+        print(described.to_string())
     print(gpu_error_table(frame).round(1).to_string())
     print(choice_table(frame).round(2).drop(columns=["data", "network"]).to_string())
-    nvidia = frame[(frame["devices"] == 1) & ~frame["gpu"].str.startswith("mi")]
-    cells = by_setting(nvidia[nvidia["basis"] == "description"], ["step", "gpu", "kind"])
-    print(
-        "NVIDIA, one GPU:",
-        summarise(cells, ["kind"])[["kind", "mape_percent"]].round(1).to_string(),
-    )
+    nvidia = described[(described["devices"] == 1) & ~described["gpu"].str.startswith("mi")]
+    errors = summarise(by_setting(nvidia, ["step", "gpu", "kind"]), ["kind"])
+    print("NVIDIA, one GPU:", errors[["kind", "mape_percent"]].round(1).to_string())
     all_reduces = judge_all_reduces(recorded_folder(Path("recorded/training-steps")))
     print(all_reduces_table(all_reduces).round(1).to_string())
     widths = judged_widths(frame)

@@ -205,20 +205,19 @@ def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:
     return float(exposed + factor * (row["predicted_s"] - exposed))
 
 
-def _others(group: pd.DataFrame, place: int, count: int, chance: np.random.Generator) -> Evidence:
-    others = np.delete(np.arange(len(group)), place)
-    taken = chance.choice(others, min(count, len(others)), replace=False)
-    return Evidence(tuple(group["error"].iloc[taken]))
-
-
 def _after_others(group: pd.DataFrame) -> pd.DataFrame:
     """Predictions of the steps of a group, each after others of it were measured."""
     alone = [Evidence((error,)) for error in group["error"]]
     chance = np.random.default_rng(0)
     rows = []
     for place, row in enumerate(group.to_dict("records")):
-        threes = [_others(group, place, _SEVERAL, chance) for _ in range(_DRAWS)]
-        after = {"one step": alone[:place] + alone[place + 1 :], "three steps": threes}
+        others = np.delete(np.arange(len(group)), place)
+        taken = min(_SEVERAL, len(others))
+        draws = [chance.choice(others, taken, replace=False) for _ in range(_DRAWS)]
+        after = {
+            "one step": [alone[other] for other in others],
+            "three steps": [Evidence(tuple(group["error"].iloc[drawn])) for drawn in draws],
+        }
         rows += [
             (row["step"], basis, corrected_s(row, evidence), row["out_of_memory"])
             for basis, evidences in after.items()
