@@ -73,7 +73,9 @@ def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
         times=["predicted"],
     ).predictions
     judged = judge(predicted, runs, "time").merge(runs[["run", "series", "ranks"]], on="run")
-    return by_setting(judged, _CASE)
+    cases = by_setting(judged, _CASE)
+    # A case counts once, however often it was repeated.
+    return cases.assign(bounded=cases["bounded"].clip(upper=1))
 
 
 def _row(question: str, summary: Mapping[str, Any]) -> dict[str, Any]:
