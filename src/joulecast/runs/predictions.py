@@ -37,7 +37,6 @@ COLUMNS = {
 """The columns of predictions that are judged."""
 
 TIME = ("given", "predicted")
-Quantity = Literal["time_s", "energy_j"]
 MEASURED = ("measured", "recorded", "imported")
 """Energy sources that may judge a model; an estimate shows the pipeline only."""
 
@@ -62,22 +61,21 @@ def judge(
             its rivals say; ``ablation``: what MC2 and MC2 without a part say of the energy.
 
     Returns:
-        A row a prediction: the run and its setting, ``split``, ``time``, ``model``, ``measured``,
-        ``predicted``, ``lower`` and ``upper`` in s or J, and ``measured_s`` and ``predicted_s``.
+        A row a prediction, as of :func:`join_references`, with the run and its setting.
     """
+    made = runs[["folder", *_RUN, "energy_j"]].assign(time_s=runs["total_s"])
     asked = predictions[predictions["role"].isin(_ROLES[of])]
     if of == "time":
         asked = asked[(asked["time"] == "predicted") & (asked["basis"] == "own runs")]
-        quantity: Quantity = "time_s"
-    else:
-        asked = asked[asked["energy_j"].notna()]
-        quantity = "energy_j"
-    made = runs[["folder", *_RUN, "energy_j"]].assign(time_s=runs["total_s"])
-    return join_references(asked, made, "folder", quantity)
+        return join_references(asked, made, "folder", "time_s")
+    return join_references(asked[asked["energy_j"].notna()], made, "folder", "energy_j")
 
 
 def join_references(
-    predictions: pd.DataFrame, references: pd.DataFrame, key: str, quantity: Quantity
+    predictions: pd.DataFrame,
+    references: pd.DataFrame,
+    key: str,
+    quantity: Literal["time_s", "energy_j"],
 ) -> pd.DataFrame:
     """Join predictions with what they are compared with.
 

@@ -259,12 +259,9 @@ def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     for name, basis in (("description", "description"), ("calibrated", "one step")):
         of_basis = cells[cells["basis"] == basis].sort_values("mean_absolute_percent")
         found[name] = {}
-        for devices, chosen in (
-            ("one", of_basis["devices"] == 1),
-            ("several", of_basis["devices"] > 1),
-        ):
-            rows = of_basis[chosen]
+        devices = np.where(of_basis["devices"] > 1, "several", "one")
+        for count, rows in of_basis.groupby(devices):
             share = rows["share"].cumsum()
             reached = rows["mean_absolute_percent"][share >= LEVEL * share.iloc[-1]].iloc[0]
-            found[name][devices] = round(float(reached) / 100, 3)
+            found[name][str(count)] = round(float(reached) / 100, 3)
     return found
