@@ -20,6 +20,7 @@ import pandas as pd
 from real_clusters import metered, next_scale, timed_runs
 
 import joulecast
+from joulecast.runs.predictions import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 _TABLES = (
@@ -92,14 +93,11 @@ def _metered() -> dict[str, float]:
 
 
 def _later_scales() -> dict[str, float]:
-    cases = next_scale(timed_runs())
-    figures = {}
-    for model, of_model in cases.groupby("model"):
-        sizes = of_model["error_percent"].abs()
-        figures[f"{model} | mean_percent"] = float(sizes.mean())
-        figures[f"{model} | median_percent"] = float(sizes.median())
-        figures[f"{model} | inside_percent"] = 100 * float(of_model["inside"].mean())
-    return figures
+    summary = summarise(next_scale(timed_runs()), ["model"])
+    names = {"mape_percent": "mean_percent", "covered_percent": "inside_percent"}
+    shown = summary.rename(columns=names)
+    columns = ["model", "mean_percent", "median_percent", "inside_percent"]
+    return _named(shown[columns].to_dict("records"), ["model"])
 
 
 def golden(results: Path) -> dict[str, dict[str, float]]:

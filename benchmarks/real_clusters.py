@@ -9,7 +9,7 @@ the fit had not seen. `--ablation` takes away one part at a time, `--priors` hal
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from joulecast.energy.recorded_times import recorded_times
 from joulecast.energy.splits import NEXT_SCALE
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
-from joulecast.runs.predictions import by_setting, judge
+from joulecast.runs.predictions import by_setting, judge, summarise
 from joulecast.runs.recorded import record_folders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -37,6 +37,14 @@ _SPLITS = (
     ("leave-one-node-count-out", "predicted"),
 )
 _CASE = ["series", "ranks", "model"]
+_SHOWN = {
+    "model": "model",
+    "cases": "settings",
+    "mean_percent": "mape_percent",
+    "median_percent": "median_percent",
+    "worst_percent": "max_percent",
+    "inside_percent": "covered_percent",
+}
 
 
 def timed_runs() -> pd.DataFrame:
@@ -56,7 +64,7 @@ def timed_runs() -> pd.DataFrame:
 
 
 def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row a case and model: ``series, ranks, model, measured, predicted, error_percent, inside``."""
+    """A row a case and model, as of :func:`joulecast.runs.predictions.by_setting`."""
     predicted = evaluate(
         runs,
         pd.DataFrame(columns=["platform", "nodes"]),
@@ -66,23 +74,18 @@ def next_scale(runs: pd.DataFrame) -> pd.DataFrame:
     ).predictions
     judged = judge(predicted, runs, "time").merge(runs[["run", "series", "ranks"]], on="run")
     cases = by_setting(judged, _CASE)
-    return cases.assign(
-        inside=cases["covered_percent"] / 100, error_percent=cases["difference_percent"]
-    )
+    # A case counts once, however often it was repeated.
+    return cases.assign(bounded=cases["bounded"].clip(upper=1))
 
 
-def _in_short(question: str, cases: pd.DataFrame, by: str = "model") -> Iterator[dict[str, Any]]:
-    for model, of_model in cases.groupby(by, sort=False):
-        sizes = of_model["error_percent"].abs()
-        yield {
-            "question": question,
-            "model": model,
-            "cases": len(of_model),
-            "mean_percent": float(sizes.mean()),
-            "median_percent": float(sizes.median()),
-            "worst_percent": float(sizes.max()),
-            "inside_percent": 100 * float(of_model["inside"].mean()),
-        }
+def _row(question: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of what is shown, from one of :func:`joulecast.runs.predictions.summarise`."""
+    return {"question": question} | {name: summary[of] for name, of in _SHOWN.items()}
+
+
+def _in_short(question: str, cases: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for summary in summarise(cases, ["model"]).to_dict("records"):
+        yield _row(question, summary)
 
 
 def metered(folders: list[Path], what: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -92,15 +95,7 @@ def metered(folders: list[Path], what: tuple[str, ...]) -> Iterator[dict[str, An
         for name in what:
             for row in verdict[name]:
                 quantity = "time" if name == "time_summary" else "energy"
-                yield {
-                    "question": f"{quantity}, {split}, time {time}",
-                    "model": row["model"],
-                    "cases": row["settings"],
-                    "mean_percent": row["mape_percent"],
-                    "median_percent": row["median_percent"],
-                    "worst_percent": row["max_percent"],
-                    "inside_percent": row["covered_percent"],
-                }
+                yield _row(f"{quantity}, {split}, time {time}", row)
 
 
 @contextmanager
@@ -199,7 +194,14 @@ def main() -> None:
     cases = next_scale(timed_runs())
     if given.cases:
         shown = cases[cases["model"] == "MC2"]
-        columns = ["series", "ranks", "measured", "predicted", "error_percent", "inside"]
+        columns = [
+            "series",
+            "ranks",
+            "measured",
+            "predicted",
+            "difference_percent",
+            "covered_percent",
+        ]
         show(shown[columns].to_dict("records"), given)
         return
     ours = cases.drop_duplicates(["model", "measured"])

@@ -18,17 +18,27 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import yaml
-from scipy.stats import kendalltau
 
 from joulecast.graphs import kernel_costs
-from joulecast.report.tables.simulator_on_gpus import choice_table, gpu_error_table
+from joulecast.report.tables.simulator_on_gpus import (
+    all_reduces_table,
+    choice_table,
+    gpu_error_table,
+)
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Platform, find_platform
+from joulecast.runs.predictions import by_setting, rank, summarise
 from joulecast.simulate import interval
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.judged import gpu_steps
-from joulecast.simulate.judged.all_reduces import judged_all_reduces
-from joulecast.simulate.judged.gpu_steps import GpuStep, judged_widths, predicted, read_gpu_steps
+from joulecast.simulate.judged.all_reduces import judge_all_reduces
+from joulecast.simulate.judged.gpu_steps import (
+    GpuStep,
+    corrected_s,
+    judge,
+    judged_widths,
+    read_gpu_steps,
+)
 
 JOULES = "joules of an operation"
 CONSTANTS: dict[str, tuple[Sequence[str], Sequence[float]]] = {
@@ -59,21 +69,21 @@ def judged_with(steps: list[GpuStep], constant: str, value: float) -> pd.DataFra
             kernel_costs.JOULES_PER_FLOP_NM = value
         else:
             gpu_steps.find_platform = with_share
-        return predicted(steps)
+        return judge(steps)
     finally:
         kernel_costs.JOULES_PER_FLOP_NM = kept_joules
         gpu_steps.find_platform = kept_platform
 
 
-def error(frame: pd.DataFrame, constant: str) -> float:
+def error(judged: pd.DataFrame, constant: str) -> float:
     """What a constant is fitted by: attention by the error after one step, others by that before."""
-    if constant == "attention":
-        return float(frame["one_step_error"].mean())
-    return float((frame["predicted_s"] / frame["measured_s"] - 1).abs().median())
+    basis, taken = ("one step", "mean") if constant == "attention" else ("description", "median")
+    cells = by_setting(judged[judged["basis"] == basis], ["step"])
+    return float(cells["mean_absolute_percent"].agg(taken))
 
 
 def held_out(steps: list[GpuStep]) -> pd.DataFrame:
-    """All steps; those of a GPU that a constant was fitted to with what the other GPUs say of it."""
+    """The judgement of all steps; a GPU that a constant was fitted to has what the other GPUs say of it."""
     of: Callable[[str], list[GpuStep]] = lambda gpu: [  # noqa: E731
         step for step in steps if find_platform(step.platform).name == gpu
     ]
@@ -91,28 +101,27 @@ def held_out(steps: list[GpuStep]) -> pd.DataFrame:
             parts.append(judged_with(of(gpu), constant, value))
             done.add(gpu)
     rest = [step for step in steps if find_platform(step.platform).name not in done]
-    return pd.concat([*parts, predicted(rest)], ignore_index=True)
+    return pd.concat([*parts, judge(rest)], ignore_index=True)
 
 
 def choice_after_one_step(steps: list[GpuStep]) -> pd.DataFrame:
     """Mean regret (%) and Kendall's tau of the order of the others, each configuration measured in turn."""
-    rows = []
-    for _, group in gpu_steps.with_errors(steps).groupby(["network", "devices", "global_batch"]):
+    parts = []
+    found = gpu_steps.simulate_steps(steps)
+    for _, group in found.groupby(["network", "devices", "global_batch"]):
         for place in range(len(group) if len(group) > 4 else 0):
             known = Evidence((group["error"].iloc[place],))
             others = group.drop(group.index[place])
             ops_s = others["predicted_s"] - others["exposed_s"]
-            corrected = [gpu_steps.corrected_s(row, known) for row in others.to_dict("records")]
-            measured = others["measured_s"].to_numpy()
             for way, seconds in (
-                ("corrected", np.array(corrected)),
-                ("shared", (others["exposed_s"] + np.exp(known.shared) * ops_s).to_numpy()),
-                ("uncorrected", others["predicted_s"].to_numpy()),
+                ("corrected", [corrected_s(row, known) for row in others.to_dict("records")]),
+                ("shared", others["exposed_s"] + np.exp(known.shared) * ops_s),
+                ("uncorrected", others["predicted_s"]),
             ):
-                regret = 100 * (measured[seconds.argmin()] / measured.min() - 1)
-                tau = kendalltau(seconds, measured).statistic
-                rows.append({"way": way, "regret_percent": regret, "kendall_tau": tau})
-    return pd.DataFrame(rows).groupby("way").mean()
+                after = others.assign(way=way, known=group.index[place], predicted=seconds)
+                parts.append(after.rename(columns={"measured_s": "measured"}))
+    ranks = rank(pd.concat(parts), ["way", "known"], fewest=4)
+    return ranks.groupby("way")[["regret_percent", "kendall_tau"]].mean()
 
 
 def main() -> None:
@@ -128,17 +137,18 @@ def main() -> None:
         vtrain = [step for step in steps if step.source == "vtrain"]
         print(choice_after_one_step(vtrain).round(3).to_string())
         return
-    frame = held_out(steps) if given.held_out else predicted(steps)
+    frame = held_out(steps) if given.held_out else judge(steps)
     pd.set_option("display.width", 200, "display.max_columns", 30, "display.max_colwidth", 60)
+    described = frame[frame["basis"] == "description"]
     if given.rows:
-        print(frame.to_string())
+        print(described.to_string())
     print(gpu_error_table(frame).round(1).to_string())
     print(choice_table(frame).round(2).drop(columns=["data", "network"]).to_string())
-    single = frame[(frame["devices"] == 1) & ~frame["gpu"].str.startswith("mi")]
-    errors = 100 * (single["predicted_s"] / single["measured_s"] - 1).abs()
-    print("NVIDIA, one GPU:", errors.groupby(single["kind"]).mean().round(1).to_dict())
-    all_reduces = judged_all_reduces(recorded_folder(Path("recorded/training-steps")))
-    print(all_reduces.round(1).to_string())
+    nvidia = described[(described["devices"] == 1) & ~described["gpu"].str.startswith("mi")]
+    errors = summarise(by_setting(nvidia, ["step", "gpu", "kind"]), ["kind"])
+    print("NVIDIA, one GPU:", errors[["kind", "mape_percent"]].round(1).to_string())
+    all_reduces = judge_all_reduces(recorded_folder(Path("recorded/training-steps")))
+    print(all_reduces_table(all_reduces).round(1).to_string())
     widths = judged_widths(frame)
     print(widths)
     if given.write:
@@ -147,7 +157,7 @@ def main() -> None:
             "# Written by benchmarks/simulator_gpus.py --held-out --write: what 90 % of the measured\n"
             "# steps are off by at most.\n"
         )
-        content = {"steps": len(frame), "widths": widths}
+        content = {"steps": len(steps), "widths": widths}
         path.write_text(head + yaml.safe_dump(content, sort_keys=False))
 
 

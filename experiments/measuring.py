@@ -35,8 +35,7 @@ from joulecast.runs.files.writing import (
     written_aside,
 )
 from joulecast.runs.provenance import host_fingerprint, source_state, versions
-from joulecast.simulate.judged.disturbance import is_polluted
-from joulecast.simulate.judged.jobs import Answer, Job, Row, StepConfiguration
+from joulecast.simulate.judged.jobs import Answer, Job, Row, StepConfiguration, is_polluted
 from joulecast.simulate.judged.results import (
     CONFIGURATIONS_FILE,
     FORMAT,

@@ -30,10 +30,9 @@ from nodes import Link, commands, node_name, nodes, require_means
 
 from joulecast.errors import JoulecastError
 from joulecast.measure.training.ranks import find_launcher, program_command
-from joulecast.simulate.judged.disturbance import LATE_S
-from joulecast.simulate.judged.emulated_results import EMULATED
 from joulecast.simulate.judged.emulated_step import Configuration, EmulatedJob
-from joulecast.simulate.judged.jobs import Answer
+from joulecast.simulate.judged.jobs import LATE_S, Answer
+from joulecast.simulate.judged.judged_on_emulated import EMULATED
 
 _MPI_SETTINGS = {
     # Ranks of one machine would otherwise share memory behind the network's back.

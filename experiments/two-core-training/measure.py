@@ -28,9 +28,8 @@ from joulecast.graphs.database import Database, read_database
 from joulecast.graphs.measure_ops import measure_database
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.measure.training.ranks import rank_environment
-from joulecast.simulate.judged.disturbance import FOREIGN, WAITING
-from joulecast.simulate.judged.jobs import Answer
-from joulecast.simulate.judged.real_results import REAL, Databases, quietest_database
+from joulecast.simulate.judged.jobs import FOREIGN, WAITING, Answer
+from joulecast.simulate.judged.judged_on_real import REAL, Databases, quietest_database
 from joulecast.simulate.judged.real_step import (
     RANKS,
     REPLICA_BATCHES,

@@ -30,8 +30,7 @@ from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
 from joulecast.runs.platforms import Platform
 from joulecast.runs.spec import RunSpec, Training
 from joulecast.runs.spec import Workload as SpecWorkload
-from joulecast.simulate.judged.disturbance import is_polluted
-from joulecast.simulate.judged.jobs import Answer, Row
+from joulecast.simulate.judged.jobs import Answer, Row, is_polluted
 from joulecast.simulate.judged.real_step import TrainingConfiguration, TrainingJob
 
 _BYTES = 4

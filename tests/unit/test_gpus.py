@@ -23,7 +23,7 @@ from joulecast.graphs.shipped_graphs import network_for
 from joulecast.report.tables.simulator_on_gpus import gpu_error_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import find_platform, gpu_names, simulated_platform
-from joulecast.simulate.judged.gpu_steps import judged_widths, predicted, read_gpu_steps
+from joulecast.simulate.judged.gpu_steps import judge, judged_widths, read_gpu_steps
 from joulecast.simulate.measured_step import MeasuredStep, corrected, simulated_step
 
 LARGE_GPT = "gpt:layers=36,hidden=1280,heads=20,sequence=1024,vocabulary=50257"
@@ -232,13 +232,13 @@ def test_a_step_that_cannot_be_is_no_correction() -> None:
 
 def test_measured_steps_of_gpus_are_predicted() -> None:
     """The errors that docs/explanation/simulator.md reports, with room: every fourth row, to be quick."""
-    frame = predicted(read_gpu_steps(STEPS)[::4])
-    table = gpu_error_table(frame).drop_duplicates("data").set_index("data")
+    judged = judge(read_gpu_steps(STEPS)[::4])
+    table = gpu_error_table(judged).drop_duplicates("data").set_index("data")
     assert table.loc["neusight", "error_percent"] < 12
     assert table.loc["vtrain", "error_percent"] < 12
     assert table.loc["llm_foundry", "one_step_error_percent"] < 10
-    assert not frame["out_of_memory"].any()
-    widths = judged_widths(frame)
+    assert not judged["out_of_memory"].any()
+    widths = judged_widths(judged)
     assert 0 < widths["calibrated"]["several"] < widths["description"]["several"] < 1
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from joulecast.graphs.shipped_graphs import op_graph
+from joulecast.report.tables.simulator_on_gpus import all_reduces_table
 from joulecast.runs.files.shipped import recorded_folder
 from joulecast.runs.platforms import Cluster, find_platform
 from joulecast.simulate.direct_links import rate_share, rings
-from joulecast.simulate.judged.all_reduces import all_reduce_s, judged_all_reduces
+from joulecast.simulate.judged.all_reduces import all_reduce_s, judge_all_reduces
 from joulecast.simulate.simulate import prepare
 from joulecast.simulate.strategy import parse_strategy
 
@@ -19,7 +20,7 @@ GB = 1e9
 
 
 def test_all_reduces_in_a_node_take_what_was_measured() -> None:
-    found = judged_all_reduces(STEPS).set_index(["gpu", "gpus"])["error_percent"]
+    found = all_reduces_table(judge_all_reduces(STEPS)).set_index(["gpu", "gpus"])["error_percent"]
     assert len(found) == 14
     assert found.max() < 15
     assert found.loc["v100"].max() < 8

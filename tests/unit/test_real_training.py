@@ -4,21 +4,22 @@ import json
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.opgraph import OpGraph
+from joulecast.runs.predictions import by_setting, summarise
 from joulecast.simulate.judged.judged_on_real import (
+    TrainingResults,
     calibrations,
-    judge_training,
+    fitted_gamma,
+    judge,
     predict,
+    read_results,
     stage_tree,
     strategy_of,
     with_named_ops,
 )
-from joulecast.simulate.judged.judging import with_errors
-from joulecast.simulate.judged.real_results import TrainingResults, read_training_results
 from joulecast.simulate.judged.real_step import TrainingConfiguration
 
 FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
@@ -26,12 +27,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "recorded/two-core-training"
 
 @pytest.fixture(scope="module")
 def results() -> TrainingResults:
-    return read_training_results(FOLDER)
-
-
-@pytest.fixture(scope="module")
-def judged(results: TrainingResults) -> pd.DataFrame:
-    return with_errors(judge_training(results))
+    return read_results(FOLDER)
 
 
 def test_what_is_recorded_is_enough(results):
@@ -47,14 +43,16 @@ def test_what_is_recorded_is_enough(results):
         assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2e6
 
 
-def test_real_training_is_predicted_within_what_it_varies_by_itself(judged):
-    assert 0 <= judged.attrs["gamma"] <= 4 and judged.fitted.sum() == 2
-    held_out = judged[~judged.fitted]
-    error = held_out.predicted_error_percent.abs()
-    noise = judged.noise_percent.abs().mean()
-    assert error.mean() < 5 and error.mean() < 1.5 * noise
+def test_real_training_is_predicted_within_what_it_varies_by_itself(results):
+    assert 0 <= fitted_gamma(results) <= 4
+    cells = by_setting(judge(results), ["configuration", "family", "split", "model"])
+    assert (cells[cells["model"] == "simulator"]["split"] == "in-sample").sum() == 2
+    held_out = cells[cells["split"] == "held out"]
+    error = summarise(held_out, ["model"]).set_index("model")["mape_percent"]
+    assert error["simulator"] < 5 and error["simulator"] < 1.5 * error["measured again"]
     # Every family by itself, replicas and pipelines.
-    assert (error.groupby(held_out.family).mean() < 5).all()
+    families = summarise(held_out[held_out["model"] == "simulator"], ["family"])
+    assert (families["mape_percent"] < 5).all() and len(families) == 4
 
 
 def test_operators_explain_the_steps_that_they_were_timed_in(results):
@@ -106,13 +104,13 @@ def test_a_changed_folder_is_refused(results, tmp_path):
     with open(copy / "steps.csv", "a") as file:
         file.write("\n")
     with pytest.raises(JoulecastError, match=r"steps\.csv was changed since it was measured"):
-        read_training_results(copy)
+        read_results(copy)
     provenance = json.loads((copy / "provenance.json").read_text())
     (copy / "provenance.json").write_text(json.dumps(provenance | {"format": 99}))
     with pytest.raises(JoulecastError, match="format 99"):
-        read_training_results(copy)
+        read_results(copy)
     with pytest.raises(JoulecastError, match="no measurements of training"):
-        read_training_results(tmp_path)
+        read_results(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from joulecast.report.tables.simulator import (
 )
 from joulecast.runs.platforms import read_platform
 from joulecast.runs.predictions import COLUMNS as PREDICTIONS
+from joulecast.runs.predictions import join_references
 from joulecast.runs.table import COLUMNS
 from joulecast.simulate.collectives import sent_share, steps_of
 from joulecast.simulate.network_calibration import calibrate_network
@@ -30,17 +31,25 @@ PUBLISHED = read_published_simulators(ROOT / "config/published/proteus.yaml")
 EMPTY = pd.DataFrame()
 
 
-def _judged() -> pd.DataFrame:
+def _judged(*simulated: float) -> pd.DataFrame:
+    simulated = simulated or (1.02, 1.98, 3.0, 8.0)
     rows = [
-        # configuration, ranks, measured, again, predicted, sum, max, no sharing, fitted
-        ("a", 2, 1.0, 1.01, 1.02, 1.5, 0.8, 1.02, False),
-        ("b", 2, 2.0, float("nan"), 1.98, 3.0, 1.5, 1.90, False),
-        ("c", 4, 3.0, float("nan"), 3.00, 4.0, 2.0, 2.00, False),
-        ("d", 4, 4.0, float("nan"), 8.00, 5.0, 3.0, 8.00, True),
+        # configuration, ranks, split, measured, again, simulated, sum, no sharing
+        ("a", 2, "held out", 1.0, 1.01, simulated[0], 1.5, 1.02),
+        ("b", 2, "held out", 2.0, None, simulated[1], 3.0, 1.90),
+        ("c", 4, "held out", 3.0, None, simulated[2], 4.0, 2.00),
+        ("d", 4, "in-sample", 4.0, None, simulated[3], 5.0, 8.00),
     ]
-    columns = ["configuration", "ranks", "measured_s", "again_s", "predicted_s", "sum_s", "max_s"]
-    frame = pd.DataFrame(rows, columns=[*columns, "no sharing", "fitted"])
-    return frame.assign(experiment="network", source="recorded", family="f", spread_s=0.0)
+    models = {"measured again": "repeat", "simulator": "model", "sum": "rival"}
+    models["no sharing"] = "ablation"
+    frame = pd.DataFrame(rows, columns=["configuration", "ranks", "split", "time_s", *models])
+    facts = {"experiment": "network", "source": "recorded", "family": "f", "network": None}
+    references = frame[["configuration", "ranks", "time_s"]].assign(**facts)
+    predictions = frame.drop(columns=["ranks", "time_s"]).melt(
+        ["configuration", "split"], var_name="model", value_name="time_s"
+    )
+    predictions = predictions.assign(role=predictions["model"].map(models))
+    return join_references(predictions, references, "configuration", "time_s")
 
 
 def test_error_table_averages_what_was_not_fitted() -> None:
@@ -57,8 +66,7 @@ def test_error_table_averages_what_was_not_fitted() -> None:
 def test_order_and_ablation() -> None:
     order = order_table(_judged()).iloc[0]
     assert order["kendall_tau"] == pytest.approx(1.0) and order["top1_regret_percent"] == 0.0
-    swapped = _judged().assign(predicted_s=[4.0, 3.0, 2.0, 1.0])
-    worst = order_table(swapped).iloc[0]
+    worst = order_table(_judged(4.0, 3.0, 2.0, 1.0)).iloc[0]
     assert worst["kendall_tau"] == pytest.approx(-1.0)
     assert worst["top1_regret_percent"] == pytest.approx(200.0), "d was fitted, and is not judged"
     assert worst["count"] == 3

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.simulate.judged.all_reduces import judged_all_reduces
-from joulecast.simulate.judged.gpu_steps import predicted, read_gpu_steps
+from joulecast.simulate.judged.all_reduces import judge_all_reduces
+from joulecast.simulate.judged.gpu_steps import judge, read_gpu_steps
 
 
 def main(steps: Path, judged: Path, collectives: Path) -> None:
     for frame, path in (
-        (predicted(read_gpu_steps(steps)), judged),
-        (judged_all_reduces(steps), collectives),
+        (judge(read_gpu_steps(steps)), judged),
+        (judge_all_reduces(steps), collectives),
     ):
         with written_aside(path) as partial:
             frame.to_parquet(partial, index=False)

@@ -2,15 +2,19 @@
 
 from pathlib import Path
 
+import pandas as pd
+
 from joulecast.app.campaign.scripts import run_script
 from joulecast.runs.files.writing import written_aside
-from joulecast.report.tables.simulator import judged_experiments
+from joulecast.simulate.judged import judged_on_emulated, judged_on_real
 
 
 def main(emulated: Path, judged: Path, training: Path | None = None) -> None:
-    steps = judged_experiments(emulated=emulated, training=training)
+    parts = [judged_on_emulated.judge(judged_on_emulated.read_results(emulated))]
+    if training is not None:
+        parts.append(judged_on_real.judge(judged_on_real.read_results(training)))
     with written_aside(judged) as partial:
-        steps.to_parquet(partial, index=False)
+        pd.concat(parts, ignore_index=True).to_parquet(partial, index=False)
 
 
 if __name__ == "__main__":

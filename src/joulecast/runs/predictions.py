@@ -1,8 +1,8 @@
 """Predictions: one row a setting and model; and judging, which joins these rows with what was measured.
 
 Every model answers a setting with the columns of :data:`ANSWER`. A prediction of a run that was made has
-:data:`COLUMNS`, and its ``folder`` finds the run in the runs table. Errors are of settings: the mean over the
-repeats of a workload on a node count.
+:data:`COLUMNS`, and its ``folder`` finds the run in the runs table; that of a measured step has a key of its
+own. Errors are of settings: the mean over the repeats of a workload on a node count.
 """
 
 from collections.abc import Sequence
@@ -61,24 +61,46 @@ def judge(
             its rivals say; ``ablation``: what MC2 and MC2 without a part say of the energy.
 
     Returns:
-        A row a prediction: the run and its setting, ``split``, ``time``, ``model``, ``measured``,
-        ``predicted``, ``lower`` and ``upper`` in s or J, and ``measured_s`` and ``predicted_s``.
+        A row a prediction, as of :func:`join_references`, with the run and its setting.
     """
+    made = runs[["folder", *_RUN, "energy_j"]].assign(time_s=runs["total_s"])
     asked = predictions[predictions["role"].isin(_ROLES[of])]
     if of == "time":
         asked = asked[(asked["time"] == "predicted") & (asked["basis"] == "own runs")]
-        quantity, ends, truth = "time_s", ("time_low_s", "time_high_s"), "total_s"
-    else:
-        asked = asked[asked["energy_j"].notna()]
-        quantity, ends, truth = "energy_j", ("energy_low_j", "energy_high_j"), "energy_j"
-    made = runs[["folder", *_RUN]].assign(measured=runs[truth], measured_s=runs["total_s"])
-    answered = asked[["folder", "split", "time", "model"]].assign(
-        predicted=asked[quantity],
-        predicted_s=asked["time_s"],
-        lower=asked[ends[0]],
-        upper=asked[ends[1]],
+        return join_references(asked, made, "folder", "time_s")
+    return join_references(asked[asked["energy_j"].notna()], made, "folder", "energy_j")
+
+
+def join_references(
+    predictions: pd.DataFrame,
+    references: pd.DataFrame,
+    key: str,
+    quantity: Literal["time_s", "energy_j"],
+) -> pd.DataFrame:
+    """Join predictions with what they are compared with.
+
+    Args:
+        predictions: with ``key``, and of the columns of :data:`ANSWER` those that the models fill.
+        references: a row each value of ``key``, with ``time_s`` and, where joules are judged, ``energy_j``.
+        key: column that says what is predicted.
+        quantity: what is judged.
+
+    Returns:
+        A row a prediction: the other columns of both, ``measured``, ``predicted``, ``lower`` and ``upper`` in
+        s or J, and ``measured_s`` and ``predicted_s``.
+    """
+    name, unit = quantity.split("_")
+    answers = predictions.reindex(columns=[*ANSWER])
+    answered = predictions.drop(columns=[*ANSWER], errors="ignore").assign(
+        predicted=answers[quantity],
+        predicted_s=answers["time_s"],
+        lower=answers[f"{name}_low_{unit}"],
+        upper=answers[f"{name}_high_{unit}"],
     )
-    return answered.merge(made, on="folder", how="left", validate="many_to_one")
+    known = references.drop(columns=[*ANSWER], errors="ignore").assign(
+        measured=references[quantity], measured_s=references["time_s"]
+    )
+    return answered.merge(known, on=key, how="left", validate="many_to_one")
 
 
 def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -95,7 +117,7 @@ def by_setting(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     table = (
         judged.groupby(list(by), sort=False, dropna=False)
         .agg(
-            runs=("run", "count"),
+            runs=("measured", "count"),
             measured=("measured", "mean"),
             predicted=("predicted", "mean"),
             mean_absolute_percent=("size", "mean"),
@@ -127,6 +149,37 @@ def summarise(cells: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     ).reset_index()
     table["covered_percent"] = table["covered_percent"] / table.pop("bounded").clip(lower=1)
     return table
+
+
+def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
+    """Whether predictions order settings as they were measured, in each group of judged rows.
+
+    Args:
+        rows: one a setting in each group.
+        by: columns that make groups.
+        fewest: settings of a group that is ranked.
+
+    Returns:
+        ``settings``, how many; ``chosen`` and ``least``, the index of the row that is predicted to be the
+        least and of the one that was; ``regret_percent``, what the chosen one has more; ``kendall_tau``.
+    """
+    ranked = []
+    for names, group in rows.groupby(list(by), sort=False):
+        if len(group) < fewest:
+            continue
+        measured, predicted = group["measured"], group["predicted"].map(steady)
+        chosen, least = predicted.idxmin(), measured.idxmin()
+        ranked.append(
+            {
+                **dict(zip(by, names, strict=True)),
+                "settings": len(group),
+                "chosen": chosen,
+                "least": least,
+                "regret_percent": 100 * float(measured[chosen] / measured[least] - 1),
+                "kendall_tau": float(measured.corr(predicted, method="kendall")),
+            }
+        )
+    return pd.DataFrame(ranked)
 
 
 @dataclass(frozen=True)

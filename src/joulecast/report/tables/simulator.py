@@ -6,22 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from scipy.stats import kendalltau
 
 from joulecast.graphs.shipped_graphs import load
 from joulecast.quantities import steady
 from joulecast.report.tables.output import write_table
 from joulecast.report.tables.published import FromPaper, read_published_file
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.judged.emulated_results import read_results
-from joulecast.simulate.judged.judged_on_emulated import judge
-from joulecast.simulate.judged.judged_on_real import judge_training
-from joulecast.simulate.judged.judging import PREDICTIONS, with_errors
-from joulecast.simulate.judged.real_results import read_training_results
+from joulecast.runs.predictions import by_setting, rank, summarise
 from joulecast.simulate.simulate import Assumptions, simulate
 from joulecast.simulate.strategy import Strategy
 
-_NOT_PREDICTIONS = ("measured_s", "spread_s", "again_s", "predicted_s", "sum_s", "max_s")
+_OURS, _REPEAT = "simulator", "measured again"
+_ERRORS = {
+    _OURS: "predicted_error_percent",
+    "sum": "sum_error_percent",
+    "max": "max_error_percent",
+    _REPEAT: "noise_percent",
+}
+"""Columns of the error of each model."""
+_FEWEST = 3
+"""Strategies that have an order worth telling."""
 
 
 class PublishedSimulators(FromPaper):
@@ -44,141 +48,86 @@ def read_published_simulators(path: Path) -> PublishedSimulators:
     return read_published_file(PublishedSimulators, path)
 
 
-def judged_experiments(emulated: Path, training: Path | None) -> pd.DataFrame:
-    """Predict the steps of the experiments.
-
-    Args:
-        emulated: folder of steps on an emulated network.
-        training: folder of steps of real training, if there is one.
-    """
-    on_network = judge(read_results(emulated)).assign(
-        experiment="emulated network", source="recorded", fitted=False
-    )
-    if training is None:
-        return on_network
-    real = judge_training(read_training_results(training)).assign(
-        experiment="real training", source="recorded"
-    )
-    real = real.rename(columns={"without_gamma_s": "no gamma"})
-    return pd.concat([on_network, real], ignore_index=True)
+def _cells(judged: pd.DataFrame) -> pd.DataFrame:
+    facts = ["experiment", "configuration", "family", "ranks", "source", "split", "model", "role"]
+    return by_setting(judged, facts)
 
 
-def _averages(errors: pd.DataFrame, published: PublishedSimulators) -> list[dict[str, Any]]:
+def _with_parts(rows: pd.DataFrame, **labels: str) -> pd.DataFrame:
+    """What was held out of each experiment, once as the part ``all`` and once by each fact."""
+    held_out = rows[rows["split"] != "in-sample"]
+    parts = [held_out.assign(part="all")]
+    for fact, label in labels.items():
+        known = held_out[held_out[fact].notna()]
+        parts.append(known.assign(part=[label.format(value) for value in known[fact]]))
+    return pd.concat(parts).sort_values("experiment", kind="stable")
+
+
+def _averages(cells: pd.DataFrame, published: PublishedSimulators) -> list[dict[str, Any]]:
     """Rows of averages, published ones beside those of the same kind."""
+    parts = _with_parts(cells, ranks="{} ranks", family="{}")
+    several = parts.groupby("experiment")["ranks"].transform("nunique") > 1
+    by = ["experiment", "source", "part"]
+    summary = summarise(parts[several | (parts["part"] == "all")], [*by, "model"])
     rows = []
-    judged = errors[~errors["fitted"]]
-    for experiment, of_experiment in judged.groupby("experiment", sort=False):
-        groups = [("all", of_experiment)]
-        groups += [(f"{r} ranks", g) for r, g in of_experiment.groupby("ranks")]
-        groups += list(of_experiment.groupby("family", sort=False))
-        for name, group in groups if of_experiment["ranks"].nunique() > 1 else [groups[0]]:
-            for what in ("mean", "maximum"):
-                row: dict[str, Any] = {
-                    "experiment": experiment,
-                    "configuration": f"({what} of {len(group)}: {name})",
-                    "source": group["source"].iloc[0],
-                }
-                for judged_by in PREDICTIONS:
-                    column = f"{judged_by}_error_percent"
-                    if column in group:
-                        row[column] = getattr(
-                            group[column].abs(), what[:4].replace("maxi", "max")
-                        )()
-                noise = group["noise_percent"].abs().dropna()
-                row["noise_percent"] = float(noise.mean()) if len(noise) else None
-                if name == "all":
-                    row["published_percent"] = published.error_percent[f"Proteus, {what}"]
-                    row["flexflow_percent"] = published.error_percent[f"FlexFlow-Sim, {what}"]
-                rows.append(row)
+    for (experiment, source, part), of_part in summary.groupby(by, sort=False):
+        of_model = of_part.set_index("model")
+        for what, column in (("mean", "mape_percent"), ("maximum", "max_percent")):
+            row = {
+                "experiment": experiment,
+                "configuration": f"({what} of {of_model.loc[_OURS, 'settings']}: {part})",
+                "source": source,
+                **{name: of_model[column].get(model) for model, name in _ERRORS.items()},
+                _ERRORS[_REPEAT]: of_model["mape_percent"].get(_REPEAT),
+            }
+            if part == "all":
+                row["published_percent"] = published.error_percent[f"Proteus, {what}"]
+                row["flexflow_percent"] = published.error_percent[f"FlexFlow-Sim, {what}"]
+            rows.append(row)
     return rows
 
 
 def error_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
     """Averages first, then every configuration, the worst first."""
-    errors = with_errors(judged)
-    sizes = errors["predicted_error_percent"].abs().map(steady)
+    cells, key = _cells(judged), ["experiment", "configuration"]
+    errors = cells.pivot(index=key, columns="model", values="difference_percent")
+    steps = cells[cells["model"] == _OURS].join(errors.rename(columns=_ERRORS), on=key)
+    steps = steps.assign(fitted=steps["split"] == "in-sample")
+    steps = steps.rename(columns={"measured": "measured_s", "predicted": "predicted_s"})
+    sizes = steps[_ERRORS[_OURS]].abs().map(steady)
     order = sizes.sort_values(ascending=False, kind="stable").index
     columns = [
-        "experiment",
-        "configuration",
-        "family",
-        "ranks",
-        "measured_s",
-        "predicted_s",
-        "predicted_error_percent",
-        "sum_error_percent",
-        "max_error_percent",
-        "noise_percent",
-        "fitted",
-        "source",
-        "published_percent",
-        "flexflow_percent",
+        *("experiment", "configuration", "family", "ranks", "measured_s", "predicted_s"),
+        *_ERRORS.values(),
+        *("fitted", "source", "published_percent", "flexflow_percent"),
     ]
-    rows = [*_averages(errors, published), *errors.loc[order].to_dict("records")]
+    rows = [*_averages(cells, published), *steps.loc[order].to_dict("records")]
     return pd.DataFrame(rows).reindex(columns=columns)
-
-
-def _order_row(experiment: str, what: str, group: pd.DataFrame) -> dict[str, Any]:
-    predicted = group["predicted_s"].map(steady)
-    best = predicted.idxmin()
-    regret = group.loc[best, "measured_s"] / group["measured_s"].min() - 1
-    return {
-        "experiment": experiment,
-        "strategies": what,
-        "count": len(group),
-        "kendall_tau": float(kendalltau(group["measured_s"], predicted).statistic),
-        "top1_regret_percent": 100 * float(regret),
-        "kendall_tau_sum": float(
-            kendalltau(group["measured_s"], group["sum_s"].map(steady)).statistic
-        )
-        if "sum_s" in group
-        else None,
-    }
 
 
 def order_table(judged: pd.DataFrame) -> pd.DataFrame:
     """Whether the order of strategies is kept: Kendall's tau, and what trusting the best one costs."""
-    rows = []
-    for experiment, of_experiment in judged[~judged["fitted"]].groupby("experiment", sort=False):
-        rows.append(_order_row(str(experiment), "all", of_experiment))
-        for column in ("ranks", "family", "network"):
-            if column in of_experiment and of_experiment[column].notna().all():
-                for value, group in of_experiment.groupby(column, sort=False):
-                    if len(group) > 2:
-                        rows.append(_order_row(str(experiment), f"{column}: {value}", group))
-    return pd.DataFrame(rows)
+    parts = _with_parts(judged, ranks="ranks: {}", family="family: {}", network="network: {}")
+    key = ["experiment", "part"]
+    ranks = rank(parts[parts["model"].isin([_OURS, "sum"])], [*key, "model"], _FEWEST)
+    of_sum = ranks[ranks["model"] == "sum"].set_index(key)["kendall_tau"]
+    table = ranks[ranks["model"] == _OURS].join(of_sum.rename("kendall_tau_sum"), on=key)
+    names = {"part": "strategies", "settings": "count", "regret_percent": "top1_regret_percent"}
+    columns = ["experiment", "strategies", "count", "kendall_tau", "top1_regret_percent"]
+    return table.rename(columns=names)[[*columns, "kendall_tau_sum"]]
 
 
 def ablation_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.DataFrame:
-    """Mean absolute error with a part of the model taken out."""
-    rows = []
-    for experiment, group in judged[~judged["fitted"]].groupby("experiment", sort=False):
-        variants = ["predicted_s"] + [
-            c
-            for c in group.columns
-            if (c not in _NOT_PREDICTIONS and c.startswith("no ")) or c == "single queue"
-        ]
-        for variant in variants:
-            error = 100 * (group[variant] / group["measured_s"] - 1)
-            if error.isna().all():
-                continue
-            row = {
-                "experiment": experiment,
-                "model": "full" if variant == "predicted_s" else variant,
-                "mape_percent": float(error.abs().mean()),
-                "max_percent": float(error.abs().max()),
-                "bias_percent": float(error.mean()),
-            }
-            if variant == "predicted_s":
-                row["published_percent"] = published.ablation_error_percent[
-                    "with runtime behaviour"
-                ]
-            if variant == "no overlap":
-                row["published_percent"] = published.ablation_error_percent[
-                    "without runtime behaviour"
-                ]
-            rows.append(row)
-    return pd.DataFrame(rows)
+    """Errors of the simulator, whole (``full``) and with a part of it taken out."""
+    parts = _with_parts(_cells(judged))
+    summary = summarise(parts[parts["role"].isin(["model", "ablation"])], ["experiment", "model"])
+    table = summary[["experiment", "model", "mape_percent", "max_percent", "bias_percent"]]
+    theirs = published.ablation_error_percent
+    beside = {_OURS: "with runtime behaviour", "no overlap": "without runtime behaviour"}
+    return table.assign(
+        model=table["model"].replace(_OURS, "full"),
+        published_percent=table["model"].map(beside).map(theirs),
+    )
 
 
 def _timed(run: Callable[[], Any], repeats: int = 3) -> float:
@@ -224,15 +173,15 @@ def write_simulator_tables(
 
     Args:
         folder: of the tables.
-        judged: predictions and measurements (:func:`joulecast.simulate.judged.judged_on_emulated.judge`),
-            with ``experiment``, ``source`` and ``fitted``.
+        judged: predictions joined with measured steps, as of
+            :func:`joulecast.simulate.judged.judged_on_emulated.judge`.
         platform: to time the simulator on.
         published: numbers of the papers.
         devices: device counts to time.
     """
     beside = f"Published: {published.paper}; {published.where}. {published.setting}."
     unlike = f"Not the same setting: {published.not_comparable_because}."
-    fitted = int(judged["fitted"].sum())
+    fitted = judged.loc[judged["split"] == "in-sample", "configuration"].nunique()
     write_table(
         folder / "simulator_error",
         "Error of the simulator",

@@ -2,54 +2,62 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from joulecast.report.tables.output import write_table
+from joulecast.runs.predictions import by_setting, rank, summarise
 
 WHAT = {
     "neusight": "one GPU, fp32, eager attention",
     "vtrain": "64 to 512 A100, tensor x data x pipeline, fp16",
     "llm_foundry": "8 to 512 GPUs, FSDP, bf16",
 }
+_COLUMNS = {
+    "settings": "steps",
+    "mape_percent": "error_percent",
+    "median_percent": "median_error_percent",
+    "bias_percent": "bias_percent",
+    "worst_percent": "worst_percent",
+    "one step": "one_step_error_percent",
+    "three steps": "three_steps_error_percent",
+    "called_out_of_memory": "called_out_of_memory",
+}
+"""Of the errors, by their names in judging."""
 
 
-def _row(name: str, group: pd.DataFrame, peers: Mapping[str, float]) -> dict[str, Any]:
-    error = 100 * (group["predicted_s"] / group["measured_s"] - 1)
-    return {
-        "data": name,
-        "gpu": group["gpu"].iloc[0] if group["gpu"].nunique() == 1 else "all",
-        "kind": group["kind"].iloc[0] if group["kind"].nunique() == 1 else "all",
-        "steps": len(group),
-        "error_percent": float(error.abs().mean()),
-        "median_error_percent": float(error.abs().median()),
-        "bias_percent": float(error.mean()),
-        "worst_percent": float(error.loc[error.abs().idxmax()]),
-        "one_step_error_percent": 100 * float(group["one_step_error"].mean()),
-        "three_steps_error_percent": 100 * float(group["three_steps_error"].mean()),
-        "called_out_of_memory": int(group["out_of_memory"].sum()),
-        "peer_error_percent": peers.get(name),
-    }
+def _errors(cells: pd.DataFrame) -> pd.DataFrame:
+    """Errors by data, GPU and kind: from the description, and after other steps were measured."""
+    by = ["data", "gpu", "kind"]
+    described = cells[cells["basis"] == "description"]
+    groups = described.groupby(by, sort=False)
+    table = summarise(described, by).set_index(by)
+    table["worst_percent"] = groups["difference_percent"].agg(lambda e: e.loc[e.abs().idxmax()])
+    table["called_out_of_memory"] = groups["out_of_memory"].sum()
+    after = cells.groupby([*by, "basis"])["mean_absolute_percent"].mean().unstack("basis")
+    return table.join(after).rename(columns=_COLUMNS)[[*_COLUMNS.values()]].reset_index()
 
 
-def gpu_error_table(frame: pd.DataFrame, peers: Mapping[str, float] | None = None) -> pd.DataFrame:
+def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Mean errors by data, GPU and kind of step; a row of each data's mean stands first.
 
     Args:
-        frame: as of :func:`joulecast.simulate.judged.gpu_steps.predicted`.
+        judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge`.
         peers: percent that other simulators publish on their own data, by data.
     """
-    rows = []
-    for data, of_data in frame.groupby("data", sort=False):
-        rows.append(_row(str(data), of_data, peers or {}))
-        parts = list(of_data.groupby(["gpu", "kind"]))
-        rows += [_row(str(data), part, {}) for _, part in parts if len(parts) > 1]
-    return pd.DataFrame(rows)
+    cells = by_setting(judged, ["step", "data", "gpu", "kind", "basis", "out_of_memory"])
+    parts = []
+    for data, of_data in cells.groupby("data", sort=False):
+        mixed = {name: "all" for name in ("gpu", "kind") if of_data[name].nunique() > 1}
+        peer = (peers or {}).get(str(data), np.nan)
+        parts.append(_errors(of_data.assign(**mixed)).assign(peer_error_percent=peer))
+        if mixed:
+            parts.append(_errors(of_data.sort_values(["gpu", "kind"], kind="stable")))
+    return pd.concat(parts, ignore_index=True)
 
 
-def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str, float]) -> None:
+def write_gpu_steps_tables(folder: Path, judged: pd.DataFrame, peers: Mapping[str, float]) -> None:
     """Write ``simulator_real_gpus`` and ``simulator_choice``; arguments as of :func:`gpu_error_table`."""
     settings = "; ".join(f"{name}: {what}" for name, what in WHAT.items())
     write_table(
@@ -66,7 +74,7 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
             "Constants of power and attention were chosen with these rows in sight "
             "(docs/explanation/simulator.md says which); rates of kernels and the rest were not.",
         ],
-        gpu_error_table(frame, peers),
+        gpu_error_table(judged, peers),
         sections="data",
     )
     write_table(
@@ -77,12 +85,12 @@ def write_gpu_steps_tables(folder: Path, frame: pd.DataFrame, peers: Mapping[str
             "fastest, the one that was, and how much longer the chosen one takes. Kendall's tau compares the "
             "orders (1: the same).",
         ],
-        choice_table(frame),
+        choice_table(judged),
         sections="data",
     )
 
 
-def write_all_reduces_table(folder: Path, frame: pd.DataFrame) -> None:
+def write_all_reduces_table(folder: Path, judged: pd.DataFrame) -> None:
     """Write ``simulator_collectives``, of the rows of ``joulecast.simulate.judged.all_reduces``."""
     write_table(
         folder / "simulator_collectives",
@@ -90,38 +98,36 @@ def write_all_reduces_table(folder: Path, frame: pd.DataFrame) -> None:
         [
             "All-reduces of 1 MB to 1 GB in one node (vTrain), against the price from the GPU's name."
         ],
-        frame,
+        all_reduces_table(judged),
     )
+
+
+def all_reduces_table(judged: pd.DataFrame) -> pd.DataFrame:
+    """Errors of all-reduces in percent by GPU and number of GPUs.
+
+    Args:
+        judged: as of :func:`joulecast.simulate.judged.all_reduces.judge_all_reduces`.
+    """
+    by = ["gpu", "gpus"]
+    table = summarise(by_setting(judged, ["all_reduce", *by]), by).sort_values(by)
+    names = {"settings": "rows", "mape_percent": "error_percent", "max_percent": "worst_percent"}
+    return table.rename(columns=names)[[*by, *names.values()]]
 
 
 _FEWEST = 4
 """Configurations of one training that make a choice."""
 
 
-def choice_table(frame: pd.DataFrame) -> pd.DataFrame:
+def choice_table(judged: pd.DataFrame) -> pd.DataFrame:
     """What the simulator would choose among the measured configurations of one training, and what it costs.
 
     One row for each network, GPU, number of devices and samples a step with at least four configurations.
 
     Args:
-        frame: as of :func:`joulecast.simulate.judged.gpu_steps.predicted`.
+        judged: as of :func:`joulecast.simulate.judged.gpu_steps.judge`.
     """
-    rows = []
     of_one_training = ["data", "gpu", "network", "devices", "global_batch"]
-    for names, group in frame.groupby(of_one_training, sort=False):
-        if len(group) < _FEWEST:
-            continue
-        chosen = group.loc[group["predicted_s"].idxmin()]
-        best = group.loc[group["measured_s"].idxmin()]
-        tau = kendalltau(group["predicted_s"], group["measured_s"]).statistic
-        rows.append(
-            {
-                **dict(zip(of_one_training, names, strict=True)),
-                "configurations": len(group),
-                "chosen": chosen["strategy"],
-                "fastest": best["strategy"],
-                "regret_percent": 100 * float(chosen["measured_s"] / best["measured_s"] - 1),
-                "kendall_tau": float(tau),
-            }
-        )
-    return pd.DataFrame(rows)
+    ranks = rank(judged[judged["basis"] == "description"], of_one_training, _FEWEST)
+    for column in ("chosen", "least"):
+        ranks[column] = ranks[column].map(judged["strategy"])
+    return ranks.rename(columns={"settings": "configurations", "least": "fastest"})

@@ -7,6 +7,7 @@ import pandas as pd
 
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.platforms import Platform, find_platform
+from joulecast.runs.predictions import join_references
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.fleet import build_fleet
 from joulecast.simulate.network import alone
@@ -36,21 +37,33 @@ def all_reduce_s(platform: Platform, devices: int, size: float) -> float:
     return sent.latency + sent.work / alone(sent.usage or {}, transfers.capacity)
 
 
-def judged_all_reduces(folder: Path) -> pd.DataFrame:
-    """One row for each GPU and number of GPUs: mean and worst error of its all-reduces, in percent.
+def judge_all_reduces(folder: Path) -> pd.DataFrame:
+    """Predict measured all-reduces from the GPU's name, and join them with what was measured.
 
     Args:
         folder: with ``allreduce_in_node.csv``.
+
+    Returns:
+        A row an all-reduce, as of :func:`joulecast.runs.predictions.join_references`: ``gpu``, ``gpus`` and
+        ``bytes``.
 
     Raises:
         JoulecastError: the file is missing or has no such columns.
     """
     frame = read_csv(folder / "allreduce_in_node.csv", "measured all-reduces", _COLUMNS)
-    rows = []
-    for (gpu, count), group in frame.groupby(["gpu", "gpus"]):
-        platform = find_platform(_PLATFORMS[str(gpu)])
-        predicted = np.array([all_reduce_s(platform, int(count), size) for size in group["bytes"]])
-        errors = 100 * np.abs(predicted / group["seconds"].to_numpy() - 1)
-        rows.append((gpu, count, len(group), errors.mean(), errors.max()))
-    names = ["gpu", "gpus", "rows", "error_percent", "worst_percent"]
-    return pd.DataFrame(rows, columns=names)
+    platforms = {gpu: find_platform(name) for gpu, name in _PLATFORMS.items()}
+    predicted = [
+        all_reduce_s(platforms[gpu], int(count), size)
+        for gpu, count, size in zip(frame["gpu"], frame["gpus"], frame["bytes"], strict=True)
+    ]
+    references = frame.rename_axis("all_reduce").reset_index()
+    predictions = references[["all_reduce"]].assign(
+        split="held out",
+        time="predicted",
+        model="simulator",
+        role="model",
+        basis="description",
+        time_s=predicted,
+    )
+    references = references.rename(columns={"seconds": "time_s"}).assign(source="recorded")
+    return join_references(predictions, references, "all_reduce", "time_s")

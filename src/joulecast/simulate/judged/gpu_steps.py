@@ -1,13 +1,14 @@
 """Steps of large networks that others measured on GPUs, and the simulator judged on them.
 
 The rows are in ``recorded/training-steps``: single GPUs (NeuSight), clusters of A100 with tensor and pipeline
-parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Each is predicted twice:
+parallelism (vTrain), FSDP on A100 and H100 (llm-foundry). Predictions of each rest on:
 
-* ``description``: from the GPU's description and kernels of other GPUs;
-* ``one step``: also corrected by another row of the same GPU and source, or by three of them.
+* ``description``: the GPU's description and kernels of other GPUs;
+* ``one step``: also another row of the same data, GPU and kind: a prediction by each of them;
+* ``three steps``: also three of them: ten predictions, by threes that chance chose.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from joulecast.errors import JoulecastError
 from joulecast.graphs.kernel_costs import KernelCosts
 from joulecast.runs.files.columns import Column, read_csv
 from joulecast.runs.platforms import Platform, find_platform
+from joulecast.runs.predictions import by_setting, join_references
 from joulecast.simulate.correction import Evidence
 from joulecast.simulate.measured_step import (
     MeasuredStep,
@@ -32,6 +34,8 @@ LEVEL = 0.9
 _SEVERAL, _DRAWS = 3, 10
 """Measured steps that are taken together, and how often."""
 _LEAST_FACTOR = 0.1
+_GROUP = ["data", "gpu", "kind"]
+_REFERENCE = [*_GROUP, "network", "strategy", "batch", "devices", "global_batch"]
 _FAMILY = {
     "bert_large": "bert",
     "gpt2_large": "gpt",
@@ -160,20 +164,22 @@ def _costs(step: GpuStep) -> tuple[Platform, KernelCosts]:
     return platform, KernelCosts(platform.require_cluster().device, step.step.precision)
 
 
-def predicted(steps: Iterable[GpuStep]) -> pd.DataFrame:
-    """One row a step: measured and predicted seconds, its error, peak memory and whether it fits."""
-    return with_measured_steps(with_errors(steps)).drop(columns="error")
+def simulate_steps(steps: Iterable[GpuStep]) -> pd.DataFrame:
+    """Simulate measured steps by the GPU's description.
 
-
-def with_errors(steps: Iterable[GpuStep]) -> pd.DataFrame:
-    """The same rows, with the ``error`` that corrects other steps in place of errors after measured ones."""
+    Returns:
+        A row a step: what it is, ``measured_s`` and ``predicted_s``, the seconds of exposed communication in
+        the latter (``exposed_s``), whether it is called ``out_of_memory``, and the ``error`` that corrects
+        other steps.
+    """
     rows = []
-    for each in steps:
+    for number, each in enumerate(steps):
         platform, costs = _costs(each)
         found = simulated_step(each.step, platform, costs)
         ops_factor = max(first_factor(found, each.step.step_s), _LEAST_FACTOR)
         rows.append(
             {
+                "step": number,
                 "data": each.source,
                 "gpu": platform.name,
                 "kind": each.kind,
@@ -186,7 +192,6 @@ def with_errors(steps: Iterable[GpuStep]) -> pd.DataFrame:
                 "predicted_s": found.step_s,
                 "exposed_s": found.breakdown.exposed_communication_s,
                 "error": error_of(each.step, found, ops_factor),
-                "peak_memory_bytes": found.peak_memory_bytes,
                 "out_of_memory": bool(found.out_of_memory),
             }
         )
@@ -194,67 +199,69 @@ def with_errors(steps: Iterable[GpuStep]) -> pd.DataFrame:
 
 
 def corrected_s(row: Mapping[str, Any], evidence: Evidence) -> float:
-    """Seconds of a row of :func:`predicted`, its ops corrected by measured steps."""
+    """Seconds of a row of :func:`simulate_steps`, its ops corrected by measured steps."""
     exposed = row["exposed_s"]
     factor = evidence.factor(row["error"].setting)
     return float(exposed + factor * (row["predicted_s"] - exposed))
 
 
-def _errors_with(group: pd.DataFrame, place: int, evidences: Sequence[Evidence]) -> list[float]:
-    row = group.iloc[place]
-    return [corrected_s(row, evidence) / row["measured_s"] - 1 for evidence in evidences]
+def _after_others(group: pd.DataFrame) -> pd.DataFrame:
+    """Predictions of the steps of a group, each after others of it were measured."""
+    alone = [Evidence((error,)) for error in group["error"]]
+    chance = np.random.default_rng(0)
+    rows = []
+    for place, row in enumerate(group.to_dict("records")):
+        others = np.delete(np.arange(len(group)), place)
+        taken = min(_SEVERAL, len(others))
+        draws = [chance.choice(others, taken, replace=False) for _ in range(_DRAWS)]
+        after = {
+            "one step": [alone[other] for other in others],
+            "three steps": [Evidence(tuple(group["error"].iloc[drawn])) for drawn in draws],
+        }
+        rows += [
+            (row["step"], basis, corrected_s(row, evidence), row["out_of_memory"])
+            for basis, evidences in after.items()
+            for evidence in evidences
+        ]
+    return pd.DataFrame(rows, columns=["step", "basis", "time_s", "out_of_memory"])
 
 
-def _others(group: pd.DataFrame, place: int, count: int, chance: np.random.Generator) -> Evidence:
-    others = np.delete(np.arange(len(group)), place)
-    taken = chance.choice(others, min(count, len(others)), replace=False)
-    return Evidence(tuple(group["error"].iloc[taken]))
+def judge(steps: Iterable[GpuStep]) -> pd.DataFrame:
+    """Predict measured steps by the GPU's description and after others were measured, and join them.
 
-
-def with_measured_steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adds ``one_step_error`` and ``three_steps_error``: mean absolute errors with other rows measured.
-
-    The other rows are of the same data, GPU and kind: each of them by itself, and threes by chance.
+    Returns:
+        A row a prediction, as of :func:`joulecast.runs.predictions.join_references`: ``step`` (its number),
+        ``data``, ``gpu``, ``kind``, ``network``, ``strategy``, ``batch``, ``devices``, ``global_batch``,
+        ``basis``, and whether the step is called ``out_of_memory``.
     """
-    added = {
-        name: pd.Series(np.nan, index=frame.index, dtype=float)
-        for name in ("one_step_error", "three_steps_error")
-    }
-    for _, group in frame.groupby(["data", "gpu", "kind"]):
-        if len(group) < 2:
-            continue
-        alone = [Evidence((error,)) for error in group["error"]]
-        chance = np.random.default_rng(0)
-        for place, index in enumerate(group.index):
-            threes = [_others(group, place, _SEVERAL, chance) for _ in range(_DRAWS)]
-            for name, evidences in (
-                ("one_step_error", alone[:place] + alone[place + 1 :]),
-                ("three_steps_error", threes),
-            ):
-                errors = _errors_with(group, place, evidences)
-                added[name][index] = float(np.mean(np.abs(errors)))
-    return frame.assign(**added)
+    found = simulate_steps(steps)
+    described = found.assign(basis="description", time_s=found["predicted_s"])
+    after = [_after_others(group) for _, group in found.groupby(_GROUP) if len(group) > 1]
+    predictions = pd.concat([described, *after], ignore_index=True).assign(
+        split="held out", time="predicted", model="simulator", role="model"
+    )
+    said = ["step", "split", "time", "model", "role", "basis", "time_s", "out_of_memory"]
+    references = found[["step", *_REFERENCE]].assign(time_s=found["measured_s"], source="recorded")
+    return join_references(predictions[said], references, "step", "time_s")
 
 
-def judged_widths(frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+def judged_widths(judged: pd.DataFrame) -> dict[str, dict[str, float]]:
     """What an interval of 90 % has to reach on both sides, as a ratio, by what a prediction rests on.
 
     Each group of data, GPU and kind counts the same, however many rows it has.
 
     Args:
-        frame: as of :func:`predicted`.
+        judged: as of :func:`judge`.
     """
-    groups = frame.groupby(["data", "gpu", "kind"])["measured_s"].transform("size")
+    cells = by_setting(judged, ["step", "basis", "devices", *_GROUP])
+    cells["share"] = 1 / cells.groupby(["basis", *_GROUP])["step"].transform("size")
     found: dict[str, dict[str, float]] = {}
-    for name, error in (
-        ("description", (frame["predicted_s"] / frame["measured_s"] - 1).abs()),
-        ("calibrated", frame["one_step_error"]),
-    ):
+    for name, basis in (("description", "description"), ("calibrated", "one step")):
+        of_basis = cells[cells["basis"] == basis].sort_values("mean_absolute_percent")
         found[name] = {}
-        for devices, chosen in (("one", frame["devices"] == 1), ("several", frame["devices"] > 1)):
-            rows = error[chosen].dropna()
-            order = rows.sort_values()
-            share = (1 / groups[order.index]).cumsum()
-            reached = order[share >= LEVEL * share.iloc[-1]].iloc[0]
-            found[name][devices] = round(float(reached), 3)
+        devices = np.where(of_basis["devices"] > 1, "several", "one")
+        for count, rows in of_basis.groupby(devices):
+            share = rows["share"].cumsum()
+            reached = rows["mean_absolute_percent"][share >= LEVEL * share.iloc[-1]].iloc[0]
+            found[name][str(count)] = round(float(reached) / 100, 3)
     return found

@@ -1,10 +1,12 @@
-"""The simulator judged on the emulated network: its calibration, its configurations, its error.
+"""The simulator judged on the emulated network: what was measured, its calibration, and predictions.
 
 The network is calibrated on stand-alone collectives alone; every configuration is then predicted before it
 is compared with what was measured (``recorded/emulated-network``).
 """
 
 from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
 
 import pandas as pd
 
@@ -12,29 +14,58 @@ from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.timed import GivenCosts, TimedLayer, timed_chain
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.judged.emulated_step import Configuration
-from joulecast.simulate.judged.judging import calibrated, judged_row, platform_of
-from joulecast.simulate.judged.results import Results
+from joulecast.simulate.judged.judging import judge_steps, platform_of
+from joulecast.simulate.judged.results import Experiment, Results, Table, read_folder
 from joulecast.simulate.network import alone
-from joulecast.simulate.network_calibration import NetworkCalibration
+from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
 from joulecast.simulate.simulate import Assumptions, Simulation, simulate
 from joulecast.simulate.strategy import Node, Strategy
 
+_STEP = ("configuration", "repeat")
+_COLLECTIVE = ("kind", "algorithm", "ranks", "ranks_per_node", "bytes")
+_OUTCOME = ("seconds", "foreign_cores", "late_s")
+
+EMULATED = Experiment(
+    configuration=Configuration,
+    tables={
+        "steps": Table(_STEP, _OUTCOME),
+        # Seconds after the common start at which each rank began and had finished everything.
+        "ranks": Table((*_STEP, "rank"), ("began_s", "ended_s")),
+        "collectives": Table(_COLLECTIVE, _OUTCOME),
+    },
+    typical=median,
+    # The first has one session, whose facts are the provenance, and no column for it.
+    formats=(1, 2),
+    missing="no measurements of the emulated network ({why}); the kept ones are in "
+    "recorded/emulated-network, experiments/emulated-network makes new ones",
+)
+
 ABLATIONS: dict[str, tuple[Assumptions, bool]] = {
-    "full": (Assumptions(), True),
+    "simulator": (Assumptions(), True),
     "no sharing": (Assumptions(sharing=False), True),
     "no overlap": (Assumptions(), False),
     "single queue": (Assumptions(single_queue=True), True),
 }
-"""Models with a part left out, and whether gradients overlap as the configuration says."""
+"""The simulator, whole and with a part left out, and whether gradients overlap as the configuration says."""
+
+
+def read_results(folder: Path) -> Results[Configuration]:
+    """Read what was measured on the emulated network.
+
+    Raises:
+        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+    """
+    return read_folder(folder, EMULATED)
 
 
 def calibrations(results: Results[Configuration]) -> dict[str, NetworkCalibration]:
     """Calibration of the link between nodes and of the memory inside one, with ring all-reduces."""
     points = results.collectives
-    points = points[(points.kind == "send") | (points.algorithm == "ring")]
+    ring = (points.kind == "send") | (points.algorithm == "ring")
+    points = points[ring & (points.clean > 0)]
     return {
-        "nic": calibrated(points[points.ranks_per_node == 1]),
-        "node": calibrated(points[points.ranks_per_node == 2]),
+        "nic": calibrate_network(points[points.ranks_per_node == 1]),
+        "node": calibrate_network(points[points.ranks_per_node == 2]),
     }
 
 
@@ -127,14 +158,10 @@ def sum_and_max(simulation: Simulation) -> tuple[float, float]:
 
 
 def judge(results: Results[Configuration]) -> pd.DataFrame:
-    """Predict every measured configuration.
-
-    Returns:
-        a row a configuration: the columns of :func:`judged_row`, ``sum_s``, ``max_s``, and the prediction of
-        every ablation (``no sharing``, ...).
-    """
-    rows = []
+    """Predict every measured configuration, by the simulator, whole and without a part, and by two rules of
+    thumb; rows as of :func:`joulecast.simulate.judged.judging.judge_steps`."""
     platforms = {count: emulated_platform(results, count) for count in (1, 2)}
+    seconds = {}
     for configuration in results.configurations:
         platform = platforms[configuration.ranks_per_node]
         simulations = {
@@ -142,7 +169,9 @@ def judge(results: Results[Configuration]) -> pd.DataFrame:
             for name, (assumed, overlap) in ABLATIONS.items()
         }
         total, larger = sum_and_max(simulations["no sharing"])
-        row = judged_row(configuration, results.steps, simulations.pop("full").step_s)
-        row |= {"sum_s": total, "max_s": larger}
-        rows.append(row | {name: simulation.step_s for name, simulation in simulations.items()})
-    return pd.DataFrame(rows)
+        seconds[configuration.name] = {
+            **{name: simulation.step_s for name, simulation in simulations.items()},
+            "sum": total,
+            "max": larger,
+        }
+    return judge_steps(results, "emulated network", seconds, "stand-alone collectives")

@@ -1,7 +1,7 @@
 """The simulator judged on real training: two ranks of this machine, replicas and pipelines.
 
 Operators, all-reduces, messages and the other parts of a step come from stand-alone measurements of the same
-session (:mod:`joulecast.simulate.judged.real_results`); the overlap slowdown, gamma, is fitted on two
+sessions; the overlap slowdown, gamma, is fitted on two
 configurations, marked ``fits_gamma``. Every configuration is predicted before it is compared.
 
 What a rank does apart from its operators is simulated so:
@@ -13,28 +13,110 @@ What a rank does apart from its operators is simulated so:
 * a pipeline adds up the gradients of micro-batches, from the second on: its share of every backward;
 * an all-reduce is work of the ranks' cores on memory that they share, so that a byte costs what it costs
   when both do it, and overlap only interleaves it with computing (gamma near 1: nothing is gained).
+
+Besides its tables the folder of results has
+
+``database-NETWORK-RANKS-SESSION.json``
+                          operators of each network (:mod:`joulecast.graphs.database`), with both ranks at
+                          work, as in replicas, and with one: stages are never at the same operator
+``graph-NETWORK.json``    its op graph
+
+Everything was measured in several sessions, and of everything the quiet time is used
+(:mod:`joulecast.graphs.quiet`): that of the fastest quarter, whichever session it is from.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 from scipy.optimize import minimize_scalar
 
 from joulecast.errors import JoulecastError
 from joulecast.graphs.costs import Cost, Direction, part_of
-from joulecast.graphs.database import Measured, signature
-from joulecast.graphs.opgraph import Op, OpGraph
+from joulecast.graphs.database import Database, Measured, read_database, signature
+from joulecast.graphs.opgraph import Op, OpGraph, read_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, Training
+from joulecast.graphs.quiet import quiet_mean
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.judged.judging import calibrated, judged_row, platform_of
-from joulecast.simulate.judged.real_results import TrainingResults
+from joulecast.simulate.judged.judging import judge_steps, platform_of
 from joulecast.simulate.judged.real_step import RANKS, TrainingConfiguration
-from joulecast.simulate.network_calibration import NetworkCalibration
+from joulecast.simulate.judged.results import STAGES, Experiment, Results, Table, read_folder
+from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
 from joulecast.simulate.simulate import Simulation, simulate
 from joulecast.simulate.strategy import Node, Strategy
 
 LARGEST_GAMMA = 4.0
+_OUTCOME = ("seconds", "waited_share", "foreign_cores")
+
+REAL = Experiment(
+    configuration=TrainingConfiguration,
+    tables={
+        "steps": Table(("configuration", "repeat"), (*_OUTCOME, "buckets", *STAGES)),
+        "collectives": Table(("kind", "network", "bytes"), _OUTCOME),
+        # Stand-alone pieces of a step that no operator is: copying gradients, adding them up, the
+        # optimizer, the batch.
+        "parts": Table(("part", "network", "rank", "bytes"), _OUTCOME),
+    },
+    typical=quiet_mean,
+    formats=(2,),
+    missing="no measurements of training ({why}); the kept ones are in recorded/two-core-training, "
+    "experiments/two-core-training makes new ones",
+)
+
+Databases = Mapping[tuple[str, int], Database]
+"""By network and number of ranks that were at work."""
+
+
+def quietest_database(databases: Sequence[Database]) -> Database:
+    """The database whose steps took the least time."""
+    return min(databases, key=lambda each: sum(step.ops_s for step in each.steps))
+
+
+@dataclass(frozen=True)
+class TrainingResults(Results[TrainingConfiguration]):
+    """Measured real training; ``steps`` has the ``buckets`` that the gradients went in.
+
+    Attributes:
+        parts: ``part``, ``network``, ``rank``, ``bytes``, and their summary as of ``collectives``.
+        databases: the quietest of the sessions.
+        graphs: by network.
+    """
+
+    parts: pd.DataFrame
+    databases: Databases
+    graphs: dict[str, OpGraph]
+
+
+def _database(folder: Path, network: str, ranks: int, sessions: int) -> Database:
+    names = [f"database-{network}-{ranks}-{number}.json" for number in range(sessions)]
+    return quietest_database([read_database(folder / name) for name in names])
+
+
+def read_results(folder: Path) -> TrainingResults:
+    """Read what was measured of real training.
+
+    Raises:
+        JoulecastError: ``folder`` is not such data, or was changed since it was written.
+    """
+    results = read_folder(folder, REAL)
+    rows, sessions = results.rows["steps"], len(results.provenance["sessions"])
+    buckets = rows[rows.repeat == 0].groupby("configuration", sort=False).buckets.first()
+    networks = list(dict.fromkeys(each.network for each in results.configurations))
+    return TrainingResults(
+        configurations=results.configurations,
+        steps=results.steps.assign(buckets=buckets),
+        collectives=results.collectives,
+        rows=results.rows,
+        provenance=results.provenance,
+        parts=REAL.apart_from_steps("parts", results.rows["parts"]),
+        databases={
+            (network, ranks): _database(folder, network, ranks, sessions)
+            for network in networks
+            for ranks in (1, 2)
+        },
+        graphs={network: read_graph(folder / f"graph-{network}.json") for network in networks},
+    )
 
 
 @dataclass(frozen=True)
@@ -103,8 +185,8 @@ def costs_of(results: TrainingResults, configuration: TrainingConfiguration) -> 
 
 def calibrations(results: TrainingResults) -> dict[str, NetworkCalibration]:
     """Calibrations of what the ranks exchange: all-reduces in shared memory, messages between stages."""
-    found = results.collectives.assign(ranks=RANKS)
-    return {kind: calibrated(found[found.kind == kind]) for kind in ("all_reduce", "send")}
+    found = results.collectives[results.collectives.clean > 0].assign(ranks=RANKS)
+    return {kind: calibrate_network(found[found.kind == kind]) for kind in ("all_reduce", "send")}
 
 
 def training_platform(found: NetworkCalibration, gamma: float) -> Platform:
@@ -207,25 +289,16 @@ def fitted_gamma(results: TrainingResults) -> float:
     return float(best.x)
 
 
-def judge_training(results: TrainingResults) -> pd.DataFrame:
-    """Predict every measured configuration.
-
-    Returns:
-        a row a configuration: the columns of :func:`judged_row`, ``network``, ``buckets``,
-        ``without_gamma_s`` (overlap for free), ``fitted`` (gamma was fitted on it); ``attrs["gamma"]`` is
-        gamma.
-    """
+def judge(results: TrainingResults) -> pd.DataFrame:
+    """Predict every measured configuration, also with overlap for free (``no gamma``); rows as of
+    :func:`joulecast.simulate.judged.judging.judge_steps`."""
     found, gamma = calibrations(results), fitted_gamma(results)
-    rows = []
-    for configuration in results.configurations:
-        predicted = predicted_s(results, configuration, found, gamma)
-        more = {
-            "network": configuration.network,
-            "buckets": results.steps.buckets[configuration.name],
-            "without_gamma_s": predicted_s(results, configuration, found, 0.0),
-            "fitted": configuration.fits_gamma,
+    seconds = {
+        each.name: {
+            "simulator": predicted_s(results, each, found, gamma),
+            "no gamma": predicted_s(results, each, found, 0.0),
         }
-        rows.append(judged_row(configuration, results.steps, predicted) | more)
-    frame = pd.DataFrame(rows)
-    frame.attrs["gamma"] = gamma
-    return frame
+        for each in results.configurations
+    }
+    fitted = [each.name for each in results.configurations if each.fits_gamma]
+    return judge_steps(results, "real training", seconds, "stand-alone parts", fitted)

@@ -1,30 +1,18 @@
-"""Calibrated platforms, judged rows and their errors, for both judgements of the simulator."""
+"""What both judgements of the simulator share: calibrated platforms, and predictions joined with steps."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from joulecast.runs.platforms import Cluster, Device, Link, Platform
-from joulecast.simulate.judged.emulated_step import Configuration
-from joulecast.simulate.judged.real_step import TrainingConfiguration
-from joulecast.simulate.network_calibration import NetworkCalibration, calibrate_network
+from joulecast.runs.predictions import join_references
+from joulecast.simulate.judged.results import Results
+from joulecast.simulate.network_calibration import NetworkCalibration
 
-PREDICTIONS = ("predicted", "sum", "max")
-"""Columns (with ``_s``) of what is judged: the simulator, and two rules of thumb."""
-
-
-def calibrated(collectives: pd.DataFrame) -> NetworkCalibration:
-    """The rates of links, from undisturbed collectives and messages over them.
-
-    Args:
-        collectives: ``kind``, ``ranks``, ``bytes``, ``seconds`` and ``clean``, how many were undisturbed.
-
-    Raises:
-        JoulecastError: there is nothing to fit.
-    """
-    clean = collectives[collectives.clean > 0]
-    return calibrate_network(clean[["kind", "ranks", "bytes", "seconds"]])
+ROLES = {"simulator": "model", "sum": "rival", "max": "rival", "measured again": "repeat"}
+"""Of the simulator, two rules of thumb, and the A/A repeat. Other models are the simulator without a part."""
 
 
 def platform_of(
@@ -64,42 +52,42 @@ def platform_of(
     )
 
 
-def judged_row(
-    configuration: Configuration | TrainingConfiguration, steps: pd.DataFrame, predicted_s: float
-) -> dict[str, Any]:
-    """The row of a configuration that is judged.
+def judge_steps(
+    results: Results[Any],
+    experiment: str,
+    seconds: Mapping[str, Mapping[str, float]],
+    basis: str,
+    fitted: Collection[str] = (),
+) -> pd.DataFrame:
+    """Join what models say of an experiment's steps with what was measured.
 
     Args:
-        configuration: that was predicted.
-        steps: of the results.
-        predicted_s: seconds of a step.
+        results: of the experiment.
+        experiment: its name.
+        seconds: of each configuration, by model.
+        basis: what the models saw.
+        fitted: configurations that they also saw, whose ``split`` is ``in-sample``.
 
     Returns:
-        ``configuration``, ``family``, ``ranks``, ``measured_s``, ``spread_s``, ``again_s`` (the A/A repeat,
-        or NaN) and ``predicted_s``.
+        a row a configuration and model, as of :func:`joulecast.runs.predictions.join_references`; the A/A
+        repeat is a model too. Facts of a configuration are ``experiment``, ``family``, ``ranks``, ``network``
+        (of real training), ``source`` and ``spread_s``.
     """
-    measured = steps.loc[configuration.name]
-    return {
-        "configuration": configuration.name,
-        "family": configuration.family,
-        "ranks": configuration.ranks,
-        "measured_s": measured.seconds,
-        "spread_s": measured.spread_s,
-        "again_s": measured.again_s,
-        "predicted_s": predicted_s,
-    }
-
-
-def with_errors(judged: pd.DataFrame) -> pd.DataFrame:
-    """Judged rows with their signed errors.
-
-    Returns:
-        the rows with ``predicted_error_percent``, ``sum_error_percent`` and ``max_error_percent`` where there
-        is such a prediction, and ``noise_percent``, the difference of the A/A repeat.
-    """
-    table = judged.copy()
-    for name in PREDICTIONS:
-        if f"{name}_s" in table:
-            table[f"{name}_error_percent"] = 100 * (table[f"{name}_s"] / table["measured_s"] - 1)
-    table["noise_percent"] = 100 * (table["again_s"] / table["measured_s"] - 1)
-    return table
+    wide = pd.DataFrame.from_dict(seconds, orient="index").rename_axis("configuration")
+    wide["measured again"] = results.steps["again_s"]
+    rows = wide.reset_index().melt("configuration", var_name="model", value_name="time_s")
+    predictions = rows.assign(
+        split=np.where(rows["configuration"].isin(fitted), "in-sample", "held out"),
+        time="predicted",
+        role=rows["model"].map(ROLES).fillna("ablation"),
+        basis=basis,
+    )
+    known = [
+        (each.name, each.family, each.ranks, getattr(each, "network", None))
+        for each in results.configurations
+    ]
+    references = pd.DataFrame(known, columns=["configuration", "family", "ranks", "network"])
+    references = references.assign(experiment=experiment, source="recorded")
+    measured = results.steps[["seconds", "spread_s"]].rename(columns={"seconds": "time_s"})
+    references = references.join(measured, on="configuration")
+    return join_references(predictions, references, "configuration", "time_s")
