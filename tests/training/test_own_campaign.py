@@ -24,6 +24,7 @@ def test_a_campaign_of_a_command(tmp_path):
         "training": {"steps": 8},
         "emulation": None,
         "calibration": {"batch_sizes": [4], "idle_s": 1},
+        "quiet": {"wait_s": 0, "repeats": 0},
     }
     folders = joulecast.measure(configuration, tell=lambda line: None)
     rows = {row["run"]: row for row in map(observe, map(read_record, folders))}
@@ -44,6 +45,7 @@ def test_a_campaign_whose_command_fails_says_why(tmp_path):
         "training": {"steps": 3},
         "emulation": None,
         "calibration": {"batch_sizes": [4], "idle_s": 1},
+        "quiet": {"wait_s": 0, "repeats": 0},
     }
     with pytest.raises(joulecast.JoulecastError, match="exit code 3"):
         joulecast.measure(configuration, tell=lambda line: None)

@@ -179,7 +179,8 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
                 "kendall_tau": float(measured.corr(predicted, method="kendall")),
             }
         )
-    return pd.DataFrame(ranked)
+    found = ["settings", "chosen", "least", "regret_percent", "kendall_tau"]
+    return pd.DataFrame(ranked, columns=[*by, *found])
 
 
 @dataclass(frozen=True)
